@@ -1,0 +1,18 @@
+"""Attentions to be checked: one small readable module each.
+
+contract        what every attention here accepts and refuses, in one place
+catalogue       the list of them, without importing any
+
+loops           dot products, softmax and weighted sums, one number at a time
+numpy_matmul    the textbook formula with ``@``; a single head, and heads side by side
+scipy_softmax   the same, the softmax left to SciPy
+online_softmax  tile by tile, and in parts merged afterwards: how kernels really sum
+torch_manual    modules that train: SelfAttention, AttentionHead, MultiHeadAttention
+torch_mha       ``torch.nn.MultiheadAttention`` as the library ships it
+torch_sdpa      ``F.scaled_dot_product_attention``, one entry for each backend
+
+numpy_operands  what the NumPy modules share before the first product
+mutants         attentions that are wrong on purpose
+
+Nothing is imported here: an entry of the catalogue costs only what it needs.
+"""

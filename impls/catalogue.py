@@ -1,0 +1,77 @@
+"""The list of built-in attentions: what each is, what it needs, and why it cannot run here, importing none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str  # module.attribute
+    target: str  # module:attribute, relative to this package
+    contract: str  # attention or multihead, as the module ``contract`` defines them
+    needs: tuple[str, ...]  # packages beside NumPy
+    summary: str
+    devices: tuple[str, ...] = ("cpu",)
+
+
+BOTH = ("cpu", "cuda")
+CUDA = ("cuda",)
+SCIPY = ("scipy",)
+TORCH = ("torch",)
+
+CATALOGUE: tuple[Entry, ...] = (
+    Entry("loops.attention", "loops:attention", "attention", (), "plain loops, one product at a time"),
+    Entry("numpy_matmul.attention", "numpy_matmul:attention", "attention", (), "NumPy, the formula with @"),
+    Entry("numpy_matmul.multihead", "numpy_matmul:multihead", "multihead", (), "NumPy, head by head"),
+    Entry("scipy_softmax.attention", "scipy_softmax:attention", "attention", SCIPY, "scipy.special.softmax"),
+    Entry("online_softmax.blocked_1", "online_softmax:blocked_1", "attention", (), "tiles of 1 key"),
+    Entry("online_softmax.blocked_16", "online_softmax:blocked_16", "attention", (), "tiles of 16 keys"),
+    Entry(
+        "online_softmax.blocked_7_reversed",
+        "online_softmax:blocked_7_reversed",
+        "attention",
+        (),
+        "tiles of 7, last first",
+    ),
+    Entry("online_softmax.split_kv", "online_softmax:split_kv", "attention", (), "three parts merged by log-sum-exp"),
+    Entry("torch_manual.attention", "torch_manual:attention", "attention", TORCH, "PyTorch by hand", BOTH),
+    Entry("torch_manual.multihead", "torch_manual:multihead", "multihead", TORCH, "a layer by hand", BOTH),
+    Entry("torch_mha.train", "torch_mha:train", "multihead", TORCH, "nn.MultiheadAttention, train", BOTH),
+    Entry("torch_mha.eval_weights", "torch_mha:eval_weights", "multihead", TORCH, "the same, eval, with weights", BOTH),
+    Entry("torch_mha.eval_fast", "torch_mha:eval_fast", "multihead", TORCH, "the same, eval, without weights", BOTH),
+    Entry("torch_sdpa.default", "torch_sdpa:default", "attention", TORCH, "SDPA, the dispatcher's choice", BOTH),
+    Entry("torch_sdpa.math", "torch_sdpa:math", "attention", TORCH, "SDPA, math backend", BOTH),
+    Entry("torch_sdpa.flash", "torch_sdpa:flash", "attention", TORCH, "SDPA, flash backend of the CPU"),
+    Entry("torch_sdpa.flash_cuda", "torch_sdpa:flash_cuda", "attention", TORCH, "SDPA, flash backend of CUDA", CUDA),
+    Entry("torch_sdpa.efficient", "torch_sdpa:efficient", "attention", TORCH, "SDPA, memory-efficient backend", CUDA),
+    Entry("torch_sdpa.cudnn", "torch_sdpa:cudnn", "attention", TORCH, "SDPA, cuDNN backend", CUDA),
+)
+
+
+def load(entry: Entry) -> Any:
+    """The callable itself; imports its module, and so whatever it needs."""
+    module, attribute = entry.target.split(":")
+    return getattr(import_module(f".{module}", __package__), attribute)
+
+
+def unavailable(entry: Entry, device: str = "cpu") -> str | None:
+    """Why this entry cannot run on this device, in a few words; None when it can."""
+    for package in entry.needs:
+        if find_spec(package) is None:
+            return f"needs {package}, which is not installed"
+    kind = device.split(":")[0]  # cuda:1 → cuda
+    if "cuda" in entry.devices and (kind == "cuda" or entry.devices == CUDA) and not _has_cuda():
+        return "needs CUDA"
+    if kind not in entry.devices:
+        return f"runs on {' and '.join(entry.devices)} only"
+    return None
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
