@@ -1,0 +1,145 @@
+"""The register of mutants and honest variants: what each one is, where its mistake happened, what must catch it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Function = Callable[..., Any]
+
+# One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
+THEMES = ("trivial", "masks", "mask_shapes", "causal", "scaling", "softmax")
+
+WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
+SUPPORTS = {
+    "framework": "torch",
+    "arithmetic": WIDE,
+    "causal": "top-left",
+    "empty_rows": "zero",
+    "masked_nan": "contained",
+}
+
+_NONE = inspect.Parameter.empty
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _signature(positional: str, keywords: Mapping[str, Any]) -> inspect.Signature:
+    """The signature of a contract: these arguments by position, those by keyword with these defaults."""
+    first = [inspect.Parameter(name, _POSITIONAL) for name in positional.split()]
+    return inspect.Signature(
+        first + [inspect.Parameter(name, _KEYWORD, default=value) for name, value in keywords.items()]
+    )
+
+
+SIGNATURES = {
+    "attention": _signature("q k v", {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}),
+    "multihead": _signature(
+        "query key value weights",
+        {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, "is_causal": False, "need_weights": True},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A correct implementation that computes in an unusual way: nothing may flag it."""
+
+    name: str  # theme.function
+    idea: str  # what it does differently, in one line
+    source: str  # where it is done so
+    contract: str
+    bug: str | None  # the row of the catalogue of bugs, where it was reported as one
+    function: Function
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """An implementation wrong on purpose."""
+
+    name: str  # theme.function
+    mistake: str  # in one line, so that a reading can say "behaves like …"
+    source: str  # "owner/repo#123" or "teaching code"
+    killed_by: str  # the property that must catch it
+    contract: str
+    bug: str | None  # the row of the catalogue of bugs, where it has one
+    function: Function
+
+
+MUTANTS: dict[str, Mutant] = {}
+HONEST: dict[str, Variant] = {}
+MEMORY: dict[str, Any] = {}  # what mutants with a state remember between calls
+
+
+def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | None) -> str:
+    """Give `function` its public signature and its `supports`; return its registered name."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
+    function.supports = {**SUPPORTS, **(supports or {})}  # type: ignore[attr-defined]
+    return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+
+
+def mutant(
+    mistake: str,
+    *,
+    source: str,
+    killed_by: str,
+    contract: str = "attention",
+    bug: str | None = None,
+    supports: Mapping[str, Any] | None = None,
+) -> Callable[[Function], Function]:
+    """Register the decorated attention as wrong on purpose. It stays an ordinary function."""
+
+    def register(function: Function) -> Function:
+        name = _prepare(function, contract, supports)
+        if name in MUTANTS:
+            raise ValueError(f"two mutants are named {name}: rename one")
+        MUTANTS[name] = Mutant(name, mistake, source, killed_by, contract, bug, function)
+        function.__doc__ = function.__doc__ or f"Wrong: {mistake}."
+        return function
+
+    return register
+
+
+def honest(
+    idea: str,
+    *,
+    source: str = "common practice",
+    contract: str = "attention",
+    bug: str | None = None,
+    supports: Mapping[str, Any] | None = None,
+) -> Callable[[Function], Function]:
+    """Register the decorated attention as correct."""
+
+    def register(function: Function) -> Function:
+        name = _prepare(function, contract, supports)
+        if name in HONEST:
+            raise ValueError(f"two honest variants are named {name}: rename one")
+        HONEST[name] = Variant(name, idea, source, contract, bug, function)
+        function.__doc__ = function.__doc__ or f"Correct: {idea}."
+        return function
+
+    return register
+
+
+def forget() -> None:
+    """Make every mutant with a state start anew."""
+    MEMORY.clear()
+
+
+def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
+    """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
+    for theme in THEMES:
+        importlib.import_module(f".{theme}", __package__)
+    for table in (MUTANTS, HONEST):
+        rank = {theme: position for position, theme in enumerate(THEMES)}
+        ordered = sorted(
+            table.items(), key=lambda item: rank[item[0].partition(".")[0]]
+        )  # stable: file order within a theme
+        table.clear()
+        table.update(ordered)  # type: ignore[arg-type]
+    return MUTANTS, HONEST
