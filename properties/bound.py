@@ -1,0 +1,427 @@
+"""How far a correct attention may be from the exact answer, element by element.
+
+Row i is fixed: s_j logits, p_j weights, o the output, n live keys. Rounding turns the score s_j into s_j + Delta_j, and
+so the weight into p_j e^±phi_j, *the same number in numerator and denominator* of o = sum p_j v_j / sum p_j. With
+Phi_j = e^phi_j - 1, W_j = p_j e^phi_j, numerator terms off by 1 + tau and denominator terms by 1 + gamma, exact algebra
+(not first order) gives
+
+    B = sum_j p_j Phi_j + gamma sum_j W_j                                    relative error of the denominator
+    E = [ sum_j p_j Phi_j |v_j - o| + tau sum_j W_j |v_j| + gamma |o| sum_j W_j ] / (1 - B)
+
+for any order of summation, naive, blocked or split: each term passes through n - 1 additions at most, each of which
+multiplies it by 1 + u at most (Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, sections 3.1
+and 4.2). Score errors enter as |v_j - o|: where the values agree, wrong weights do no harm. The shifted softmax is
+analysed by Blanchard, Higham & Higham (IMA J. Numer. Anal. 41, 2021), the probabilistic bound follows Higham & Mary
+(SIAM J. Sci. Comput. 41, 2019) and Ipsen & Zhou (SIAM J. Matrix Anal. Appl. 41, 2020).
+
+Every bound is +inf where nothing can be promised: the answer is not finite, may overflow on the way, or rounding
+destroys it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arithmetic import Arithmetic
+from .oracle import Exact, ExactMultihead, Projection, join_heads, reached, split_heads
+
+Array = npt.NDArray[Any]
+
+HULL_FROM = 0.25  # relative error of the denominator from which the convex hull of the values is asked too
+HULL_ONLY = 0.9  # and from which it is all there is
+LARGE = 1 << 20  # elements of |v_j - o| beyond which Cauchy-Schwarz replaces the pass over them
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """Error analysis of the weights, shared by the bounds of all outputs. Logarithms of factors add up exactly."""
+
+    p: Array  # (B, H, L, S) exact weights, 0 where not live
+    phi: Array  # (B, H, L, S) |ln(computed weight / p)|, common to numerator and denominator
+    upper: Array  # (B, H, L, S) W = p e^phi
+    excess: Array  # (B, H, L, S) W - p = p Phi
+    gap: Array  # (B, H, L, S) top - logit, 0 where not live
+    rho: Array | float  # (B, H, L, S) logarithm of the factor by which merges change numerator and denominator apart
+    tau: Array  # (B, H, L, S) or (B, H, L, 1): relative error of a term of the numerator
+    gamma: Array  # likewise, of the denominator
+    live: Array  # (B, H, L, S) bool: keys that can have a weight that is not 0
+    n: Array  # (B, H, L, 1) live keys
+    log_n: Array  # (B, H, L, 1) logarithm of the number of visible keys
+    rescales: Array  # (B, H, L, 1) rescales an online softmax can need
+    lse: Array  # (B, H, L, 1) |lse|, 0 in empty rows
+    loss: Array  # (B, H, L, 1) B
+    overflow: Array  # (B, H, L, 1) bool: a score may exceed the largest number
+
+
+def rigorous(
+    exact: Exact,
+    arithmetic: Arithmetic,
+    *,
+    query_error: Array | None = None,
+    key_error: Array | None = None,
+    value_error: Array | None = None,
+) -> Array:
+    """|computed - exact| of every output element (B, H, L, Dv), whatever the order of operations; +inf: no promise.
+
+    The optional errors bound |stored - exact| of q (B, H, L, D), k (B, H, S, D), v (B, H, S, Dv).
+    """
+    with np.errstate(all="ignore"):
+        soft = analyse(exact, arithmetic, query_error, key_error)
+        return finish(exact, arithmetic, soft, worst_case(exact, arithmetic, soft, value_error), value_error)
+
+
+def probabilistic(exact: Exact, arithmetic: Arithmetic, alpha: float = 1e-6) -> Array:
+    """As ``rigorous``, but exceeded with probability alpha per problem; never larger.
+
+    Model: rounding errors are independent, of mean zero and uniform on [-u, u]. Then sums of n of them grow like
+    sqrt(n), not n. True of continuous random inputs only, not of ties, integers or shrunk examples.
+    """
+    with np.errstate(all="ignore"):
+        soft = analyse(exact, arithmetic, None, None)
+        likely = typical_case(exact, arithmetic, soft, alpha)
+        worst = worst_case(exact, arithmetic, soft, None)
+        return finish(exact, arithmetic, soft, np.fmin(likely, worst), None)
+
+
+def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> Array:
+    """|computed - exact| of every returned weight (B, H, L, S); exactly 0 where a key is not visible.
+
+    Holds for the quotient and for exp(logit - lse). Takes ``query_error`` and ``key_error`` as ``rigorous`` does.
+    """
+    a = arithmetic
+    with np.errstate(all="ignore"):
+        soft = analyse(exact, a, errors.get("query_error"), errors.get("key_error"))
+        # In relative terms: the term, the denominator, three roundings, and an exponent near |lse| + gap.
+        factor = soft.phi + soft.rho + 3 * math.log1p(a.u_acc) - np.log1p(-np.minimum(soft.loss, HULL_ONLY))
+        factor = factor + 3 * a.u_acc * (soft.lse + soft.log_n + 1)
+        error = relative_excess(soft.p, factor) * (1 + oracle_share(exact, a))
+        limit = np.where(soft.gamma < 0.5, 1 + 4 * soft.gamma, np.inf)  # a normalised weight is no larger than 1
+        error = np.where(soft.loss >= HULL_ONLY, limit, np.minimum(error, limit)) + a.tiny
+        error = error + max(a.u_p, a.u_out) * (soft.p + error) + max(a.eta_p, a.eta_out)
+        error = np.where(exact.row_posed[..., None] & ~soft.overflow & ~np.isnan(error), error, np.inf)
+        if exact.visible is not None:
+            error = np.where(exact.visible, error, 0.0)
+        return settle_empty(exact, error)
+
+
+def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> Array:
+    """|computed - exact| of the log-sum-exp (B, H, L); takes ``query_error`` and ``key_error`` as ``rigorous`` does."""
+    a = arithmetic
+    with np.errstate(all="ignore"):
+        soft = analyse(exact, a, errors.get("query_error"), errors.get("key_error"))
+        # ln sum p_j e^±phi_j(1 ± gamma) lies within max phi of 0, and within -ln(1 - B) where that is defined.
+        crude = np.max(soft.phi + np.log1p(soft.gamma), -1, keepdims=True, initial=0.0)
+        error = np.where(soft.loss < HULL_ONLY, np.minimum(-np.log1p(-soft.loss), crude), crude)
+        error = (error + a.u_acc * (4 * soft.lse + 9 * soft.log_n + 2))[..., 0] * (1 + oracle_share(exact, a))
+        error = np.where(exact.row_posed & ~soft.overflow[..., 0] & ~np.isnan(error), error, np.inf)
+        return error if exact.empty is None else np.where(exact.empty, 0.0, error)
+
+
+def multihead(exact: ExactMultihead, arithmetic: Arithmetic) -> Array:
+    """|computed - exact| of a multi-head layer (B, L, E): linear, attention with input errors, linear."""
+    with np.errstate(all="ignore"):
+        errors = projected_errors(exact, arithmetic)
+        inner = rigorous(exact.attention, arithmetic, **errors)
+        outer = linear(exact.projections["o"], arithmetic, exact.attention.unit, join_heads(inner))
+        outer = np.where(exact.well_posed & ~np.isnan(outer), outer, np.inf)
+        empty = exact.attention.empty
+        if empty is None or exact.attention.problem.empty_rows != "nan":
+            return outer
+        return np.where(empty.any(1)[..., None], 0.0, outer)
+
+
+def multihead_weights(exact: ExactMultihead, arithmetic: Arithmetic) -> Array:
+    """|computed - exact| of the attention weights of a multi-head layer, per head (B, H, L, S)."""
+    with np.errstate(all="ignore"):
+        errors = projected_errors(exact, arithmetic)
+        return weights_bound(exact.attention, arithmetic, **errors)
+
+
+def projected_errors(exact: ExactMultihead, arithmetic: Arithmetic) -> dict[str, Array | None]:
+    """Bounds of the projected queries, keys and values, per head (B, H, L or S, D)."""
+    heads = exact.attention.problem.q.shape[1]
+    names = {"query_error": "q", "key_error": "k", "value_error": "v"}
+    return {
+        name: split_heads(linear(exact.projections[step], arithmetic, exact.attention.unit), heads)
+        for name, step in names.items()
+    }
+
+
+def linear(step: Projection, arithmetic: Arithmetic, unit: float, input_error: Array | None = None) -> Array:
+    """|computed - exact| of y = x W^T + b (B, L, E_out), stored as a result of the arithmetic.
+
+    The product and the bias may be stored one after the other, which rounds twice.
+    """
+    a = arithmetic
+    width = step.w.shape[-1]
+    theta = growth((a.u_mul, 2), (a.u_acc, width + 2))
+    weight = np.abs(step.w).swapaxes(-1, -2)
+    size = np.abs(step.x) @ weight  # (B, L, E_out)
+    shift = 0.0 if step.b is None else np.abs(step.b)
+    error = theta * (size + shift) + 2 * width * a.tiny
+    if input_error is not None:
+        error = error + (1 + theta) * (input_error @ weight)
+    error = error * (1 + unit / a.u_acc)
+    if step.b is not None:
+        error = error + a.u_out * (np.abs(step.y) + shift + error) + a.eta_out
+    error = error + a.u_out * (np.abs(step.y) + error) + a.eta_out
+    return np.where((size + shift + error <= a.max_out), error, np.inf)
+
+
+def growth(*factors: tuple[float, float]) -> float:
+    """prod (1 + u)^n - 1 over pairs (u, n), without cancellation."""
+    return math.expm1(sum(n * math.log1p(u) for u, n in factors))
+
+
+def oracle_share(exact: Exact, arithmetic: Arithmetic) -> float:
+    """What the oracle's own rounding adds to a bound, as a fraction of it.
+
+    The bounds are convex in the unit roundoffs and vanish with them, so an oracle whose roundoffs are all a fraction
+    of the arithmetic's is off by that fraction of the bound at most.
+    """
+    return exact.unit / min(arithmetic.u_acc, arithmetic.u_s)
+
+
+def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: Array | None) -> Softmax:
+    """Errors of the scores, and what they do to the weights."""
+    problem = exact.problem
+    S = exact.logits.shape[-1]
+    score_error, overflow = scores_bound(exact, a, query_error, key_error)
+
+    lse = np.abs(exact.lse)[..., None]  # (B, H, L, 1)
+    if exact.visible is None:
+        visible_count = np.full(lse.shape, float(S))
+    else:
+        visible_count = exact.visible.sum(-1, keepdims=True, dtype=np.float64)
+    if exact.empty is not None:
+        lse = np.where(exact.empty[..., None], 0.0, lse)
+        if problem.empty_rows == "mean":
+            visible_count = np.where(exact.empty[..., None], float(S), visible_count)
+    log_n = np.log(np.maximum(visible_count, 1.0))
+    # Blocks in which the row sees no key rescale by 1. The keys it sees may lie in as many blocks as there are.
+    rescales = np.maximum(np.minimum(visible_count, math.ceil(S / a.block)) - 1, 0.0)
+
+    # Running maxima are monotone, so the subtractions of an online softmax telescope to |s_j - m|; its maximum as key j
+    # sees it lies between s_j and m. A rescale factor multiplies numerator and denominator: its error belongs here.
+    gap = np.abs(exact.logits - exact.top)
+    merges = a.lse_norm
+    fixed = math.log1p(a.eps_exp) + rescales * math.log1p(8 * a.u_acc)
+    if merges:
+        # The part that holds key j has weight exp(lse_i - lse), lse_i = m_i + ln l_i. The error of lse_i, u |lse_i| +
+        # 8u ln l_i, is the same in numerator and denominator; |lse_i| <= |lse| + gap + ln n.
+        fixed = fixed + merges * a.u_acc * (lse + 10 * log_n + 1)
+    phi = score_error + (3 + merges) * a.u_acc * gap + fixed
+    if a.shift:
+        far = np.maximum(np.abs(exact.logits), np.maximum(np.abs(exact.top), lse))
+        phi = phi + 3 * a.u_acc * (far + log_n)
+
+    live = gap - phi < -math.log(a.tiny) - math.log(a.u_acc)  # below, the computed weight is exactly 0
+    log_p = exact.logits - exact.lse[..., None]
+    p = exact.weights
+    if exact.visible is not None:
+        live = live & exact.visible
+    if exact.empty is not None:
+        if problem.empty_rows == "mean":  # equal logits: the scores' errors do not matter
+            alone = exact.empty[..., None]
+            live, log_p = live | alone, np.where(alone, -math.log(max(S, 1)), log_p)
+            phi, gap = np.where(alone, fixed, phi), np.where(alone, 0.0, gap)
+        else:
+            p = np.where(exact.empty[..., None], 0.0, p)
+    if not live.all():
+        p, phi, gap = np.where(live, p, 0.0), np.where(live, phi, 0.0), np.where(live, gap, 0.0)
+        log_p = np.where(live, log_p, -math.inf)
+    upper = np.exp(log_p + phi)
+    excess = np.where(phi < 1.0, p * np.expm1(phi), upper - p)
+
+    n = live.sum(-1, keepdims=True, dtype=np.float64)
+    unit = math.log1p(a.u_acc)
+    tau = math.log1p(growth((a.u_p, 1), (a.u_mul, 2))) + (n + rescales + 4 + 2 * merges) * unit
+    gamma = (n + rescales + 2) * unit
+    rho: Array | float = 0.0
+    if merges:
+        # exp(lse_i - lse) is never renormalised: what is wrong with this exponential, and with the common lse in it,
+        # does not cancel. |lse_i - lse| <= gap + ln n (Blanchard, Higham & Higham: the division-free softmax).
+        rho = merges * (math.log1p(8 * a.u_acc) + a.u_acc * (gap + log_n + 1))
+        tau = tau + rho
+        gamma = gamma + rho + merges * a.u_acc * (lse + 9 * log_n + 1)
+    tau, gamma = np.expm1(tau), np.expm1(gamma)
+    loss = excess.sum(-1, keepdims=True) + (gamma * upper).sum(-1, keepdims=True) + n * a.tiny
+    loss = np.where(np.isnan(loss), np.inf, loss)
+    return Softmax(
+        p, phi, upper, excess, gap, rho, tau, gamma, live, n, log_n, rescales, lse, loss, overflow
+    )
+
+
+def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: Array | None) -> tuple[Array, Array]:
+    """Errors of the logits (B, H, L, S), and whether one that counts may overflow (B, H, L, 1)."""
+    problem = exact.problem
+    q, k = np.abs(problem.q), np.abs(exact.k)  # (B, H, L, D), (B, H, S, D)
+    k_t = k.swapaxes(-1, -2)
+    D = q.shape[-1]
+    c = abs(problem.scale)
+    larger = max(c, 1.0)  # the scale may come before the product, after it, or by its square root on either side
+    eta = larger * max(a.eta_s, a.tiny)
+    theta = growth((a.u_s, a.n_pre), (a.u_mul, 2), (a.u_acc, D + 4))
+
+    error = (c * theta * q + eta) @ k_t  # (B, H, L, S)
+    error += eta * (q.sum(-1, keepdims=True) + 4) + 2 * D * a.tiny * larger
+    if query_error is not None and key_error is not None:
+        error += c * (1 + theta) * (query_error @ (k_t + key_error.swapaxes(-1, -2)) + q @ key_error.swapaxes(-1, -2))
+    post = growth((a.u_s, a.n_post))
+    if problem.softcap is not None:  # C tanh(x / C) is 1-Lipschitz and no larger than x
+        post = (1 + post) * (1 + growth((a.u_s, 4)) + a.eps_exp) - 1
+    error = (1 + post) * error + post * np.abs(exact.scores)
+    if problem.bias is not None:
+        error = (1 + a.u_s) * error + a.u_s * np.abs(exact.logits)
+    error = np.where(np.isnan(error), np.inf, error)
+
+    # What may overflow: a product or a partial sum of it, scaled or not, or an operand that is scaled first.
+    overflow = ~(2 * np.abs(exact.top) < a.max_s)
+    ceiling = larger * D * q.max(initial=0.0) * k.max(initial=0.0) + (c * max(q.max(initial=0.0), k.max(initial=0.0)))
+    if not ceiling < a.max_s:
+        sums = larger * (q @ k_t)
+        if c > 1:
+            sums = np.maximum(sums, c * np.maximum(q.max(-1, initial=0.0)[..., None], k.max(-1, initial=0.0)[..., None, :]))
+        above = ~(sums < a.max_s)
+        overflow = overflow | (above if exact.visible is None else above & exact.visible).any(-1, keepdims=True)
+    return error, overflow
+
+
+def worst_case(exact: Exact, a: Arithmetic, soft: Softmax, value_error: Array | None) -> Array:
+    """The bound E before the result is stored, without the convex hull; infinite where the denominator may vanish."""
+    size = np.abs(exact.v)  # (B, H, S, Dv)
+    o = np.abs(safe_out(exact))  # (B, H, L, Dv)
+    error = centred(soft.excess, exact)
+    error += (soft.tau * soft.upper) @ size
+    error += o * (soft.gamma * soft.upper).sum(-1, keepdims=True)
+    if value_error is not None:
+        reach = np.where(np.isfinite(value_error), value_error, 0.0)
+        error += ((1 + soft.tau) * soft.upper) @ reach
+    error += underflow(exact, a, soft)
+    error = error / (1 - soft.loss) * (1 + oracle_share(exact, a))
+    return np.where(soft.loss < HULL_ONLY, error, np.inf)
+
+
+def underflow(exact: Exact, a: Arithmetic, soft: Softmax) -> Array:
+    """Absolute losses next to zero: stored weights, and flushed weights, products and sums (B, H, L, Dv)."""
+    lost = 2 * a.tiny * soft.live  # (B, H, L, S)
+    if a.eta_p:
+        lost = lost + 2 * np.minimum(a.eta_p, soft.upper)
+    return lost @ np.abs(exact.v) + a.tiny * (3 * (soft.n + soft.rescales) + soft.n * np.abs(safe_out(exact)))
+
+
+def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Array:
+    """The probabilistic counterpart of ``worst_case``: squares of independent errors add, common errors add directly."""
+    problem = exact.problem
+    c, D = abs(problem.scale), problem.q.shape[-1]
+    o = safe_out(exact)
+    p, live = soft.p, soft.live
+    score, logit = np.where(live, exact.scores, 0.0), np.where(live, exact.logits, 0.0)
+    length = c * np.sqrt(problem.q**2 @ (exact.k**2).swapaxes(-1, -2))  # (B, H, L, S)
+    length = np.where(live, length, 0.0)
+    pre = a.u_s**2 * (a.n_pre > 0) + a.u_mul**2
+    mixed = 4 * a.u_s**2 + a.eps_exp**2 if problem.softcap is not None else 0.0
+
+    single = length**2 * (pre + 4 * a.u_acc**2) + a.u_acc**2 * partial_sums(D, score**2, length**2)
+    single += (a.u_s**2 * a.n_post + mixed) * score**2 + 3 * (a.u_acc * soft.gap) ** 2
+    single += a.eps_exp**2 + (8 * a.u_acc) ** 2 * soft.rescales
+    if problem.bias is not None:
+        single += (a.u_s * logit) ** 2
+    common = length * math.sqrt(pre)  # the rounding of a query is shared by all its keys
+    if a.shift:
+        common = common + 2 * a.u_acc * np.maximum(np.abs(logit), np.maximum(np.abs(exact.top), soft.lse))
+    if a.lse_norm:
+        common = common + a.lse_norm * a.u_acc * (soft.lse + soft.gap + 10 * soft.log_n + 1)
+
+    squares = p**2 @ exact.v**2  # (B, H, L, Dv)
+    n = soft.n + soft.rescales
+    total = centred_squares(p**2 * single, exact)
+    total += squares * (a.u_p**2 + a.u_mul**2 + a.u_acc**2)
+    total += a.u_acc**2 * (partial_sums(n, o**2, squares) + n / 3 * o**2)
+    spread = np.sqrt(total) + centred(p * common, exact)
+    if a.lse_norm:
+        spread += (p * soft.rho) @ np.abs(exact.v)
+        spread += np.abs(o) * ((p * soft.rho).sum(-1, keepdims=True) + a.u_acc * (soft.lse + 9 * soft.log_n + 1))
+    scale = math.sqrt(2 * math.log(2 * max(o.size, 1) / alpha) / 3)  # Hoeffding, uniform errors, o.size elements
+    error = scale * spread + underflow(exact, a, soft)
+    # Equal weights or equal values share one rounding error.
+    error += (a.u_p + a.u_mul) * np.abs(o) + a.u_mul * (p @ np.abs(exact.v))
+    return error / (1 - np.minimum(soft.loss, HULL_ONLY)) * (1 + oracle_share(exact, a))
+
+
+def partial_sums(n: Array | float, square: Array, squares: Array) -> Array:
+    """Sum of the squared partial sums of n terms in random order, from the square of their sum and their squares."""
+    return n / 3 * square + 2 * n / 3 * squares
+
+
+def finish(exact: Exact, a: Arithmetic, soft: Softmax, error: Array, value_error: Array | None) -> Array:
+    """The bound of the stored result: convex hull, last operations, storage, and what cannot be promised at all."""
+    o = np.abs(safe_out(exact))
+    wild = soft.loss >= HULL_FROM  # (B, H, L, 1)
+    if wild.any():
+        error = np.where(wild, np.fmin(error, hull(exact, soft, wild, value_error)), error)
+    error = error + 3 * a.u_acc * (o + error)
+    error = error + a.u_out * (o + error) + a.eta_out
+    posed = exact.well_posed & ~soft.overflow & (o + error <= a.max_out)
+    if not np.abs(exact.v).sum(-2, keepdims=True).max(initial=0.0) < a.max_acc:
+        posed = posed & (soft.live.astype(np.float64) @ np.abs(exact.v) < a.max_acc)  # sums before the division
+    if value_error is not None and not np.isfinite(value_error).all():
+        posed = posed & ~reached(soft.live, ~np.isfinite(value_error))
+    error = np.where(posed & ~np.isnan(error), error, np.inf)
+    return settle_empty(exact, error)
+
+
+def hull(exact: Exact, soft: Softmax, wild: Array, value_error: Array | None) -> Array:
+    """However wrong the weights, the result lies between the least and the largest live value, but for rounding."""
+    v = exact.v if value_error is None else np.abs(exact.v) + value_error
+    far, size = np.zeros(exact.out.shape), np.zeros(exact.out.shape)
+    out = safe_out(exact)
+    for index in np.argwhere(wild[..., 0]):
+        b, h, i = (int(x) for x in index)
+        keys = soft.live[b, h, i]
+        size[b, h, i] = np.abs(v[b, h, keys]).max(0, initial=0.0)
+        far[b, h, i] = np.abs(exact.v[b, h, keys] - out[b, h, i]).max(0, initial=0.0)
+    if value_error is not None:
+        far = far + size
+    tau, gamma = soft.tau.max(-1, keepdims=True, initial=0.0), soft.gamma.max(-1, keepdims=True, initial=0.0)
+    return np.where(gamma < 1, far + size * ((1 + tau) / (1 - gamma) - 1), np.inf)
+
+
+def settle_empty(exact: Exact, error: Array) -> Array:
+    """Rows without a visible key that are zero, or nan, by convention are so exactly."""
+    if exact.empty is None or (exact.problem.empty_rows == "mean" and exact.logits.shape[-1]):
+        return error
+    return np.where(exact.empty[..., None], 0.0, error)
+
+
+def safe_out(exact: Exact) -> Array:
+    return exact.out if exact.well_posed.all() and exact.empty is None else np.nan_to_num(exact.out, posinf=0.0, neginf=0.0)
+
+
+def relative_excess(p: Array, factor: Array) -> Array:
+    """p (e^factor - 1), which is 0 where p is, whatever the factor."""
+    return np.where(p > 0, p * np.expm1(factor), 0.0)
+
+
+def centred(a: Array, exact: Exact) -> Array:
+    """sum_j a_j |v_j - o| (B, H, L, Dv); for large shapes its bound sqrt(sum a) sqrt(sum a (v - o)^2)."""
+    if a.size * exact.v.shape[-1] > LARGE:
+        return np.sqrt(a.sum(-1, keepdims=True) * centred_squares(a, exact))
+    apart = np.abs(exact.v[..., None, :, :] - safe_out(exact)[..., None, :])  # (B, H, L, S, Dv)
+    return (a[..., None, :] @ apart)[..., 0, :]
+
+
+def centred_squares(a: Array, exact: Exact) -> Array:
+    """sum_j a_j (v_j - o)^2 (B, H, L, Dv), from above; by the binomial theorem for large shapes."""
+    out = safe_out(exact)
+    if a.size * exact.v.shape[-1] > LARGE:
+        square, total = a @ exact.v**2, a.sum(-1, keepdims=True) * out**2
+        rounding = 4 * (a.shape[-1] + 4) * 2.0**-53 * (square + total)
+        return np.maximum(square - 2 * out * (a @ exact.v) + total, 0.0) + rounding
+    apart = (exact.v[..., None, :, :] - out[..., None, :]) ** 2  # (B, H, L, S, Dv)
+    return (a[..., None, :] @ apart)[..., 0, :]
