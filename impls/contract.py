@@ -70,7 +70,9 @@ def check_attention(q: Any, k: Any, v: Any, attn_mask: Any, enable_gqa: bool) ->
     return 1 if kv_heads == heads else heads // kv_heads
 
 
-def check_multihead(query: Any, key: Any, value: Any, weights: Mapping[str, Any], num_heads: int) -> None:
+def check_multihead(
+    query: Any, key: Any, value: Any, weights: Mapping[str, Any], num_heads: int, key_padding_mask: Any = None
+) -> None:
     """Refuse shapes outside the multi-head contract with ValueError."""
     for name, array in (("query", query), ("key", key), ("value", value)):
         _require(len(array.shape) == 3, f"{name} must be (batch, length, embed), got {tuple(array.shape)}")
@@ -78,6 +80,8 @@ def check_multihead(query: Any, key: Any, value: Any, weights: Mapping[str, Any]
     _require(num_heads > 0 and embed % num_heads == 0, f"{num_heads} heads do not divide an embedding of {embed}")
     _require(key.shape == value.shape, f"key is {tuple(key.shape)}, value {tuple(value.shape)}")
     _require(key.shape[0] == batch and key.shape[2] == embed, f"query {tuple(query.shape)}, key {tuple(key.shape)}")
+    padding = key.shape[:2] if key_padding_mask is None else key_padding_mask.shape
+    _require(padding == key.shape[:2], f"key_padding_mask is {tuple(padding)}, keys are {tuple(key.shape[:2])}")
     for name in ("w_q", "w_k", "w_v", "w_o"):
         _require(tuple(weights[name].shape) == (embed, embed), f"{name} must be ({embed}, {embed})")
     for name in ("b_q", "b_k", "b_v", "b_o"):

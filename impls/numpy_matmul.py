@@ -85,7 +85,7 @@ def multihead(
     need_weights: bool = True,
 ) -> tuple[Any, Any]:
     """Concat(head_1, …, head_h) W_O: every head has its own d_model by d_k matrices, and reads all of the input."""
-    check_multihead(query, key, value, weights, num_heads)
+    check_multihead(query, key, value, weights, num_heads, key_padding_mask)
     batch, queries, embed = query.shape
     logits_shape = (batch, num_heads, queries, key.shape[1])
     check_mask(attn_mask, logits_shape)

@@ -8,7 +8,8 @@ Both forms below give the same numbers as the textbook in exact arithmetic, what
               (Milakov & Gimelshein 2018, arXiv:1805.02867; FlashAttention, Dao et al. 2022, arXiv:2205.14135)
 ``SplitKV``   every part of the keys gives its own finished output and log-sum-exp, and these are merged:
                   lse = log Σ_c e^lse_c     o = Σ_c e^(lse_c-lse) o_c
-              (Flash-Decoding; the same merge joins prefix caches and rings of devices)
+              (Flash-Decoding; the same merge joins prefix caches and rings of devices). Each lse_c is taken relative
+              to the largest logit of the row: beside a mask of -3e38 its logarithm would drown.
 
 The one trap of both is a tile in which a row sees no key: its maximum is -inf, and -inf - -inf is NaN.
 """
@@ -109,23 +110,23 @@ class SplitKV:
         x = operands(q, k, v, attn_mask, is_causal, scale, enable_gqa)
         edges = [part * k.shape[2] // self.parts for part in range(self.parts + 1)]
         partial = [part_of(x, slice(start, stop)) for start, stop in pairwise(edges)]
-        lses = np.stack([lse for _, lse in partial])  # (parts, B, H, L, 1)
-        largest = finite(lses.max(axis=0))
-        lse = largest + np.log(np.exp(lses - largest).sum(axis=0))  # (B, H, L, 1)
+        outputs, maxima, totals = (np.stack(each) for each in zip(*partial, strict=True))  # (parts, B, H, L, Dv or 1)
+        lses = (maxima - finite(maxima.max(axis=0))) + np.log(totals)  # log 0 = -inf: an empty part weighs nothing
+        lse = np.log(np.exp(lses).sum(axis=0))  # (B, H, L, 1)
         empty = ~x.visible.any(axis=-1, keepdims=True)
-        shift = np.where(empty, 0, lse)
-        output = sum(np.exp(lse_c - shift) * output_c for output_c, lse_c in partial)
-        return np.asarray(output).astype(result_dtype(q))
+        output = (np.exp(lses - np.where(empty, 0, lse)) * outputs).sum(axis=0)  # (B, H, L, Dv)
+        return output.astype(result_dtype(q))
 
 
-def part_of(x: Operands, tile: slice) -> tuple[Any, Any]:
-    """Attention to the keys of one part alone: output (B, H, L, Dv), and log Σ exp of its logits (B, H, L, 1)."""
+def part_of(x: Operands, tile: slice) -> tuple[Any, Any, Any]:
+    """Attention to the keys of one part alone: its output (B, H, L, Dv), and the largest logit and
+    Σ exp(logit - largest), both (B, H, L, 1)."""
     logits = tile_logits(x, tile)  # (B, H, L, part)
-    shift = finite(logits.max(axis=-1, keepdims=True, initial=-np.inf))
-    exponentials = np.exp(logits - shift)
+    maximum = logits.max(axis=-1, keepdims=True, initial=-np.inf)
+    exponentials = np.exp(logits - finite(maximum))
     total = exponentials.sum(axis=-1, keepdims=True)
     output = (exponentials @ x.v[:, :, tile]) / np.where(total == 0, 1, total)
-    return output, shift + np.log(total)  # log 0 = -inf: an empty part weighs nothing
+    return output, maximum, total
 
 
 blocked_1 = Blocked(block=1)

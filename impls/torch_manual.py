@@ -71,6 +71,8 @@ def attention(
 ) -> Tensor:
     """softmax(scale · Q Kᵀ + bias) V"""
     group = check_attention(q, k, v, attn_mask, enable_gqa)
+    if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
+        raise ValueError(f"q, k and v must be floating-point, got {q.dtype}, {k.dtype}, {v.dtype}")
     k = k.repeat_interleave(group, dim=1)  # (B, H, S, D): query head h reads h // group
     v = v.repeat_interleave(group, dim=1)  # (B, H, S, Dv)
     visible, bias = visible_and_bias(attn_mask, is_causal, q.shape[-2], k.shape[-2], q.device)
@@ -149,7 +151,7 @@ def multihead(
     need_weights: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """MultiHeadAttention with these weights: Concat(head_1, …, head_h) W_O"""
-    check_multihead(query, key, value, weights, num_heads)
+    check_multihead(query, key, value, weights, num_heads, key_padding_mask)
     check_mask(attn_mask, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
     visible, bias = visible_and_bias(attn_mask, is_causal, query.shape[1], key.shape[1], query.device)
     if key_padding_mask is not None:

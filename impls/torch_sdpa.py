@@ -33,7 +33,7 @@ class SDPA:
 
     backend: SDPBackend | None
     fused: bool
-    supports: dict[str, Any] = field(repr=False)
+    supports: dict[str, Any] = field(repr=False, compare=False)
 
     def __call__(
         self,
