@@ -21,27 +21,35 @@ FACTS: dict[str, Any] = {
     "framework": "torch",
     "devices": ["cpu", "cuda"],
     "dtypes": ["float64", "float32", "float16", "bfloat16"],
-    "arithmetic": {"float64": "same", "float32": "same", "float16": "eager", "bfloat16": "eager"},
+    "arithmetic": {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"},
     "masked_nan": "leaks",  # a hidden key has weight 0, and 0 · NaN is NaN
 }
 
 
-def attention_weights(
-    q: Tensor, k: Tensor, visible: Tensor | None = None, bias: Tensor | None = None, scale: float | None = None
-) -> Tensor:
-    """softmax(scale · Q Kᵀ + bias) over the visible keys, row by row; zero where no key is visible.
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scale · Q Kᵀ + bias) V and the softmax itself, over the visible keys; zero where no key is visible.
 
-    q (…, queries, dim), k (…, keys, dim) → (…, queries, keys)
+    q (…, queries, dim), k (…, keys, dim), v (…, keys, value_dim) → (…, queries, value_dim), (…, queries, keys)
     """
+    wide = torch.promote_types(q.dtype, torch.float32)  # a float16 logit would overflow at 65504
     scale = default_scale(q.shape[-1]) if scale is None else scale
-    logits = (q @ k.transpose(-2, -1)) * scale  # (…, queries, keys)
+    logits = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * scale  # (…, queries, keys)
     if bias is not None:
         logits = logits + bias
     if visible is None:
-        return torch.softmax(logits, dim=-1).to(q.dtype)
-    empty = ~visible.any(dim=-1, keepdim=True)  # (…, queries, 1)
-    logits = logits.masked_fill(~visible, -torch.inf).masked_fill(empty, 0)  # no -inf - -inf, forward or backward
-    return torch.softmax(logits, dim=-1).masked_fill(empty, 0).to(q.dtype)
+        weights = torch.softmax(logits, dim=-1)
+    else:
+        empty = ~visible.any(dim=-1, keepdim=True)  # (…, queries, 1)
+        logits = logits.masked_fill(~visible, -torch.inf).masked_fill(empty, 0)  # no -inf - -inf, nor in its gradient
+        weights = torch.softmax(logits, dim=-1).masked_fill(empty, 0)
+    return (weights @ v.to(weights.dtype)).to(q.dtype), weights.to(q.dtype)
 
 
 def visible_and_bias(
@@ -76,7 +84,7 @@ def attention(
     k = k.repeat_interleave(group, dim=1)  # (B, H, S, D): query head h reads h // group
     v = v.repeat_interleave(group, dim=1)  # (B, H, S, Dv)
     visible, bias = visible_and_bias(attn_mask, is_causal, q.shape[-2], k.shape[-2], q.device)
-    return attention_weights(q, k, visible, bias, scale) @ v  # (B, H, L, Dv)
+    return attend(q, k, v, visible, bias, scale)[0]  # (B, H, L, Dv)
 
 
 class AttentionHead(nn.Module):
@@ -91,7 +99,7 @@ class AttentionHead(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (batch, length, embed_dim) → (batch, length, head_dim); mask: 0 = hidden, broadcast to the weights"""
         q, k, v = self.q(x), self.k(x), self.v(x)  # (batch, length, head_dim) each
-        return attention_weights(q, k, None if mask is None else mask != 0) @ v
+        return attend(q, k, v, None if mask is None else mask != 0)[0]
 
 
 class SelfAttention(AttentionHead):
@@ -133,11 +141,11 @@ class MultiHeadAttention(nn.Module):
         q = self.split(self.w_q(query))  # (batch, heads, queries, d_k)
         k = self.split(self.w_k(key))  # (batch, heads, keys, d_k)
         v = self.split(self.w_v(value))  # (batch, heads, keys, d_k)
-        weights = attention_weights(q, k, None if mask is None else mask != 0, bias)
-        return self.w_o(self.concatenate(weights @ v)), weights
+        heads, weights = attend(q, k, v, None if mask is None else mask != 0, bias)
+        return self.w_o(self.concatenate(heads)), weights
 
 
-@supports(**FACTS)
+@supports(**FACTS | {"arithmetic": FACTS["arithmetic"] | {"float16": "eager", "bfloat16": "eager"}})
 def multihead(
     query: Tensor,
     key: Tensor,

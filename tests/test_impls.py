@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from impls.catalogue import CATALOGUE, Entry, load, unavailable
 from impls.contract import check_attention
 
@@ -175,24 +176,24 @@ def test_inputs_stay_and_outputs_are_new(entry):
 
 
 WRONG = {
-    "dim of q and k": ((1, 2, 3, 4), (1, 2, 5, 3), (1, 2, 5, 4), None, False),
-    "keys of k and v": ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 6, 4), None, False),
-    "batches": ((1, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4), None, False),
-    "heads that share without leave": ((1, 2, 3, 4), (1, 1, 5, 4), (1, 1, 5, 4), None, False),
-    "heads that do not divide": ((1, 4, 3, 4), (1, 3, 5, 4), (1, 3, 5, 4), None, True),
-    "heads of k and v": ((1, 4, 3, 4), (1, 2, 5, 4), (1, 4, 5, 4), None, True),
-    "a rank": ((2, 3, 4), (2, 5, 4), (2, 5, 4), None, False),
-    "a mask that does not fit": ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), (3, 4), False),
-    "a mask that would grow the output": ((1, 2, 1, 4), (1, 2, 5, 4), (1, 2, 5, 4), (3, 5), False),
+    "q has dim 4, k has 3": ((1, 2, 3, 4), (1, 2, 5, 3), (1, 2, 5, 4), None, False),
+    "k has 5 keys, v has 6": ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 6, 4), None, False),
+    "batches differ": ((1, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4), None, False),
+    "pass enable_gqa=True to share": ((1, 2, 3, 4), (1, 1, 5, 4), (1, 1, 5, 4), None, False),
+    "3 kv heads do not divide 4": ((1, 4, 3, 4), (1, 3, 5, 4), (1, 3, 5, 4), None, True),
+    "k has 2 heads, v has 4": ((1, 4, 3, 4), (1, 2, 5, 4), (1, 4, 5, 4), None, True),
+    "q must be .batch, heads, length, dim.": ((2, 3, 4), (2, 5, 4), (2, 5, 4), None, False),
+    "shape .3, 4. does not broadcast": ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), (3, 4), False),
+    "shape .3, 5. does not broadcast": ((1, 2, 1, 4), (1, 2, 5, 4), (1, 2, 5, 4), (3, 5), False),
 }
 
 
 @pytest.mark.parametrize("entry", OURS, **NAMED)
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_shapes_raise(entry, wrong):
-    q, k, v, mask, enable_gqa = WRONG[wrong]
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_shapes_raise(entry, message):
+    q, k, v, mask, enable_gqa = WRONG[message]
     options = {} if mask is None else {"attn_mask": np.ones(mask, dtype=bool)}
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=message):
         run(entry, np.ones(q), np.ones(k), np.ones(v), enable_gqa=enable_gqa, **options)
 
 
@@ -211,8 +212,8 @@ def tokens() -> np.ndarray:
 
 
 def identity_layer() -> dict[str, np.ndarray]:
-    one, bias = np.eye(2), np.array([0.0, 0.0])
-    return {"w_q": one, "w_k": 1024 * one, "w_v": one, "w_o": one[::-1].copy(), "b_o": bias + [8.0, 16.0]}
+    one = np.eye(2)
+    return {"w_q": one, "w_k": 1024 * one, "w_v": one, "w_o": one[::-1].copy(), "b_o": np.array([8.0, 16.0])}
 
 
 def decided_layer(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
