@@ -33,6 +33,8 @@ KEYS = {
     "empty_rows",
     "masked_nan",
     "arithmetic",
+    "mask_kinds",
+    "mask_axes",
     "value_dim",
     "mask_and_causal",
     "zero_sizes",
