@@ -142,9 +142,9 @@ def kinds(dtype: str) -> tuple[str, ...]:
     if dtype in HALVES:
         return ("wide", "fused", "eager", "same")
     if dtype == "float32":
-        return ("wide", "same", "same+lse", "fused", "fused+lse", "tf32")
+        return ("wide", "same", "fused", "same+lse", "fused+lse", "tf32")
     if dtype == "float64":
-        return ("same", "same+lse", "fused", "fused+lse")
+        return ("same", "fused", "same+lse", "fused+lse")
     raise ValueError(f"unknown dtype {dtype!r}: expected one of {', '.join(FORMATS)}")
 
 

@@ -212,7 +212,7 @@ def visibility(problem: Problem) -> tuple[Array | None, Array | None]:
     if visible is None:
         return None, None if shape[-1] else np.ones(shape[:-1], bool)
     visible = np.broadcast_to(visible, shape)
-    empty: Array = np.logical_not(visible.any(-1))
+    empty: Array = np.asarray(~visible.any(-1))
     return visible, empty if empty.any() else None
 
 
@@ -243,7 +243,7 @@ def contaminate(out: Array, weights: Array, seen: Array, v: Array) -> Array:
 
 def nearest(x: Any) -> Array:
     """The float64 nearest to each number."""
-    return x.hi if isinstance(x, DoubleDouble) else np.asarray(x, np.float64)
+    return np.asarray(x.hi if isinstance(x, DoubleDouble) else x, np.float64)
 
 
 def tail(x: Any, value: Array) -> Array:
@@ -269,6 +269,21 @@ def log(x: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
+class LayerProblem:
+    """One call of a multi-head layer, in numbers that the dtype under test represents exactly."""
+
+    query: Array  # (B, L, E) float64
+    key: Array  # (B, S, E)
+    value: Array  # (B, S, E)
+    weights: Mapping[str, Array | None]  # w_q w_k w_v w_o (E_out, E_in): y = x w^T + b; b_q b_k b_v b_o (E_out,) or None
+    num_heads: int  # divides the projected width
+    visible: Array | None = None  # as in Problem
+    bias: Array | None = None  # as in Problem
+    scale: float | None = None  # None: 1/sqrt(head dim)
+    empty_rows: str = "zero"  # as in Problem
+
+
+@dataclass(frozen=True, eq=False)
 class Projection:
     """A linear map y = x W^T + b, with what its bound needs."""
 
@@ -280,7 +295,7 @@ class Projection:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactMultihead:
+class LayerExact:
     """The exact answer of a multi-head layer."""
 
     out: Array  # (B, L, E)
@@ -295,47 +310,31 @@ class ExactMultihead:
         return distance(actual, self.out, self.out_tail)
 
 
-def multihead(
-    query: Array,
-    key: Array,
-    value: Array,
-    weights: Mapping[str, Array | None],
-    *,
-    num_heads: int,
-    visible: Array | None = None,
-    bias: Array | None = None,
-    scale: float | None = None,
-    empty_rows: str = "zero",
-    precision: Precision = "float64",
-) -> ExactMultihead:
-    """The exact multi-head layer: project, attend per head, concatenate, project.
-
-    query (B, L, E), key (B, S, E), value (B, S, E) float64; ``weights`` maps ``w_q w_k w_v w_o`` to matrices
-    (E_out, E_in), as ``torch.nn.Linear`` has them, and ``b_q b_k b_v b_o`` to vectors or None. The scale is
-    1/sqrt(head dim) unless given. Raises ``ValueError`` if num_heads does not divide the projected width.
-    """
+def solve_layer(problem: LayerProblem, precision: Precision = "float64") -> LayerExact:
+    """The exact multi-head layer: project, attend per head, concatenate, project."""
     lift, unit = number_system(precision)
+    w = problem.weights
     with np.errstate(all="ignore"):
-        q, q_step = project(lift, lift(query), query, weights["w_q"], weights.get("b_q"))
-        k, k_step = project(lift, lift(key), key, weights["w_k"], weights.get("b_k"))
-        v, v_step = project(lift, lift(value), value, weights["w_v"], weights.get("b_v"))
-        heads = [split_heads(x, num_heads) for x in (q, k, v)]  # (B, H, L or S, D)
-        width = heads[0].shape[-1]
-        problem = Problem(
-            q=nearest(heads[0]),
-            k=nearest(heads[1]),
-            v=nearest(heads[2]),
-            scale=(1 / math.sqrt(width) if width else 1.0) if scale is None else scale,
-            visible=visible,
-            bias=bias,
-            empty_rows=empty_rows,
+        q, q_step = project(lift, lift(problem.query), problem.query, w["w_q"], w.get("b_q"))
+        k, k_step = project(lift, lift(problem.key), problem.key, w["w_k"], w.get("b_k"))
+        v, v_step = project(lift, lift(problem.value), problem.value, w["w_v"], w.get("b_v"))
+        q, k, v = (split_heads(x, problem.num_heads) for x in (q, k, v))  # (B, H, L or S, D)
+        width = q.shape[-1]
+        inner = Problem(
+            q=nearest(q),
+            k=nearest(k),
+            v=nearest(v),
+            scale=(1 / math.sqrt(width) if width else 1.0) if problem.scale is None else problem.scale,
+            visible=problem.visible,
+            bias=problem.bias,
+            empty_rows=problem.empty_rows,
         )
-        exact = attend(problem, heads[0], heads[1], heads[2], unit)
+        exact = attend(inner, q, k, v, unit)
         high, low = (join_heads(x) for x in (exact.out, exact.out_tail))
-        _, o_step = project(lift, lift(high) + lift(low), high, weights["w_o"], weights.get("b_o"))
-        posed = np.broadcast_to(exact.well_posed.all((1, 3))[..., None], o_step.y.shape)  # (B, L, E)
+        _, o_step = project(lift, lift(high) + lift(low), high, w["w_o"], w.get("b_o"))
+        posed = np.broadcast_to(np.asarray(exact.well_posed.all((1, 3)))[..., None], o_step.y.shape)  # (B, L, E)
     steps = {"q": q_step, "k": k_step, "v": v_step, "o": o_step}
-    return ExactMultihead(o_step.y, o_step.y_tail, exact.weights, exact, steps, posed)
+    return LayerExact(o_step.y, o_step.y_tail, exact.weights, exact, steps, posed)
 
 
 def join_heads(x: Array) -> Array:
