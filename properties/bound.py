@@ -179,7 +179,8 @@ def underflow(exact: Exact, a: Arithmetic, soft: Softmax) -> Array:
     lost = 2 * a.tiny * soft.live  # (B, H, L, S)
     if a.eta_p:
         lost = lost + 2 * np.minimum(a.eta_p, soft.upper)
-    return lost @ np.abs(exact.v) + a.tiny * (3 * (soft.n + soft.rescales) + soft.n * np.abs(safe_out(exact)))
+    lost_values: Array = lost @ np.abs(exact.v)
+    return lost_values + a.tiny * (3 * (soft.n + soft.rescales) + soft.n * np.abs(safe_out(exact)))
 
 
 def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Array:
@@ -280,15 +281,19 @@ def centred(a: Array, exact: Exact) -> Array:
     if a.size * exact.v.shape[-1] > LARGE:
         return np.sqrt(a.sum(-1, keepdims=True) * centred_squares(a, exact))
     apart = np.abs(exact.v[..., None, :, :] - safe_out(exact)[..., None, :])  # (B, H, L, S, Dv)
-    return (a[..., None, :] @ apart)[..., 0, :]
+    total: Array = (a[..., None, :] @ apart)[..., 0, :]
+    return total
 
 
 def centred_squares(a: Array, exact: Exact) -> Array:
     """sum_j a_j (v_j - o)^2 (B, H, L, Dv), from above; by the binomial theorem for large shapes."""
     out = safe_out(exact)
     if a.size * exact.v.shape[-1] > LARGE:
-        square, total = a @ exact.v**2, a.sum(-1, keepdims=True) * out**2
+        square: Array = a @ exact.v**2
+        total: Array = a.sum(-1, keepdims=True) * out**2
         rounding = 4 * (a.shape[-1] + 4) * 2.0**-53 * (square + total)
-        return np.maximum(square - 2 * out * (a @ exact.v) + total, 0.0) + rounding
+        above: Array = np.maximum(square - 2 * out * (a @ exact.v) + total, 0.0) + rounding
+        return above
     apart = (exact.v[..., None, :, :] - out[..., None, :]) ** 2  # (B, H, L, S, Dv)
-    return (a[..., None, :] @ apart)[..., 0, :]
+    sums: Array = (a[..., None, :] @ apart)[..., 0, :]
+    return sums

@@ -3,7 +3,7 @@
 The portable stand-in for ``np.longdouble`` where that is no wider than float64 (Windows, Apple silicon).
 Error-free transformations by Dekker (1971) and Knuth; see Higham, *Accuracy and Stability*, 2nd ed., section 27.9, and
 Joldes, Muller & Popescu, *Tight and rigorous error bounds for basic building blocks of double-word arithmetic* (2017).
-Not for the ends of the exponent range: beyond 2^996, and below 2^-969 in products, the tail is lost and float64 remains.
+Products below 2^-969 lose their tail: float64 remains.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 def split(a: Array) -> tuple[Array, Array]:
     """``a`` as two halves of at most 26 bits, exactly."""
-    t = a * 134217729.0  # 2^27 + 1
-    high = t - (t - a)
+    factor = np.where(np.abs(a) > 2.0**990, 2.0**-30, 1.0)  # the product below must not overflow
+    t = a * factor * 134217729.0  # 2^27 + 1
+    high = (t - (t - a * factor)) / factor
     return high, a - high
 
 

@@ -212,7 +212,7 @@ def visibility(problem: Problem) -> tuple[Array | None, Array | None]:
     if visible is None:
         return None, None if shape[-1] else np.ones(shape[:-1], bool)
     visible = np.broadcast_to(visible, shape)
-    empty: Array = np.asarray(~visible.any(-1))
+    empty: Array = np.logical_not(visible.any(-1))
     return visible, empty if empty.any() else None
 
 
@@ -220,7 +220,7 @@ def posed_rows(problem: Problem, visible: Array | None, empty: Array | None, fin
     """(B, H, L) bool: the query, the keys it sees and the log-sum-exp are finite, or it sees no key at all."""
     posed: Array = np.isfinite(lse)  # no nan and no +inf among the logits, and not all of them -inf
     if not finite_k.all() or not np.isfinite(problem.q).all():
-        bad_key = ~finite_k.all(-1)[..., None, :]  # (B, H, 1, S)
+        bad_key = np.expand_dims(~finite_k.all(-1), -2)  # (B, H, 1, S)
         sees_bad = (bad_key if visible is None else bad_key & visible).any(-1)  # (B, H, L)
         posed = posed & ~sees_bad & np.isfinite(problem.q).all(-1)
     return posed if empty is None else posed | empty

@@ -112,7 +112,7 @@ def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: A
 
 
 def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: Array | None) -> tuple[Array, Array]:
-    """Errors of the logits (B, H, L, S), and whether one that counts may overflow (B, H, L, 1)."""
+    """Errors of the logits (B, H, L, S), and whether a finite one may overflow (B, H, L, 1)."""
     problem = exact.problem
     q, k = np.abs(problem.q), np.abs(exact.k)  # (B, H, L, D), (B, H, S, D)
     k_t = k.swapaxes(-1, -2)
@@ -142,5 +142,9 @@ def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_err
         if c > 1:
             sums = np.maximum(sums, c * np.maximum(q.max(-1, initial=0.0)[..., None], k.max(-1, initial=0.0)[..., None, :]))
         above = ~(sums < a.max_s)
-        overflow = overflow | (above if exact.visible is None else above & exact.visible).any(-1, keepdims=True)
+        if exact.visible is not None:
+            # Hidden keys count, for inf + -inf = nan under an additive mask; those that hold NaN or infinities do not:
+            # whether a kernel contains them is a matter of its dialect, not of its arithmetic.
+            above &= exact.visible | np.expand_dims(np.isfinite(exact.k).all(-1), -2)
+        overflow = overflow | above.any(-1, keepdims=True)
     return error, overflow
