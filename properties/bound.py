@@ -76,17 +76,19 @@ def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) 
     a = arithmetic
     with np.errstate(all="ignore"):
         soft = analyse(exact, a, errors.get("query_error"), errors.get("key_error"))
-        # In relative terms: the term, the denominator, three roundings, and an exponent near |lse| + gap.
-        factor = soft.phi + soft.rho + 3 * math.log1p(a.u_acc) - np.log1p(-np.minimum(soft.loss, HULL_ONLY))
-        factor = factor + 3 * a.u_acc * (soft.lse + soft.log_n + 1)
-        error = relative_excess(soft.p, factor) * (1 + oracle_share(exact, a))
+        # Besides phi: the denominator, three roundings, and an exponent near |lse| + gap.
+        rest = soft.rho + 3 * math.log1p(a.u_acc) - np.log1p(-np.minimum(soft.loss, HULL_ONLY))
+        rest = rest + 3 * a.u_acc * (soft.lse + soft.log_n + 1)
+        error = (soft.excess + soft.upper * np.expm1(rest)) * (1 + oracle_share(exact, a))
         limit = np.where(soft.gamma < 0.5, 1 + 4 * soft.gamma, np.inf)  # a normalised weight is no larger than 1
         error = np.where(soft.loss >= HULL_ONLY, limit, np.minimum(error, limit)) + a.tiny
         error = error + (max(a.u_p, a.u_out) + ROUNDED) * (soft.p + error) + max(a.eta_p, a.eta_out)
         error = np.where(exact.row_posed[..., None] & ~soft.overflow & ~np.isnan(error), error, np.inf)
-        if exact.visible is not None:
-            error = np.where(exact.visible, error, 0.0)
-        return settle_empty(exact, error)
+        error = settle_empty(exact, error)
+        if exact.visible is None:
+            return error
+        seen = exact.visible if exact.empty is None else exact.visible | exact.empty[..., None]
+        return np.where(seen, error, 0.0)
 
 
 def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> Array:
@@ -179,8 +181,9 @@ def underflow(exact: Exact, a: Arithmetic, soft: Softmax) -> Array:
     lost = 2 * a.tiny * soft.live  # (B, H, L, S)
     if a.eta_p:
         lost = lost + 2 * np.minimum(a.eta_p, soft.upper)
-    lost_values: Array = lost @ np.abs(exact.v)
-    return lost_values + a.tiny * (3 * (soft.n + soft.rescales) + soft.n * np.abs(safe_out(exact)))
+    weights: Array = lost @ np.abs(exact.v)
+    weights += a.tiny * (3 * (soft.n + soft.rescales) + soft.n * np.abs(safe_out(exact)))
+    return weights
 
 
 def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Array:
@@ -211,15 +214,16 @@ def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Ar
     total = centred_squares(p**2 * single, exact)
     total += squares * (a.u_p**2 + a.u_mul**2 + a.u_acc**2)
     total += a.u_acc**2 * (partial_sums(n, o**2, squares) + n / 3 * o**2)
-    spread = np.sqrt(total) + centred(p * common, exact)
+    spread: Array = np.sqrt(total) + centred(p * common, exact)
     if a.lse_norm:
-        spread += (p * soft.rho) @ np.abs(exact.v)
-        spread += np.abs(o) * ((p * soft.rho).sum(-1, keepdims=True) + a.u_acc * (soft.lse + 9 * soft.log_n + 1))
+        apart = a.lse_norm * a.u_acc * (soft.lse + 9 * soft.log_n + 1)
+        spread += (p * soft.rho) @ np.abs(exact.v) + np.abs(o) * ((p * soft.rho).sum(-1, keepdims=True) + apart)
     scale = math.sqrt(2 * math.log(2 * max(o.size, 1) / alpha) / 3)  # Hoeffding, uniform errors, o.size elements
-    error = scale * spread + underflow(exact, a, soft)
+    error: Array = scale * spread + underflow(exact, a, soft)
     # Equal weights or equal values share one rounding error.
     error += (a.u_p + a.u_mul) * np.abs(o) + a.u_mul * (p @ np.abs(exact.v))
-    return error / (1 - np.minimum(soft.loss, HULL_ONLY)) * (1 + oracle_share(exact, a))
+    error *= (1 + oracle_share(exact, a)) / (1 - np.minimum(soft.loss, HULL_ONLY))
+    return error
 
 
 def partial_sums(n: Array | float, square: Array, squares: Array) -> Array:
@@ -271,15 +275,11 @@ def safe_out(exact: Exact) -> Array:
     return exact.out if exact.well_posed.all() and exact.empty is None else np.nan_to_num(exact.out, posinf=0.0, neginf=0.0)
 
 
-def relative_excess(p: Array, factor: Array) -> Array:
-    """p (e^factor - 1), which is 0 where p is, whatever the factor."""
-    return np.where(p > 0, p * np.expm1(factor), 0.0)
-
-
 def centred(a: Array, exact: Exact) -> Array:
     """sum_j a_j |v_j - o| (B, H, L, Dv); for large shapes its bound sqrt(sum a) sqrt(sum a (v - o)^2)."""
     if a.size * exact.v.shape[-1] > LARGE:
-        return np.sqrt(a.sum(-1, keepdims=True) * centred_squares(a, exact))
+        above: Array = np.sqrt(a.sum(-1, keepdims=True) * centred_squares(a, exact))
+        return above
     apart = np.abs(exact.v[..., None, :, :] - safe_out(exact)[..., None, :])  # (B, H, L, S, Dv)
     total: Array = (a[..., None, :] @ apart)[..., 0, :]
     return total

@@ -122,10 +122,14 @@ def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_err
     eta = larger * max(a.eta_s, a.tiny)
     theta = growth((a.u_s, a.n_pre), (a.u_mul, 2), (a.u_acc, D + 4))
 
+    overflow = ~(2 * np.abs(exact.top) < a.max_s)
     error = (c * theta * q + eta) @ k_t  # (B, H, L, S)
     error += eta * (q.sum(-1, keepdims=True) + 4) + 2 * D * a.tiny * larger
     if query_error is not None and key_error is not None:
         error += c * (1 + theta) * (query_error @ (k_t + key_error.swapaxes(-1, -2)) + q @ key_error.swapaxes(-1, -2))
+        lost_key = np.expand_dims(~np.isfinite(key_error).all(-1), -2)  # (B, H, 1, S)
+        lost = lost_key if exact.visible is None else lost_key & exact.visible
+        overflow = overflow | lost.any(-1, keepdims=True) | np.expand_dims(~np.isfinite(query_error).all(-1), -1)
     post = growth((a.u_s, a.n_post))
     if problem.softcap is not None:  # C tanh(x / C) is 1-Lipschitz and no larger than x
         post = (1 + post) * (1 + growth((a.u_s, 4)) + a.eps_exp) - 1
@@ -134,8 +138,7 @@ def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_err
         error = (1 + a.u_s) * error + a.u_s * np.abs(exact.logits)
     error = np.where(np.isnan(error), np.inf, error)
 
-    # What may overflow: a product or a partial sum of it, scaled or not, or an operand that is scaled first.
-    overflow = ~(2 * np.abs(exact.top) < a.max_s)
+    # What else may overflow: a product or a partial sum of it, scaled or not, or an operand that is scaled first.
     ceiling = larger * D * q.max(initial=0.0) * k.max(initial=0.0) + (c * max(q.max(initial=0.0), k.max(initial=0.0)))
     if not ceiling < a.max_s:
         sums = larger * (q @ k_t)
