@@ -11,7 +11,10 @@ from typing import Any
 Function = Callable[..., Any]
 
 # One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
-THEMES = ("trivial", "masks", "mask_shapes", "causal", "scaling", "softmax")
+THEMES = (
+    "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
+    "numerics", "tiles", "splits", "state", "shapes", "layers", "layer_weights", "layer_masks", "teaching",
+)  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
 SUPPORTS = {
@@ -133,10 +136,11 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    for theme in THEMES:
+    themes = (*THEMES, "honest", "honest_forms")
+    for theme in themes:
         importlib.import_module(f".{theme}", __package__)
+    rank = {theme: position for position, theme in enumerate(themes)}
     for table in (MUTANTS, HONEST):
-        rank = {theme: position for position, theme in enumerate(THEMES)}
         ordered = sorted(
             table.items(), key=lambda item: rank[item[0].partition(".")[0]]
         )  # stable: file order within a theme
