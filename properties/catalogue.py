@@ -1,0 +1,36 @@
+"""All properties, in the order of a text on attention."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from types import ModuleType
+
+from . import causality, chunks, heads, layers, masks, numbers, purity, scaling, softmax, symmetry, values
+from .engine.declare import Property
+
+THEMES: tuple[ModuleType, ...] = (
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, layers,
+)  # fmt: skip
+
+PROPERTIES: dict[str, Property] = {
+    member.name: member for theme in THEMES for member in vars(theme).values() if isinstance(member, Property)
+}
+
+
+def select(names: tuple[str, ...] = ()) -> tuple[Property, ...]:
+    """The properties of these names, globs or themes; all of them by default.
+
+    Raises ValueError that lists near matches for a name that matches none.
+    """
+    if not names:
+        return tuple(PROPERTIES.values())
+    chosen: dict[str, Property] = {}
+    for name in names:
+        found = {p.name: p for p in PROPERTIES.values() if fnmatch.fnmatchcase(p.name, name) or p.theme == name}
+        if not found:
+            near = difflib.get_close_matches(name, PROPERTIES, 3, 0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "'attncheck list' prints all of them"
+            raise ValueError(f"no property is named {name!r}; {hint}")
+        chosen |= found
+    return tuple(chosen.values())

@@ -1,0 +1,102 @@
+"""A case: everything that determines one call of an attention, as independent scalars.
+
+Hypothesis draws and shrinks the scalars; the tensors follow from them (``inputs.py``). A case prints only what differs
+from the simplest one, and what it prints evaluates back to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+TENSORS = ("q", "k", "v")
+
+Edit = tuple[str, int, float]  # tensor, flat index (modulo its size), special value
+
+
+@dataclass(frozen=True, repr=False)
+class Case:
+    """One call. Shapes: q (batch, kv_heads·group, queries, dim), k (batch, kv_heads, keys, dim), v (…, keys, value_dim)."""
+
+    batch: int = 1
+    kv_heads: int = 1
+    group: int = 1  # query heads that share one key/value head
+    queries: int = 1
+    keys: int = 1
+    dim: int = 1
+    value_dim: int | None = None  # None: the same as dim
+    dtype: str = "float64"
+    device: str = "cpu"
+    is_causal: bool = False
+    scale: float | None = None  # None: the parameter is not passed
+    mask: str = "none"  # which keys are visible: a family of inputs.MASKS
+    mask_kind: str = "bool"  # how that is said: inputs.MASK_KINDS
+    mask_axes: str = "LS"  # the axes, of B H L S, along which the mask varies; the others have size 1
+    mask_rank: int = 2  # leading axes of size 1 are dropped down to this rank
+    mask_density: float = 0.5
+    values: str = "normal"  # a regime of regimes.REGIMES
+    magnitude: int = 0  # q is multiplied by 2**magnitude
+    layout: str = "contiguous"  # how the arrays lie in memory: frameworks.LAYOUTS
+    with_bias: bool = True  # layers: the projections have biases
+    seed: int = 0
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.kv_heads * self.group
+
+    @property
+    def width(self) -> int:
+        """Features of a value."""
+        return self.dim if self.value_dim is None else self.value_dim
+
+    def differing(self) -> dict[str, Any]:
+        """The fields that differ from the simplest case, in the order of the declaration."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    def __repr__(self) -> str:
+        return "Case(" + ", ".join(f"{name}={value!r}" for name, value in self.differing().items()) + ")"
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Read back what ``repr`` prints; nothing is executed.
+
+        Raises ValueError with one sentence if the text is not a case.
+        """
+        try:
+            call = ast.parse(text.strip(), mode="eval").body
+        except SyntaxError:
+            raise ValueError(f"not a case: {text!r}; expected for example Case(queries=4, is_causal=True)") from None
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Case"):
+            raise ValueError(f"not a case: {text!r}; expected for example Case(queries=4, is_causal=True)")
+        known = {field.name for field in dataclasses.fields(cls)}
+        fields: dict[str, Any] = {}
+        for keyword in call.keywords:
+            if keyword.arg not in known:
+                raise ValueError(f"a case has no field {keyword.arg!r}; its fields are {', '.join(sorted(known))}")
+            fields[keyword.arg] = _literal(keyword.value)
+        if call.args:
+            raise ValueError("the fields of a case are given by name")
+        return cls(**fields)
+
+
+def _literal(node: ast.expr) -> Any:
+    """``ast.literal_eval`` that also knows the names inf and nan, which ``repr`` of a float prints."""
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return math.inf if node.id == "inf" else math.nan
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_literal(node.operand)
+    if isinstance(node, ast.Tuple):
+        return tuple(_literal(element) for element in node.elts)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"not a literal value: {ast.unparse(node)}") from None

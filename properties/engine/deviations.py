@@ -1,0 +1,105 @@
+"""Known deviations: data, not skips. Each says where a target is known to be wrong, why, and shows it by one case.
+
+Cases that match leave the search, so that other mistakes surface; the stored case is tried on every run, and a deviation
+that is gone, or whose time is over, is reported.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import fnmatch
+import operator
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .case import Case
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b, ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}  # fmt: skip
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where a target is known to be wrong."""
+
+    targets: tuple[str, ...]  # names or globs
+    properties: tuple[str, ...]  # names or globs
+    when: str  # an expression over the fields of the case
+    kind: str  # library bug | undocumented | convention
+    reason: str
+    version: str  # the versions on which it was seen
+    case: Case  # the smallest case that shows it
+    shows: str  # the property that the stored case refutes
+    expires: datetime.date | None = None
+
+    def concerns(self, target: str, prop: str) -> bool:
+        """Whether it is about this property of this target."""
+        return any(fnmatch.fnmatchcase(target, glob) for glob in self.targets) and any(
+            fnmatch.fnmatchcase(prop, glob) for glob in self.properties
+        )
+
+    def matches(self, case: Case) -> bool:
+        """Whether the case is one on which the target is known to be wrong."""
+        return bool(_evaluate(ast.parse(self.when, mode="eval").body, case))
+
+
+def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
+    """From TOML, a table ``[[deviation]]`` each. Raises ValueError naming the entry that is wrong."""
+    entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
+    return tuple(_entry(number, entry) for number, entry in enumerate(entries, 1))
+
+
+def _entry(number: int, entry: dict[str, Any]) -> Deviation:
+    try:
+        made = Deviation(
+            targets=tuple(entry["targets"]),
+            properties=tuple(entry["properties"]),
+            when=entry["when"],
+            kind=entry["kind"],
+            reason=entry["reason"],
+            version=entry["version"],
+            case=Case.parse(entry["case"]),
+            shows=entry["shows"],
+            expires=entry.get("expires"),
+        )
+        if not made.matches(made.case):
+            raise ValueError("its own case does not match its condition")
+    except (KeyError, ValueError, SyntaxError) as error:
+        raise ValueError(f"known deviation {number}: {error!r}") from error
+    return made
+
+
+def _evaluate(node: ast.expr, case: Case) -> Any:
+    """A comparison over the fields of a case: names, literals, and/or/not, comparisons, + - * %."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return getattr(case, name) if hasattr(case, name) else _unknown(name)
+        case ast.Tuple(elts=elements):
+            return tuple(_evaluate(element, case) for element in elements)
+        case ast.BoolOp(op=op, values=values):
+            return (all if isinstance(op, ast.And) else any)(_evaluate(value, case) for value in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _evaluate(operand, case)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, case)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _BINARY[type(op)](_evaluate(left, case), _evaluate(right, case))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _COMPARE[type(op)](_evaluate(left, case), _evaluate(right, case))
+    raise ValueError(f"cannot be used in a condition: {ast.unparse(node)}")
+
+
+def _unknown(name: str) -> Any:
+    raise ValueError(f"a case has no field {name!r}")

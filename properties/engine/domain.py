@@ -1,0 +1,158 @@
+"""Which cases are drawn for a property and a target: a strategy of independent scalars, restricted, never filtered.
+
+Tables are ordered from the simplest to the strangest, since Hypothesis shrinks ``sampled_from`` towards its first element;
+an element that stands several times is drawn so much more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from .case import Case
+from .declare import Property
+from .dtypes import FLOAT_TYPES
+from .frameworks import LAYOUTS
+from .inputs import MASK_AXES, MASK_KINDS, MASKS
+from .regimes import REGIMES
+from .supports import Supports
+from .target import Target
+
+Strategy = st.SearchStrategy[Any]
+
+EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
+LONG = (200, 257, 513, 520, 600)
+FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
+DIMS = (1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65, 80, 96, 128, 0)
+SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
+COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
+ONE_OR_TWO = (1, 1, 2)
+SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the whole weight matrix is read
+
+# Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
+PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
+    (12, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
+    (3, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": EDGES, "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (2, {"queries": EDGES, "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (1, {"queries": (1, 2, 3, 5), "keys": LONG, "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (2, 4, 8)}),
+    (1, {"queries": LONG, "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (2, 4, 8)}),
+)
+
+SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
+
+
+def _edits() -> Strategy:
+    edit = st.tuples(st.sampled_from(("v", "k", "q")), st.integers(0, 63), st.sampled_from(SPECIAL))
+    return st.one_of(st.just(()), st.just(()), st.lists(edit, min_size=1, max_size=2).map(tuple))
+
+
+def sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> Strategy:
+    """A strategy over the sizes of a table that are allowed."""
+    return st.sampled_from(allowed_sizes(table, zero, longest))
+
+
+def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> list[int]:
+    """The sizes of a table that are allowed, in its order."""
+    return [size for size in table if (zero or size > 0) and (longest is None or size <= longest)]
+
+
+def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
+    """Cases for one property of one target. What the target does not support is not drawn."""
+    supports = target.supports
+    zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
+    takes = target.parameters
+    fields: dict[str, Strategy] = {
+        "dtype": st.sampled_from(_dtypes(target, prop, dtypes)),
+        "values": st.sampled_from(("normal", "normal", *REGIMES)),
+        "magnitude": st.sampled_from((0, 0, 0, 0, 1, 2, 3, -3)),
+        "layout": st.sampled_from(("contiguous",) * 6 + LAYOUTS[1:-1]),
+        "seed": st.integers(0, 2**31 - 1),
+    }
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    if supports.value_dim and not supports.head_dims:
+        fields["value_dim"] = st.one_of(st.none(), st.none(), sizes(DIMS, zero))
+    if "enable_gqa" in takes:
+        fields["group"] = st.sampled_from((1, 1, 2, 3, 4))
+    if "scale" in takes:
+        fields["scale"] = st.sampled_from(SCALES)
+    if target.contract == "multihead" and prop.contract == "multihead":
+        fields["with_bias"] = st.booleans()
+    masks: dict[str, Strategy] = {}
+    if "attn_mask" in takes:
+        masks = {
+            "mask": st.sampled_from(("random", "random", *MASKS)),
+            "mask_kind": st.sampled_from([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
+            "mask_axes": st.sampled_from([axes for axes in MASK_AXES if axes in supports.mask_axes]),
+            "mask_rank": st.sampled_from((2, 0, 1, 3, 4)),
+            "mask_density": st.sampled_from((0.5, 0.5, 0.8, 0.2)),
+        }
+    causal: dict[str, Strategy] = {"is_causal": st.booleans()} if "is_causal" in takes else {}
+    special = {"zero_sizes", "dtypes", "dtype"}
+    chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in special}
+    for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
+        if name in chosen and isinstance(prop.domain[name], tuple):
+            chosen[name] = sizes(prop.domain[name], zero, _longest(supports, name))
+    if supports.head_dims:
+        chosen.pop("dim", None)
+    if "value_dim" not in fields:
+        chosen.pop("value_dim", None)
+    for name, parameter in (("group", "enable_gqa"), ("scale", "scale"), ("is_causal", "is_causal")):
+        if parameter not in takes:
+            chosen.pop(name, None)
+    plain: list[Strategy] = []
+    masked: list[Strategy] = []
+    for share, profile in PROFILES:
+        tables = {name: allowed_sizes(table, zero, _longest(supports, name)) for name, table in profile.items()}
+        if not all(tables.values()):
+            continue
+        drawn = fields | {name: st.sampled_from(table) for name, table in tables.items()}
+        if supports.head_dims:
+            drawn["dim"] = st.sampled_from(supports.head_dims)
+        plain += [_build(drawn | causal, chosen, without=masks)] * share
+        masked += [_build(drawn | masks | (causal if supports.mask_and_causal else {}), chosen)] * share
+    if not masks or prop.domain.get("mask") == "none":
+        return st.one_of(plain)
+    if any(name in prop.domain for name in ("mask", "mask_kind", "mask_axes")):
+        return st.one_of(masked)
+    if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
+        return st.one_of(plain)
+    return st.one_of(plain + masked)
+
+
+def _longest(supports: Supports, name: str) -> int | None:
+    return supports.max_length if name in ("queries", "keys") else None
+
+
+def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()) -> Strategy:
+    return st.builds(Case, **{**fields, **{name: value for name, value in chosen.items() if name not in without}})
+
+
+def _strategy(value: Any) -> Strategy:
+    if isinstance(value, st.SearchStrategy):
+        return value
+    return st.sampled_from(value) if isinstance(value, tuple) else st.just(value)
+
+
+def drawable(target: Target, prop: Property) -> list[str]:
+    """The dtypes of the target that the property is about, widest first."""
+    about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
+    return [d for d in FLOAT_TYPES if d in target.dtypes and d in about]
+
+
+def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> list[str]:
+    """float64 first and most often: a fault of meaning shows there 5e8 times earlier than in float32.
+
+    Properties of the arithmetic itself (``dtypes="all"``) draw every type alike.
+    """
+    allowed = [d for d in drawable(target, prop) if wanted is None or d in wanted]
+    if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
+        return allowed
+    return allowed[:1] * 3 + allowed[1:]
+
+
+EDITS = _edits()
+EVERY_LAYOUT = LAYOUTS[1:]

@@ -1,0 +1,142 @@
+"""What the numbers in q, k and v look like. Real kernels break on values that random normal tensors never hold.
+
+A regime takes nearly normal q, k, v (hashed from their coordinates) and the case, and gives q, k, v in float64; they are
+rounded to the type under test afterwards. ``CONTINUOUS`` names those for which rounding errors behave like independent
+random ones, which the probabilistic bound needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .case import Case
+from .coordinates import Array, bits, uniform
+from .dtypes import FLOAT_TYPES
+
+Regime = Callable[[Array, Array, Array, Case], tuple[Array, Array, Array]]
+
+
+def _normal(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Independent, mean 0, variance 1."""
+    return q, k, v
+
+
+def _large(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Logits up to ±1e5 (±1e3 in float16, whose scores end at 65504): exp without max-subtraction overflows."""
+    power = 4.0 if case.dtype == "float16" else 8.0
+    return q * 2**power, k * 2**power, v
+
+
+def _negative(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Every logit far below zero: a running maximum that starts at a finite number instead of -inf is wrong."""
+    power = 4.0 if case.dtype == "float16" else 9.0
+    return (np.abs(q) + 1) * 2**power, -(np.abs(k) + 1) * 2**power, v
+
+
+def _near_ties(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """All keys within 1/1024 of one another."""
+    return q, k[:, :, :1] + k * 2.0**-10 if k.shape[2] else k, v
+
+
+def _one_hot(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Logits some tens apart: nearly all the weight falls on one key."""
+    return q * 8, k * 8, v
+
+
+def _cancelling(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Values of ±128 that nearly cancel in the weighted sum."""
+    sign = np.where(np.arange(v.shape[2]) % 2, -1.0, 1.0)[:, None]
+    return q * 0.125, k * 0.125, sign * 128 + v * 0.0625
+
+
+def _constant(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """All values nearly the same."""
+    return q, k, 10 + v * 2.0**-10
+
+
+def _tiny(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Values around the smallest normal number, many of them subnormal."""
+    return q, k, v * FLOAT_TYPES[case.dtype].tiny
+
+
+def _heavy(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Heavy tails: a few numbers far larger than the others."""
+    return q * q * q * 0.25, k, v * v * v
+
+
+def _simple(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Small round numbers: exact products, ties, zeros."""
+    table = np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0, 1.0, -2.0])
+    pick = [table[(bits(case.seed, name + " simple", x.shape) >> np.uint64(40)) % np.uint64(8)]
+            for name, x in (("q", q), ("k", k), ("v", v))]
+    return pick[0], pick[1], pick[2]
+
+
+def _offset(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """All dot products large and alike: only the differences count."""
+    return q + 3, k + 3, v
+
+
+def _positive(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Nothing negative."""
+    return np.abs(q), np.abs(k), np.abs(v)
+
+
+def _wide(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Values of very different magnitude (2^±11), queries scaled up and keys down."""
+    exponent = np.floor(uniform(case.seed, "v exponent", v.shape) * 23) - 11
+    return q * 2.0**5, k * 2.0**-5, np.ldexp(v, exponent.astype(np.int64))
+
+
+def _uneven_rows(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Rows of very different magnitude: a maximum taken over more than the row underflows the small ones."""
+    power = np.arange(q.shape[2]) % 3 * (4.0 if case.dtype == "float16" else 6.0)
+    return q * 2.0 ** power[:, None], k * 2, v
+
+
+def _identical_rows(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """All queries the same, all keys the same: every visible key has the same weight."""
+    return (q[:, :, :1] + 0 * q if q.shape[2] else q), (k[:, :, :1] + 0 * k if k.shape[2] else k), v
+
+
+def _rising(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Logits that grow along the keys: a running softmax has to rescale at every block."""
+    step = np.arange(k.shape[2])[:, None] * (0.25 if case.dtype == "float16" else 1.0)
+    return np.abs(q) + 0.5, np.abs(k) + step, v
+
+
+def _limits(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Values as large as the sum of all of them allows in the type."""
+    return q, k, v * (FLOAT_TYPES[case.dtype].max / 8 / max(v.shape[2], 1))
+
+
+def _signed_zeros(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+    """Zeros of both signs among the values and the queries."""
+    zero = uniform(case.seed, "zeros", v.shape) < 0.5
+    return np.where(q < -0.8, -0.0, q), k, np.where(zero, np.copysign(0.0, v), v)
+
+
+REGIMES: dict[str, Regime] = {
+    "normal": _normal,
+    "large": _large,
+    "negative": _negative,
+    "near_ties": _near_ties,
+    "one_hot": _one_hot,
+    "cancelling": _cancelling,
+    "constant": _constant,
+    "tiny": _tiny,
+    "heavy": _heavy,
+    "simple": _simple,
+    "offset": _offset,
+    "positive": _positive,
+    "wide": _wide,
+    "uneven_rows": _uneven_rows,
+    "identical_rows": _identical_rows,
+    "rising": _rising,
+    "limits": _limits,
+    "signed_zeros": _signed_zeros,
+}
+
+CONTINUOUS = frozenset({"normal", "one_hot", "heavy", "offset", "positive"})

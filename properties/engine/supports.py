@@ -1,0 +1,86 @@
+"""What a target can do and which conventions it follows: facts that restrict what is generated, and claims that are tested."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .dtypes import DTYPES
+from .inputs import MASK_AXES, MASK_KINDS
+
+PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", "key_padding_mask", "need_weights")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "layout": ("bhld", "blhd"),
+    "causal": ("top-left", "bottom-right"),
+    "empty_rows": ("zero", "nan", "mean"),
+    "masked_nan": ("contained", "leaks"),
+}
+ARITHMETIC_KINDS = ("same", "same+lse", "fused", "eager", "wide", "tf32")
+
+
+@dataclass(frozen=True)
+class Supports:
+    """Capabilities first, the dialect second. None means: found out from the signature or by one call."""
+
+    framework: str | None = None
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] | None = None
+    parameters: tuple[str, ...] | None = None
+    layout: str = "bhld"  # bhld: (batch, heads, length, dim); blhd: (batch, length, heads, dim)
+    head_dims: tuple[int, ...] | None = None
+    max_length: int | None = None  # longest sequence worth trying, for slow targets
+    value_dim: bool = True  # v may have another number of features than q and k
+    zero_sizes: bool = True  # any dimension may be 0
+    mask_and_causal: bool = True  # a mask and is_causal may be given together
+    mask_kinds: tuple[str, ...] = MASK_KINDS
+    mask_axes: tuple[str, ...] = MASK_AXES
+    causal: str = "top-left"
+    empty_rows: str = "zero"
+    masked_nan: str = "contained"
+    arithmetic: Mapping[str, str] | None = None  # dtype → kind
+
+    @classmethod
+    def read(cls, declared: Mapping[str, Any]) -> Supports:
+        """From a plain mapping. Raises ValueError with one sentence for an unknown key or value."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        facts: dict[str, Any] = {}
+        for key, value in declared.items():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+                raise ValueError(f"supports has no key {key!r}{hint}")
+            facts[key] = _value(key, value)
+        return cls(**facts)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Supports:
+        """From a TOML file with the same keys at its top level, or in a table ``[supports]``."""
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return cls.read(content.get("supports", content))
+
+    def kind(self, dtype: str) -> str | None:
+        """The declared kind of arithmetic for a dtype, None if nothing is declared."""
+        return (self.arithmetic or {}).get(dtype)
+
+
+def _value(key: str, value: Any) -> Any:
+    if key in CHOICES and value not in CHOICES[key]:
+        raise ValueError(f"supports[{key!r}] is {value!r}; it can be {' or '.join(map(repr, CHOICES[key]))}")
+    if key == "arithmetic":
+        kinds = {dtype: value for dtype in DTYPES} if isinstance(value, str) else dict(value)
+        for dtype, kind in kinds.items():
+            if dtype not in DTYPES or kind not in ARITHMETIC_KINDS:
+                raise ValueError(f"supports['arithmetic'] maps {DTYPES} to {ARITHMETIC_KINDS}, got {dtype!r}: {kind!r}")
+        return kinds
+    if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
+        allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)
+        values = tuple(value)
+        if allowed and not set(values) <= set(allowed):
+            raise ValueError(f"supports[{key!r}] may hold {allowed}, got {values}")
+        return values
+    return value

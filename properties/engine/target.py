@@ -1,0 +1,317 @@
+"""A target: the attention under test, called with carriers and answering in carriers."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .case import Case
+from .coordinates import Array
+from .frameworks import Buffers, Framework, framework, likely_frameworks
+from .inputs import Inputs, make_inputs
+from .supports import PARAMETERS, Supports
+
+CONTRACTS = {
+    "attention": "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)",
+    "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
+    "is_causal=False, need_weights=True)",
+}
+
+
+class CannotRun(Exception):
+    """The target cannot be checked at all; the message says in one sentence what to change."""
+
+
+class Raised(Exception):
+    """The target raised on a legal call."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(f"{type(error).__name__}: {_first_line(error)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """An attention that has passed its first call. Make one with ``make_target``."""
+
+    name: str
+    function: Callable[..., Any]
+    contract: str
+    supports: Supports
+    framework: Framework
+    parameters: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
+
+    def buffers(self) -> Buffers:
+        """Fresh memory for the calls of one case."""
+        return Buffers(self.framework)
+
+    def arrays(self, inputs: Inputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and keyword arguments of the ``attention`` call, in the framework's own arrays."""
+        def place(name: str, carrier: Array) -> Any:
+            expanded = inputs.layout == "expanded"
+            layout = "contiguous" if expanded and name in ("q", "mask") else inputs.layout
+            return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
+
+        tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
+        if self.supports.layout == "blhd":
+            tensors = [self.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
+        options: dict[str, Any] = {}
+        if inputs.mask is not None:
+            options["attn_mask"] = place("mask", inputs.mask)
+        if inputs.is_causal:
+            options["is_causal"] = True
+        if inputs.scale is not None:
+            options["scale"] = inputs.scale
+        if inputs.group != 1:
+            options["enable_gqa"] = True
+        return tensors, options
+
+    def call(self, inputs: Inputs, buffers: Buffers) -> Any:
+        """The target's own answer, unread. Raises Raised if the target raises."""
+        tensors, options = self.arrays(inputs, buffers)
+        try:
+            result = self.function(*tensors, **options)
+        except Exception as error:
+            raise Raised(error) from error
+        return result[0] if isinstance(result, tuple | list) and result else result
+
+    def read(self, result: Any) -> Array:
+        """The answer as a carrier (B, H, L, Dv). Raises Raised if it is no array of the framework."""
+        if not self.framework.is_array(result):
+            raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {self.framework.name}"))
+        out = self.framework.read(result)
+        return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out
+
+    def __call__(self, inputs: Inputs, buffers: Buffers | None = None) -> Array:
+        return self.read(self.call(inputs, buffers or self.buffers()))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def make_target(
+    name: str,
+    function: Callable[..., Any],
+    supports: Supports | Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> Target:
+    """Find out what the callable is and takes, with one small call per question.
+
+    ``supports`` from outside wins over the callable's own attribute of that name. Raises CannotRun.
+    """
+    if not callable(function):
+        raise CannotRun(f"{name} is not callable, it is a {type(function).__name__}")
+    try:
+        own = getattr(function, "supports", None)
+        merged = supports if isinstance(supports, Supports) else Supports.read({**(own or {}), **(supports or {})})
+    except ValueError as error:
+        raise CannotRun(f"{name}: {error}") from None
+    contract, parameters = _signature(name, function, merged)
+    candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
+    refusals: list[str] = []
+    for candidate in candidates:
+        try:
+            fw = framework(candidate)
+        except (ImportError, ValueError) as error:
+            refusals.append(f"{candidate}: {error}")
+            continue
+        target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
+        target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
+        if target.dtypes:
+            return target if parameters is not None else _probe_parameters(target, device or "cpu")
+    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {refusals[0]}")
+
+
+def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None]:
+    """The contract, and the known parameters that the callable takes; None if only a call can tell."""
+    try:
+        formal = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return "attention", supports.parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
+    contract = "multihead" if "weights" in formal and "num_heads" in formal else "attention"
+    needed = 4 if contract == "multihead" else 3
+    positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
+        raise CannotRun(
+            f"{name} takes {len(positional)} positional argument{'s' * (len(positional) != 1)}, "
+            f"not the {needed} of {CONTRACTS[contract]}"
+        )
+    required = [p.name for p in positional[needed:] if p.default is p.empty]
+    required += [p.name for p in formal.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    required = [p for p in required if p != "num_heads"]
+    if required:
+        raise CannotRun(
+            f"{name} requires {', '.join(required)}, which {CONTRACTS[contract]} does not give; wrap it in a function "
+            "that does"
+        )
+    if supports.parameters is not None:
+        return contract, supports.parameters
+    if open_ended:
+        return contract, None
+    return contract, tuple(p for p in PARAMETERS if p in formal)
+
+
+def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
+    """One small call with all sizes different, no feature used."""
+    dim = supports.head_dims[0] if supports.head_dims else 4
+    return make_inputs(Case(batch=2, kv_heads=3, queries=5, keys=5, dim=dim, dtype=dtype, device=device))
+
+
+def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[str, Any]:
+    """Which dtypes the target takes; the others, with what it said, are not tried and named in the report."""
+    accepted: list[str] = []
+    untried: dict[str, str] = {}
+    wanted = target.supports.dtypes or target.framework.dtypes
+    for dtype in (d for d in target.framework.dtypes if d in wanted):
+        try:
+            _smoke(target, dtype, device)
+        except CannotRun as error:
+            refusals.append(str(error))
+            if target.supports.dtypes:
+                raise CannotRun(f"{target.name} declares dtype {dtype}, but: {error}") from None
+            untried[dtype] = str(error)
+        else:
+            accepted.append(dtype)
+    return {"dtypes": tuple(accepted), "untried": untried}
+
+
+def _smoke(target: Target, dtype: str, device: str) -> None:
+    inputs = smoke_inputs(target.supports, dtype, device)
+    batch, heads, queries, _ = inputs.shape
+    wanted = (batch, heads, queries, inputs.v.shape[3])
+    call = as_attention(target)
+    try:
+        out = call(inputs)
+    except Raised as raised:
+        raise CannotRun(f"on {dtype} {target.framework.name} arrays q {inputs.q.shape} it {_blame(raised)}") from None
+    if out.shape != wanted:
+        if out.shape == (batch, queries, heads, wanted[3]):
+            raise CannotRun(
+                f"it returns (batch, length, heads, dim) {out.shape} for q {inputs.q.shape}: "
+                "declare supports['layout'] = 'blhd' if it also takes that layout"
+            )
+        raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
+
+
+def _blame(raised: Raised) -> str:
+    return str(raised) if str(raised).startswith("returned") else f"raised {raised}"
+
+
+def _probe_parameters(target: Target, device: str) -> Target:
+    """For a callable whose signature does not tell: give it one parameter at a time, and see."""
+    inputs = smoke_inputs(target.supports, target.dtypes[0], device)
+    trials: dict[str, Inputs] = {
+        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool)),
+        "is_causal": inputs.but(is_causal=True),
+        "scale": inputs.but(scale=0.5),
+        "enable_gqa": make_inputs(Case(batch=2, kv_heads=3, group=2, queries=5, keys=5, dim=inputs.q.shape[3],
+                                       dtype=inputs.dtype, device=device)),
+    }
+    taken: list[str] = []
+    untried = dict(target.untried)
+    for parameter, trial in trials.items():
+        try:
+            target(trial)
+        except Raised as raised:
+            untried[parameter] = str(raised)
+        else:
+            taken.append(parameter)
+    return dataclasses.replace(target, parameters=tuple(taken), untried=untried)
+
+
+# ---------------------------------------------------------------- layers
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """The arguments of one call of a ``multihead`` layer, as carriers."""
+
+    query: Array  # (B, L, E)
+    key: Array  # (B, S, E)
+    value: Array  # (B, S, E)
+    weights: Mapping[str, Array]  # w_q w_k w_v w_o (E, E), y = x Wᵀ + b; b_q b_k b_v b_o (E,) or absent
+    num_heads: int
+    mask: Array | None = None  # broadcasts to (B, H, L, S); True = attend
+    padding: Array | None = None  # (B, S) bool; True = padding
+    is_causal: bool = False
+    need_weights: bool = True
+    dtype: str = "float64"
+    device: str = "cpu"
+
+    def but(self, **changes: Any) -> LayerInputs:
+        """The same call with some arguments changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def call_layer(
+    target: Target, inputs: LayerInputs, buffers: Buffers
+) -> tuple[Array, Array | None, tuple[tuple[int, ...], str, str]]:
+    """(out (B, L, E), weights (B, H, L, S) or None, form of out: shape, dtype, device). Raises Raised."""
+    def place(name: str, carrier: Array) -> Any:
+        return buffers.array(name, carrier, inputs.dtype, inputs.device, "contiguous")
+
+    tensors = [place(name, getattr(inputs, name)) for name in ("query", "key", "value")]
+    weights = {name: place(name, w) for name, w in inputs.weights.items()}
+    if inputs.query is inputs.key and inputs.key is inputs.value:
+        tensors = tensors[:1] * 3  # self-attention: one and the same array, as libraries look for
+    options: dict[str, Any] = {"num_heads": inputs.num_heads}
+    if inputs.mask is not None:
+        options["attn_mask"] = place("mask", inputs.mask)
+    if inputs.padding is not None:
+        options["key_padding_mask"] = place("padding", inputs.padding)
+    if inputs.is_causal:
+        options["is_causal"] = True
+    if "need_weights" in target.parameters:
+        options["need_weights"] = inputs.need_weights
+    try:
+        result = target.function(*tensors, weights, **options)
+        out, attended = result if isinstance(result, tuple | list) else (result, None)
+    except Exception as error:
+        raise Raised(error) from error
+    for array in (out, attended):
+        if array is not None and not target.framework.is_array(array):
+            raise Raised(TypeError(f"returned {type(array).__name__}, not an array of {target.framework.name}"))
+    weights_read = None if attended is None else target.framework.read(attended)
+    return target.framework.read(out), weights_read, target.framework.describe(out)
+
+
+def as_attention(target: Target) -> Target:
+    """A layer seen as the attention inside it; an attention is returned as it is.
+
+    With identity projections every projection is exact (a product by 1 and sums with 0), so that the layer equals its
+    kernel and every property of attention holds of it, with the kernel's own tight bound.
+    """
+    if target.contract == "attention":
+        return target
+    kept: dict[Any, Any] = {}
+
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        (batch, heads, _, dim), dtype, device = target.framework.describe(q)
+        width = heads * dim
+        key = (width, dtype, device)
+        if key not in kept:
+            identity = target.framework.full((width, width), 0.0, dtype, device)
+            target.framework.assign(identity, np.eye(width))
+            zeros = target.framework.full((width,), 0.0, dtype, device)
+            kept[key] = {**dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), identity),
+                         **dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), zeros)}
+        folded = [target.framework.permute(x, (0, 2, 1, 3)).reshape((batch, x.shape[2], width)) for x in (q, k, v)]
+        out = target.function(*folded, kept[key], num_heads=heads, **options)
+        out = out[0] if isinstance(out, tuple | list) else out
+        if not target.framework.is_array(out) or tuple(out.shape) != (batch, q.shape[2], width):
+            return out
+        return target.framework.permute(out.reshape((batch, q.shape[2], heads, dim)), (0, 2, 1, 3))
+
+    facts = dataclasses.replace(target.supports, value_dim=False, zero_sizes=False)
+    parameters = tuple(p for p in target.parameters if p in ("attn_mask", "is_causal"))
+    return dataclasses.replace(target, function=kernel, contract="attention", supports=facts, parameters=parameters)

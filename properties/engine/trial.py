@@ -1,0 +1,230 @@
+"""A trial: one case put to one target, and the claims a property may make about the answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import bound, oracle
+from ..arithmetic import Arithmetic, arithmetic, default_arithmetic
+from . import coordinates
+from .case import Case
+from .coordinates import Array
+from .inputs import Inputs, make_inputs
+from .target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Violation:
+    """A claim that does not hold, at its worst element."""
+
+    says: str  # in words, with the indices
+    actual: float
+    expected: float
+    allowed: float
+    wrong: Array | None = None  # bool, shape of the output: every element that breaks the claim
+
+    @property
+    def difference(self) -> float:
+        """|actual - expected|."""
+        return abs(self.actual - self.expected)
+
+
+class Refuted(AssertionError):
+    """The property does not hold of this target on this case."""
+
+    def __init__(self, violation: Violation) -> None:
+        self.violation = violation
+        super().__init__(violation.says)
+
+
+@dataclass
+class Notes:
+    """What the trials of one property have seen, summed over its cases."""
+
+    used: float = 0.0  # largest |difference| / allowed of any bounded claim
+    compared: int = 0  # elements compared
+    ill_posed: int = 0  # elements for which no finite bound exists
+    adequate: int = 0  # cases in which a trivially wrong answer would have been noticed
+    judged: int = 0  # cases whose adequacy was judged
+    fits: dict[str, float] = field(default_factory=dict)  # tighter arithmetic kind → largest used fraction
+
+
+class Run:
+    """One answer of the target, with what the oracle says of the same call."""
+
+    def __init__(self, trial: Trial, inputs: Inputs, out: Array) -> None:
+        self.trial, self.inputs, self.out = trial, inputs, out
+
+    @cached_property
+    def exact(self) -> oracle.Exact:
+        """The exact answer."""
+        return self.trial.solve(self.inputs)
+
+    @cached_property
+    def bound(self) -> Array:
+        """How far the answer of a correct attention may be from the exact one, per element."""
+        return bound.rigorous(self.exact, self.trial.arithmetic)
+
+
+class Weights:
+    """The attention matrix of a black box: its answers for V = the columns of the identity."""
+
+    def __init__(self, parts: list[Run]) -> None:
+        self.parts = parts
+        self.inputs = parts[0].inputs
+        self.out: Array = np.concatenate([run.out for run in parts], axis=-1)  # (B, H, L, S)
+
+    @cached_property
+    def bound(self) -> Array:
+        """The bound of each weight."""
+        return np.concatenate([run.bound for run in self.parts], axis=-1)
+
+
+class Trial:
+    """What a property sees: the case, its inputs, the target's answers, and claims."""
+
+    def __init__(self, target: Target, case: Case, notes: Notes | None = None) -> None:
+        self.target = target
+        self.case = case
+        self.supports = target.supports
+        self.notes = notes if notes is not None else Notes()
+        self.buffers = target.buffers()
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The arguments of the call that the case stands for."""
+        return make_inputs(self.case)
+
+    @cached_property
+    def arithmetic(self) -> Arithmetic:
+        """The declared arithmetic, or the loosest sane one."""
+        kind = self.supports.kind(self.case.dtype)
+        return arithmetic(kind, self.case.dtype) if kind else default_arithmetic(self.case.dtype)
+
+    # ------------------------------------------------------------ answers
+
+    def run(self, inputs: Inputs | None = None) -> Run:
+        """Call the target. All calls of a trial with the same shapes use the same memory."""
+        inputs = self.inputs if inputs is None else inputs
+        out = self.target(inputs, self.buffers)
+        wanted = (*inputs.shape[:3], inputs.v.shape[3])
+        if out.shape != wanted:
+            self.fail(f"the output has shape {out.shape}, expected {wanted}")
+        return Run(self, inputs, out)
+
+    def weights(self, inputs: Inputs | None = None) -> Weights:
+        """The attention matrix (B, H, L, S), read by choosing V = I (or its columns, where Dv must equal D)."""
+        inputs = self.inputs if inputs is None else inputs
+        batch, heads, keys, width = inputs.v.shape
+        identity = np.broadcast_to(np.eye(keys), (batch, heads, keys, keys))
+        if self.supports.value_dim or keys == width:
+            return Weights([self.run(inputs.but(v=identity))])
+        padded = np.concatenate([identity, np.zeros((batch, heads, keys, -keys % width))], axis=-1)
+        parts = [self.run(inputs.but(v=padded[..., at : at + width])) for at in range(0, max(keys, 1), width)]
+        read = Weights(parts)
+        read.out = read.out[..., :keys]
+        read.__dict__["bound"] = read.bound[..., :keys]
+        return read
+
+    def solve(self, inputs: Inputs) -> oracle.Exact:
+        """What the oracle says of a call."""
+        problem = oracle.Problem(
+            q=inputs.q,
+            k=inputs.k,
+            v=inputs.v,
+            scale=inputs.effective_scale,
+            visible=self.visible(inputs),
+            bias=inputs.bias(),
+            empty_rows=self.supports.empty_rows,
+        )
+        return oracle.solve(problem, precision="extended" if inputs.dtype == "float64" else "float64")
+
+    def visible(self, inputs: Inputs | None = None) -> Array:
+        """(B, H, L, S) bool in the target's dialect."""
+        return (self.inputs if inputs is None else inputs).visible(self.supports.causal)
+
+    # ------------------------------------------------------------ choices that belong to the case
+
+    def choice(self, name: str, count: int) -> int:
+        """One of ``range(count)``, fixed by the seed."""
+        return coordinates.choice(self.case.seed, name, count)
+
+    def permutation(self, name: str, count: int) -> Array:
+        """An order of ``range(count)``, fixed by the seed; not the identity if another exists."""
+        return coordinates.permutation(self.case.seed, name, count)
+
+    def noise(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Nearly normal numbers, fixed by the seed."""
+        return coordinates.normal(self.case.seed, name, shape)
+
+    # ------------------------------------------------------------ claims
+
+    def fail(self, says: str) -> None:
+        """The property does not hold, whatever the numbers."""
+        raise Refuted(Violation(says, np.nan, np.nan, 0.0))
+
+    def same_bits(self, actual: Array, expected: Array, says: str, where: Array | bool = True) -> None:
+        """The two agree bit for bit wherever ``where`` is True."""
+        actual, expected = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+        equal = (actual == expected) & (np.signbit(actual) == np.signbit(expected))
+        equal |= np.isnan(actual) & np.isnan(expected)
+        self._settle(~equal & where, actual, expected, np.zeros(np.shape(actual)), says)
+
+    def close(self, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True) -> None:
+        """|actual - expected| <= allowed, element by element; where ``allowed`` is infinite nothing is claimed."""
+        actual, expected, allowed = np.broadcast_arrays(
+            actual, np.asarray(expected, dtype=np.float64), np.asarray(allowed, dtype=np.float64)
+        )
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = np.abs(actual - expected)
+            difference = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0.0, difference)
+        self._bounded(difference, actual, expected, allowed, says, where)
+
+    def _bounded(
+        self, difference: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool
+    ) -> None:
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            claimed = (allowed != np.inf) & where
+            wrong = claimed & ~(difference <= allowed)
+            fraction = np.where(claimed & ~wrong & (difference > 0), difference / allowed, 0.0)
+        self.notes.compared += int(claimed.sum())
+        self.notes.ill_posed += int((allowed == np.inf).sum())
+        if fraction.size:
+            self.notes.used = max(self.notes.used, float(fraction.max()))
+        self._settle(wrong, actual, expected, allowed, says)
+
+    def inside(self, run: Any, allowed: Array, says: str, where: Array | bool = True) -> None:
+        """The answer is as near to the exact one as allowed; the oracle keeps more digits than a float64 holds."""
+        out = np.asarray(run.out, dtype=np.float64)
+        self._bounded(run.exact.out_error(out), out, run.exact.out, allowed, says, where)
+
+    def at_least(self, actual: Array, least: Array, slack: Array, says: str, where: Array | bool = True) -> None:
+        """actual >= least - slack, element by element; a NaN is less than anything."""
+        actual, least, slack = np.broadcast_arrays(actual, least, slack)
+        with np.errstate(invalid="ignore"):
+            wrong = ~(actual >= least - slack) & (slack != np.inf) & where
+        self._settle(wrong, actual, least, slack, says)
+
+    def _settle(self, wrong: Array, actual: Array, expected: Array, allowed: Array, says: str) -> None:
+        wrong = np.broadcast_to(wrong, actual.shape)
+        if not wrong.any():
+            return
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            excess = np.where(wrong, np.nan_to_num(np.abs(actual - expected) - allowed, nan=np.inf, posinf=np.inf), -1.0)
+        at = np.unravel_index(int(np.argmax(excess)), wrong.shape)
+        place = dict(zip(("batch", "head", "row", "column")[-len(at):], (int(i) for i in at), strict=True))
+        words = says.format(**place) if "{" in says else says
+        raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong))
+
+
+def describe(violation: Violation) -> str:
+    """One line: what was claimed, and the numbers at the worst element."""
+    if np.isnan(violation.actual) and np.isnan(violation.expected):
+        return violation.says
+    allowed = "0 (exact)" if violation.allowed == 0 else f"{violation.allowed:.3g}"
+    numbers: Any = f"|difference| {violation.difference:.3g}, allowed {allowed}"
+    return f"{violation.says}: got {violation.actual:.9g}, expected {violation.expected:.9g}; {numbers}"

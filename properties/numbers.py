@@ -1,0 +1,69 @@
+"""Numbers: how far a correct attention may be from the exact answer follows from the numbers of the case.
+
+    |out − exact| ≤ E,  E from the unit roundoffs of the declared arithmetic, for any order of summation (``bound``)
+"""
+
+import numpy as np
+
+from . import bound
+from .engine.adequacy import is_adequate
+from .engine.declare import declare
+from .engine.domain import EDITS
+from .engine.exact import live
+from .engine.regimes import CONTINUOUS
+from .engine.trial import Trial
+
+ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case
+
+
+@declare("|out − exact| ≤ E", dtypes="all", edits=EDITS)
+def output_is_inside_the_bound(t: Trial) -> None:
+    """Every element of the output is as near to the exact answer as its arithmetic promises."""
+    run = t.run()
+    t.notes.judged += 1
+    t.notes.adequate += is_adequate(t, run)
+    t.inside(run, run.bound, "row {row}, feature {column} is off")
+    if t.case.values in CONTINUOUS and not t.case.edits and t.case.dtype in ("float64", "float32"):
+        likely = bound.probabilistic(run.exact, t.arithmetic, alpha=ALPHA)
+        t.inside(run, likely, "row {row}, feature {column} is off by more than chance allows")
+
+
+@declare("|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i", dtype=("float16", "bfloat16"), batch=2, kv_heads=2,
+         queries=(128, 129, 200), keys=(17, 33, 40, 64), dim=(8, 16, 20), values=("normal", "positive"), mask="none",
+         group=1, value_dim=None, scale=None)
+def rounding_is_not_biased(t: Trial) -> None:
+    """Rounding errors are as often up as down.
+
+    The rows' errors are independent and, for unbiased rounding, symmetric: a self-normalised sum of such numbers exceeds x
+    with probability at most 2·exp(−x²/2) (Efron 1969). A bias too small for any bound on single elements shows here.
+    Only in half precision, where storing is what rounds: in float32 and float64 the bias of a good ``exp`` would show.
+    """
+    run = t.run()
+    with np.errstate(invalid="ignore"):
+        error = (run.out - run.exact.out - run.exact.out_tail) * np.sign(run.exact.out)
+        error = np.where(np.isfinite(run.bound), error, 0.0)
+    rows = error.mean(axis=-1, where=live(t)).reshape(-1) if error.size else np.zeros(0)
+    rows = np.nan_to_num(rows).astype(np.float64)
+    limit = np.sqrt(2 * np.log(2 / ALPHA))
+    t.close(rows.sum(keepdims=True), 0.0, limit * np.sqrt((rows**2).sum(keepdims=True)),
+            f"the errors of {rows.size} rows lean to one side")
+
+
+@declare("a visible NaN ⇒ NaN", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+def visible_nan_is_not_hidden(t: Trial) -> None:
+    """A NaN that a row can see shows in its output: an error upstream must not vanish."""
+    name = "qkv"[t.choice("tensor", 3)]
+    tensor = getattr(t.inputs, name).copy()
+    tensor.reshape(-1)[t.choice("index", tensor.size)] = np.nan
+    run = t.run(t.inputs.but(**{name: tensor}))
+    hidden = np.isnan(run.exact.out) & ~np.isnan(run.out) & live(t)
+    t.close(hidden, False, np.zeros(hidden.shape), f"row {{row}} sees a NaN in {name} and returns a number")
+
+
+@declare("exact finite ⇒ out finite", values=("large", "negative", "limits", "rising", "uneven_rows", "offset"),
+         dtypes="all")
+def finite_results_do_not_overflow(t: Trial) -> None:
+    """No intermediate overflows where the result is finite: the largest logit is subtracted before the exponential."""
+    run = t.run()
+    broken = ~np.isfinite(run.out) & np.isfinite(run.bound) & np.isfinite(run.exact.out)
+    t.close(broken, False, np.zeros(broken.shape), "row {row} is not finite, though the exact result is")

@@ -1,0 +1,116 @@
+"""Purity: attention is a function. It changes nothing, remembers nothing, and does not care how its inputs lie in memory."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .engine.case import Case
+from .engine.declare import declare
+from .engine.domain import EVERY_LAYOUT
+from .engine.inputs import Inputs, make_inputs
+from .engine.target import Raised
+from .engine.trial import Trial
+
+
+@declare("q, k, v, mask after = before", exact=True, direct=True)
+def inputs_are_unchanged(t: Trial) -> None:
+    """The call leaves its arguments as they were, bit for bit."""
+    t.run()
+    for name, array in t.buffers.contents():
+        t.same_bits(array, getattr(t.inputs, name), f"{name} was changed by the call")
+
+
+@declare("out shares no memory with q, k, v", exact=True, direct=True)
+def outputs_alias_no_input(t: Trial) -> None:
+    """The output is memory of its own: writing to it cannot change an input."""
+    out = t.target.call(t.inputs, t.buffers)
+    for name, array in zip("qkv", t.target.arrays(t.inputs, t.buffers)[0], strict=True):
+        if t.target.framework.shares_memory(out, array):
+            t.fail(f"the output shares memory with {name}")
+
+
+@declare("f(x) = f(x)", exact=True)
+def same_call_same_bits(t: Trial) -> None:
+    """The same call gives the same bits, every time."""
+    first = t.run()
+    for _ in range(2):
+        t.same_bits(t.run().out, first.out, "row {row} differs between two calls with the same arguments")
+
+
+@declare("f(x); f(y); f(x) = f(x)", exact=True)
+def calls_between_change_nothing(t: Trial) -> None:
+    """A call does not depend on the calls before it, nor does it change the answers already given."""
+    answer = t.target.call(t.inputs, t.buffers)
+    first = t.target.read(answer)
+    others = (t.inputs.but(q=-t.inputs.q, v=t.inputs.v * 0.5), t.inputs.but(is_causal=False, mask=None),
+              make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=t.inputs.q.shape[3] or 1, seed=t.case.seed,
+                               dtype=t.case.dtype, device=t.case.device)))  # fmt: skip
+    for other in others[: 2 if t.supports.head_dims else 3]:
+        t.run(other)
+    t.same_bits(t.target.read(answer), first, "row {row} of an answer already given was changed by a later call")
+    t.same_bits(t.run().out, first, "row {row} differs after other calls")
+
+
+@declare("f(view of x) = f(copy of x)", layout=EVERY_LAYOUT)
+def memory_layout_changes_nothing(t: Trial) -> None:
+    """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
+    view, copy = t.run(), t.run(t.inputs.but(layout="contiguous"))
+    t.close(view.out, copy.out, view.bound + copy.bound, f"row {{row}} differs for {t.case.layout} inputs")
+
+
+@declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all")
+def output_has_the_right_form(t: Trial) -> None:
+    """The output has the shape (batch, heads, queries, value_dim), the dtype and the device of the queries."""
+    out = t.target.call(t.inputs, t.buffers)
+    if not t.target.framework.is_array(out):
+        t.fail(f"returned {type(out).__name__}, not an array of {t.target.framework.name}")
+    shape, dtype, device = t.target.framework.describe(out)
+    batch, heads, queries, _ = t.inputs.shape
+    wanted: tuple[int, ...] = (batch, heads, queries, t.inputs.v.shape[3])
+    if t.supports.layout == "blhd":
+        wanted = (batch, queries, heads, t.inputs.v.shape[3])
+    if (shape, dtype, device) != (wanted, t.case.dtype, t.case.device):
+        t.fail(f"returned {dtype} {shape} on {device}, expected {t.case.dtype} {wanted} on {t.case.device}")
+
+
+def _shorter_values(x: Inputs) -> Inputs:
+    return x.but(v=x.v[:, :, 1:])
+
+
+
+def _other_features(x: Inputs) -> Inputs:
+    return x.but(k=x.k[..., 1:])
+
+
+def _other_batch(x: Inputs) -> Inputs:
+    return x.but(k=np.concatenate([x.k] * 2)[:3], v=np.concatenate([x.v] * 2)[:3])
+
+
+def _other_heads(x: Inputs) -> Inputs:
+    return x.but(k=np.concatenate([x.k] * 2, axis=1)[:, :2], v=np.concatenate([x.v] * 2, axis=1)[:, :2])
+
+
+def _other_mask(x: Inputs) -> Inputs:
+    return x.but(mask=np.ones((x.shape[2], x.shape[3] + 1), dtype=bool))
+
+
+ILLEGAL: dict[str, Callable[[Inputs], Inputs]] = {
+    "fewer values than keys": _shorter_values,
+    "keys with fewer features than queries": _other_features,
+    "a batch of 2 for q and of 3 for k and v": _other_batch,
+    "3 heads of q and 2 of k and v": _other_heads,
+    "a mask with one key too many": _other_mask,
+}
+
+
+@declare("illegal shapes raise", direct=True, batch=2, kv_heads=3, queries=(2, 3, 4, 5), keys=(3, 4, 5, 6), dim=(2, 3, 4, 8), group=1,
+         mask="none", value_dim=None, layout="contiguous", is_causal=False, scale=None)
+def bad_shapes_raise(t: Trial) -> None:
+    """Shapes that fit no attention are refused with an error, not answered."""
+    legal = [name for name in ILLEGAL if "mask" not in name or "attn_mask" in t.target.parameters]
+    name = legal[t.choice("illegal", len(legal))]
+    try:
+        out = t.target(ILLEGAL[name](t.inputs), t.buffers)
+    except Raised:
+        return
+    t.fail(f"answered {name} with an output of shape {out.shape}; expected an error")
