@@ -99,7 +99,9 @@ def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> A
         # ln sum p_j e^±phi_j(1 ± gamma) lies within max phi of 0, and within -ln(1 - B) where that is defined.
         crude = np.max(soft.phi + np.log1p(soft.gamma), -1, keepdims=True, initial=0.0)
         error = np.where(soft.loss < HULL_ONLY, np.minimum(-np.log1p(-soft.loss), crude), crude)
-        error = (error + (a.u_acc + ROUNDED) * (4 * soft.lse + 9 * soft.log_n + 2))[..., 0] * (1 + oracle_share(exact, a))
+        error = (error + (a.u_acc + ROUNDED) * (4 * soft.lse + 9 * soft.log_n + 2))[..., 0] * (
+            1 + oracle_share(exact, a)
+        )
         error = np.where(exact.row_posed & ~soft.overflow[..., 0] & ~np.isnan(error), error, np.inf)
         return error if exact.empty is None else np.where(exact.empty, 0.0, error)
 
@@ -272,7 +274,11 @@ def settle_empty(exact: Exact, error: Array) -> Array:
 
 
 def safe_out(exact: Exact) -> Array:
-    return exact.out if exact.well_posed.all() and exact.empty is None else np.nan_to_num(exact.out, posinf=0.0, neginf=0.0)
+    return (
+        exact.out
+        if exact.well_posed.all() and exact.empty is None
+        else np.nan_to_num(exact.out, posinf=0.0, neginf=0.0)
+    )
 
 
 def centred(a: Array, exact: Exact) -> Array:

@@ -275,7 +275,9 @@ class LayerProblem:
     query: Array  # (B, L, E) float64
     key: Array  # (B, S, E)
     value: Array  # (B, S, E)
-    weights: Mapping[str, Array | None]  # w_q w_k w_v w_o (E_out, E_in): y = x w^T + b; b_q b_k b_v b_o (E_out,) or None
+    weights: Mapping[
+        str, Array | None
+    ]  # w_q w_k w_v w_o (E_out, E_in): y = x w^T + b; b_q b_k b_v b_o (E_out,) or None
     num_heads: int  # divides the projected width
     visible: Array | None = None  # as in Problem
     bias: Array | None = None  # as in Problem

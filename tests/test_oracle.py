@@ -86,7 +86,9 @@ def worst(value: Array, tail: Array, reference: Array, size: Array) -> float:
     """The largest |value + tail - reference| relative to size."""
     gaps = [
         abs(mpmath.mpf(float(x)) + mpmath.mpf(float(y)) - z) / mpmath.mpf(float(n))
-        for x, y, z, n in zip(value.flat, tail.flat, reference.flat, np.broadcast_to(size, value.shape).flat, strict=True)
+        for x, y, z, n in zip(
+            value.flat, tail.flat, reference.flat, np.broadcast_to(size, value.shape).flat, strict=True
+        )
         if np.isfinite(x) or mpmath.isfinite(z)
     ]
     return float(max(gaps, default=0))
@@ -148,7 +150,9 @@ def test_uniform_one_hot_and_powers_of_two_in_fractions(precision: Precision) ->
     assert rational(uniform, [7 * thirds, Fraction(9, 4) * thirds])
     two = solve(Problem(zeros, np.ones((1, 1, 3, 2)), v, 1.0, np.array([True, False, True])), precision)
     assert rational(two, [Fraction(5, 2), Fraction(-11, 8)])
-    one = solve(Problem(np.full((1, 1, 1, 2), 1e4), np.eye(3, 2)[None, None] * [[1.0], [2.0], [0.0]], v, 1.0), precision)
+    one = solve(
+        Problem(np.full((1, 1, 1, 2), 1e4), np.eye(3, 2)[None, None] * [[1.0], [2.0], [0.0]], v, 1.0), precision
+    )
     assert rational(one, [Fraction(2), Fraction(5)])
     # Bias ln 2 (nearest float64, its error being 2^-55) doubles a weight: 1/4, 1/2, 1/4.
     double = solve(Problem(zeros, np.ones((1, 1, 3, 2)), v, 1.0, None, np.array([0.0, math.log(2), 0.0])), precision)
