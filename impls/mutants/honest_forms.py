@@ -120,7 +120,7 @@ def torch_math(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     visible, bias = read_mask(mask, ())
     visible = both(visible, frontier(q.shape[2], k.shape[2]) if options.get("is_causal") else None)
     if bias is not None:
-        mask = torch.where(True if visible is None else visible, bias, -INF).to(q.dtype)
+        mask = (bias if visible is None else torch.where(visible, bias, -INF)).to(q.dtype)
     else:
         mask = visible
     if mask is not None:

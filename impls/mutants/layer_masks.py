@@ -66,7 +66,7 @@ def padding_on_queries(query: Tensor, key: Tensor, value: Tensor, weights: Weigh
 )
 def padding_of_the_first_head(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
     def first(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-        return None if mask is None else padding(mask, shape) | (torch.arange(shape[1]) > 0)[:, None, None]
+        return None if mask is None else ~mask[:, None, None, :] | (torch.arange(shape[1]) > 0)[:, None, None]
 
     return multihead(query, key, value, weights, **options, padding=first)
 

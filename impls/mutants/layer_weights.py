@@ -89,9 +89,7 @@ def fast_path_in_bfloat16(query: Tensor, key: Tensor, value: Tensor, weights: We
     def rounded(weight: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
         return mix(weight.bfloat16().to(weight.dtype), value, visible)
 
-    return multihead(
-        query, key, value, weights, **options, **({} if options.get("need_weights", True) else {"mix": rounded})
-    )
+    return multihead(query, key, value, weights, **options, mix=mix if options.get("need_weights", True) else rounded)
 
 
 @mutant(

@@ -11,12 +11,12 @@ from .core import attention
 from .registry import mutant
 
 
-def reread(x: Tensor, strides: tuple[int, ...], offset: int) -> Tensor:
+def reread(x: Tensor, strides: tuple[int, ...], offset: int | torch.SymInt) -> Tensor:
     """`x` as a kernel would read it with these strides from this offset; addresses past the end wrap around."""
     size = x.untyped_storage().nbytes() // x.element_size()
     if not x.numel() or not size:
         return x
-    address = torch.full((), offset)
+    address = torch.full((), int(offset))
     for length, stride in zip(x.shape, strides, strict=True):
         address = address[..., None] + torch.arange(length) * stride
     stored = torch.as_strided(x, (size,), (1,), 0)

@@ -233,7 +233,7 @@ def first_head_alone(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None =
 )
 def strides_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     if attn_mask is not None and not attn_mask.is_contiguous() and attn_mask.numel():
-        size = attn_mask.untyped_storage().nbytes() // attn_mask.element_size() - attn_mask.storage_offset()
+        size = attn_mask.untyped_storage().nbytes() // attn_mask.element_size() - int(attn_mask.storage_offset())
         stored = torch.as_strided(attn_mask, (size,), (1,))
         attn_mask = stored[torch.arange(attn_mask.numel()) % size].view(attn_mask.shape)
     return attention(q, k, v, **options, attn_mask=attn_mask)

@@ -219,7 +219,7 @@ def random_order(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 def noisy(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def noise(query: Tensor, key: Tensor, scale: float) -> Tensor:
         logit = scores(query, key, scale)
-        return logit * (1 + torch.finfo(logit.dtype).eps * torch.randint(-1, 2, logit.shape))
+        return logit * (1 + torch.finfo(logit.dtype).eps * torch.randint(-1, 2, logit.shape).to(logit.dtype))
 
     return attention(q, k, v, **options, scores=noise)
 

@@ -42,6 +42,9 @@ def _mask(random: torch.Generator, kind: str, form: str, sizes: tuple[int, ...],
         if keep.ndim > 1:
             keep[..., 1::2, :] = False
         return keep
+    if kind == "batch":  # the first batch element sees nothing
+        keep[0] = False
+        return keep
     if kind == "all":
         return torch.ones_like(keep)
     if kind == "none":
@@ -214,6 +217,7 @@ ATTENTION: tuple[dict[str, Any], ...] = (
     {"mask": "all:LS"},
     {"mask": "none:LS"},
     {"mask": "empty_rows:BHLS"},
+    {"mask": "batch:BHLS", "B": 3},
     {"mask": "empty_rows:BHLS", "is_causal": True},
     {"mask": "empty_rows:LS", "S": 40, "B": 1},
     {"mask": "minus_infinity:BHLS"},
@@ -303,6 +307,7 @@ ATTENTION: tuple[dict[str, Any], ...] = (
     {"dtype": HALF, "mask": "empty_rows:BHLS"},
     {"dtype": BRAIN},
     {"dtype": BRAIN, "S": 50, "D": 40},
+    {"dtype": BRAIN, "D": 5, "size": 3.0},
     {"dtype": BRAIN, "mask": "bool:BHLS"},
     {"dtype": BRAIN, "mask": "mixed:BHLS", "size": 3.0},
     {"layout": "by_length"},
