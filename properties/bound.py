@@ -217,11 +217,11 @@ def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Ar
     total += squares * (a.u_p**2 + a.u_mul**2 + a.u_acc**2)
     total += a.u_acc**2 * (partial_sums(n, o**2, squares) + n / 3 * o**2)
     spread: Array = np.sqrt(total) + centred(p * common, exact)
-    if a.lse_norm:
-        apart = a.lse_norm * a.u_acc * (soft.lse + 9 * soft.log_n + 1)
-        spread += (p * soft.rho) @ np.abs(exact.v) + np.abs(o) * ((p * soft.rho).sum(-1, keepdims=True) + apart)
     scale = math.sqrt(2 * math.log(2 * max(o.size, 1) / alpha) / 3)  # Hoeffding, uniform errors, o.size elements
     error: Array = scale * spread + underflow(exact, a, soft)
+    if a.lse_norm:  # a part's keys share the error of its factor exp(lse_i - lse): nothing averages out
+        shared = a.lse_norm * a.u_acc * (soft.lse + 9 * soft.log_n + 1)
+        error += (p * soft.rho) @ np.abs(exact.v) + np.abs(o) * ((p * soft.rho).sum(-1, keepdims=True) + shared)
     # Equal weights or equal values share one rounding error.
     error += (a.u_p + a.u_mul) * np.abs(o) + a.u_mul * (p @ np.abs(exact.v))
     error *= (1 + oracle_share(exact, a)) / (1 - np.minimum(soft.loss, HULL_ONLY))
