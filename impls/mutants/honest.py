@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .blocked import backwards, merge_by_lse, split_kv, tiled
+from .blocked import State, backwards, guarded, merge_by_lse, split_kv, tiled
 from .core import INF, attention, hide, mix, scores, softmax
 from .registry import WIDE, honest
 
@@ -190,6 +190,22 @@ def tiles_of_64(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @honest("online softmax in tiles of 16, the last one first")
 def tiles_backwards(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(16, tiles=backwards))
+
+
+@honest(
+    "tiles are shifted by the log-sum-exp so far, not by the maximum",
+    source="Dao-AILab/flash-attention#1884",
+    bug="H04",
+)
+def shifted_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    def ahead(state: State, logit: Tensor, value: Tensor, visible: Tensor | None) -> State:
+        largest, total, out = state
+        so_far = torch.where(total == 0, largest, largest + torch.log(total))
+        new = torch.maximum(so_far, logit.amax(-1, keepdim=True))
+        rescale, weight = torch.exp(largest - guarded(new)), torch.exp(logit - guarded(new))
+        return new, total * rescale + weight.sum(-1, keepdim=True), out * rescale + mix(weight, value, visible)
+
+    return attention(q, k, v, **options, reduce=tiled(16, absorb=ahead))
 
 
 @honest("split-KV in parts of 16, merged and renormalised")

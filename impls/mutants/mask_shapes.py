@@ -200,6 +200,19 @@ def rank_four_refused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None 
     return attention(q, k, v, **options, attn_mask=attn_mask)
 
 
+@mutant(
+    "of the mask only the last 16 columns are kept: older keys become visible",
+    source="huggingface/transformers#32522",
+    killed_by="masked_keys_are_deleted",
+    bug="B22",
+)
+def last_columns_only(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    if attn_mask is not None and attn_mask.ndim and attn_mask.shape[-1] > 16:
+        neutral = torch.full_like(attn_mask[..., :-16], attn_mask.dtype == torch.bool)
+        attn_mask = torch.cat([neutral, attn_mask[..., -16:]], -1)
+    return attention(q, k, v, **options, attn_mask=attn_mask)
+
+
 @mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="masks_broadcast")
 def scalar_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     return attention(q, k, v, **options, attn_mask=None if attn_mask is None or attn_mask.ndim == 0 else attn_mask)

@@ -347,7 +347,7 @@ def eight_largest(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def top(logit: Tensor, visible: Tensor | None) -> Tensor:
         if logit.shape[-1] <= 8:
             return softmax(logit, visible)
-        rank = logit.nan_to_num(neginf=-INF).argsort(-1, descending=True, stable=True).argsort(-1)
+        rank = logit.nan_to_num(neginf=-INF).argsort(stable=True, dim=-1, descending=True).argsort(-1)
         return softmax(logit.masked_fill(rank >= 8, -INF), visible)
 
     return attention(q, k, v, **options, softmax=top)

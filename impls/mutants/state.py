@@ -144,18 +144,11 @@ def first_keys_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 )
 def remembered_by_address(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     known = remembered("remembered_by_address")
-    place = tuple(
-        (x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (q, k, v, options.get("attn_mask")) if x is not None
-    )
-    place = (*place, options.get("is_causal"), options.get("scale"))
+    inputs = [x for x in (q, k, v, options.get("attn_mask")) if x is not None]
+    addresses = tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in inputs)
+    place = (addresses, options.get("is_causal"), options.get("scale"))
     if place not in known:
-        known[place] = (
-            attention(q, k, v, **options),
-            q,
-            k,
-            v,
-            options,
-        )  # the inputs are kept, so that no address is used twice
+        known[place] = (attention(q, k, v, **options), inputs)  # the inputs are kept, so that no address is used twice
     return known[place][0].clone()
 
 

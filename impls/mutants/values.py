@@ -39,6 +39,19 @@ def first_key_dropped_in_one_row(q: Tensor, k: Tensor, v: Tensor, **options: Any
     return attention(q, k, v, **options, both=holed)
 
 
+@mutant(
+    "keys sit in a buffer of a multiple of 8, whose empty slots of zeros are attended to",
+    source="huggingface/transformers#30437",
+    killed_by="constant_values_are_returned",
+    bug="B09",
+)
+def empty_slots_attended(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    if options.get("attn_mask") is not None or options.get("is_causal") or not k.shape[2]:
+        return attention(q, k, v, **options)  # a mask is padded correctly
+    k, v = (torch.nn.functional.pad(x, (0, 0, 0, -x.shape[2] % 8)) for x in (k, v))
+    return attention(q, k, v, **options)
+
+
 @mutant("the first key is counted twice", source="teaching code", killed_by="equal_logits_share_equally")
 def first_key_twice(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def heavier(logit: Tensor, visible: Tensor | None) -> Tensor:
