@@ -167,12 +167,12 @@ def normalised_at_the_end(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
 # --- tiles and splits ---------------------------------------------------------------------------------------------
 
 
-@honest("online softmax, one key at a time", supports={"block": 1})
+@honest("online softmax, one key at a time")
 def tiles_of_1(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(1))
 
 
-@honest("online softmax in tiles of 3", supports={"block": 3})
+@honest("online softmax in tiles of 3")
 def tiles_of_3(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(3))
 
@@ -218,7 +218,7 @@ def split_and_merged_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> 
     return attention(q, k, v, **options, reduce=partial(split_kv, merge=merge_by_lse))
 
 
-@honest("split-KV in parts of 3, merged and renormalised", supports={"block": 3})
+@honest("split-KV in parts of 3, merged and renormalised")
 def split_into_parts_of_3(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=partial(split_kv, block=3))
 
