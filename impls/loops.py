@@ -24,6 +24,7 @@ FACTS: dict[str, Any] = {
     "dtypes": ["float64", "float32", "float16"],
     "arithmetic": {"float64": "same", "float32": "wide", "float16": "wide"},
     "masked_nan": "contained",
+    "max_length": 17,
 }
 
 

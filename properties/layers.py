@@ -26,8 +26,8 @@ def posed(t: LayerTrial, run: LayerRun) -> Array:
 
 
 def agree(t: LayerTrial, one: LayerRun, other: LayerRun, says: str) -> None:
-    """Two layer calls that must give the same, inside both bounds."""
-    t.close(one.out, other.out, one.bound + other.bound, says)
+    """Two layer calls that must give the same, inside both bounds, wherever a row sees a key."""
+    t.close(one.out, other.out, one.bound + other.bound, says, posed(t, one))
 
 
 @declare("|layer − exact| ≤ E, E by composition", contract="multihead", dtypes="all", **SIZES, mask_kind=DEFINITE)
@@ -75,6 +75,15 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
 def need_weights_changes_nothing(t: LayerTrial) -> None:
     """Asking for the weights does not change the output."""
     agree(t, t.run_layer(), t.run_layer(t.layer.but(need_weights=False)), "row {row} depends on need_weights")
+
+
+@declare("no visible key: out(need_weights) = out(not need_weights)", contract="multihead",
+         needs=("need_weights", "attn_mask"), **SIZES, mask=("nothing", "empty_rows"), mask_kind=("bool", "minus_infinity"))
+def rows_without_keys_do_not_depend_on_need_weights(t: LayerTrial) -> None:
+    """A row that sees no key follows one convention, whether the weights are asked for or not."""
+    asked, not_asked = t.run_layer(), t.run_layer(t.layer.but(need_weights=False))
+    t.close(np.isnan(asked.out), np.isnan(not_asked.out), np.zeros(asked.out.shape),
+            "row {row} sees no key, and need_weights decides whether it is NaN")
 
 
 @declare("key_padding_mask = mask (B, 1, 1, S) = keys removed", contract="multihead", needs=("key_padding_mask",), **SIZES,

@@ -107,7 +107,7 @@ def masks_broadcast(t: Trial) -> None:
 
 
 @declare("out of (b, h) depends on mask of (b, h) alone", needs=("attn_mask",), exact=True, mask="random",
-         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("BLS", "HLS", "BHLS", "BS", "BHS"),
+         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("BLS", "BHLS", "BS", "BHS", "HLS"),
          batch=(2, 3, 4), kv_heads=(2, 3, 4), zero_sizes=False)
 def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     """Changing the mask of one batch element or head leaves the others as they are."""

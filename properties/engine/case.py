@@ -35,7 +35,7 @@ class Case:
     mask: str = "none"  # which keys are visible: a family of inputs.MASKS
     mask_kind: str = "bool"  # how that is said: inputs.MASK_KINDS
     mask_axes: str = "LS"  # the axes, of B H L S, along which the mask varies; the others have size 1
-    mask_rank: int = 2  # leading axes of size 1 are dropped down to this rank
+    mask_rank: int = 2  # leading axes along which the mask does not vary are dropped down to this rank
     mask_density: float = 0.5
     values: str = "normal"  # a regime of regimes.REGIMES
     magnitude: int = 0  # q is multiplied by 2**magnitude

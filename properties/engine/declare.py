@@ -28,8 +28,18 @@ class Property:
     direct: bool
     domain: Mapping[str, Any]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by name: another process finds it in its own catalogue."""
+        return _by_name, (self.name,)
+
     def __repr__(self) -> str:
         return f"<property {self.name}>"
+
+
+def _by_name(name: str) -> Property:
+    from ..catalogue import PROPERTIES
+
+    return PROPERTIES[name]
 
 
 def declare(

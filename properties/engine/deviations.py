@@ -13,6 +13,7 @@ import operator
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Deviation:
     when: str  # an expression over the fields of the case
     kind: str  # library bug | undocumented | convention
     reason: str
-    version: str  # the versions on which it was seen
+    version: str  # the library and version on which it was seen, "torch 2.13"
     case: Case  # the smallest case that shows it
     shows: str  # the property that the stored case refutes
     expires: datetime.date | None = None
@@ -47,6 +48,18 @@ class Deviation:
         return any(fnmatch.fnmatchcase(target, glob) for glob in self.targets) and any(
             fnmatch.fnmatchcase(prop, glob) for glob in self.properties
         )
+
+    def expired(self) -> bool:
+        """Whether its time is over, so that somebody should look again."""
+        return self.expires is not None and datetime.date.today() > self.expires
+
+    def seen_here(self) -> bool:
+        """Whether the installed version of the library is the one on which it was seen (``torch 2.13``)."""
+        library, _, version = self.version.partition(" ")
+        try:
+            return metadata.version(library).startswith(version)
+        except metadata.PackageNotFoundError:
+            return False
 
     def matches(self, case: Case) -> bool:
         """Whether the case is one on which the target is known to be wrong."""

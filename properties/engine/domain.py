@@ -6,7 +6,7 @@ an element that stands several times is drawn so much more often.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -100,6 +100,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         chosen.pop("dim", None)
     if "value_dim" not in fields:
         chosen.pop("value_dim", None)
+    for name in MASK_FACTS:
+        if name in chosen:
+            chosen[name] = st.sampled_from(mask_choices(target, prop, name) or (None,))
     for name, parameter in (("group", "enable_gqa"), ("scale", "scale"), ("is_causal", "is_causal")):
         if parameter not in takes:
             chosen.pop(name, None)
@@ -135,6 +138,18 @@ def _strategy(value: Any) -> Strategy:
     if isinstance(value, st.SearchStrategy):
         return value
     return st.sampled_from(value) if isinstance(value, tuple) else st.just(value)
+
+
+def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
+    """The kinds or axes of masks that the property is about and the target supports."""
+    about = prop.domain.get(name, ())
+    return [choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target)]
+
+
+MASK_FACTS: dict[str, Callable[[Target], tuple[str, ...]]] = {
+    "mask_kind": lambda target: target.supports.mask_kinds,
+    "mask_axes": lambda target: target.supports.mask_axes,
+}
 
 
 def drawable(target: Target, prop: Property) -> list[str]:

@@ -36,4 +36,5 @@ def mean_free(x: Array, seen: Array) -> Array:
     """x minus its mean over the seen entries of each row; 0 elsewhere."""
     count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
     x = np.where(seen, x, 0.0)
-    return np.where(seen, x - x.sum(axis=-1, keepdims=True) / count, 0.0)
+    with np.errstate(invalid="ignore"):  # logarithms of weights that are 0
+        return np.where(seen, x - x.sum(axis=-1, keepdims=True) / count, 0.0)

@@ -183,10 +183,9 @@ def make_mask(case: Case, shape: tuple[int, int, int, int]) -> Array | None:
         return None
     sizes = tuple(size if axis in case.mask_axes else 1 for axis, size in zip(AXES, shape, strict=True))
     seen = np.broadcast_to(MASKS[case.mask](case, sizes), sizes)
+    least = next((4 - at for at, axis in enumerate(AXES) if axis in case.mask_axes), 0)
     mask = _say(case, seen)
-    while mask.ndim > case.mask_rank and mask.shape[0] == 1:
-        mask = mask[0]
-    return mask
+    return mask.reshape(sizes[4 - max(least, case.mask_rank) :])
 
 
 def _say(case: Case, seen: Array) -> Array:

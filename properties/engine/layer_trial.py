@@ -28,19 +28,23 @@ class LayerRun:
     weights: Array | None
 
     @cached_property
-    def exact(self) -> oracle.ExactMultihead:
+    def exact(self) -> oracle.LayerExact:
         """The exact answer, from the oracle."""
         return self.trial.solve_layer(self.inputs)
 
     @cached_property
-    def bound(self) -> Array:
-        """The bound of the output, by composition: linear, attention, linear."""
+    def _bounds(self) -> tuple[Array, Array]:
         return bound.multihead(self.exact, self.trial.arithmetic)
 
-    @cached_property
+    @property
+    def bound(self) -> Array:
+        """The bound of the output, by composition: linear, attention, linear."""
+        return self._bounds[0]
+
+    @property
     def weights_bound(self) -> Array:
         """The bound of the attention weights."""
-        return bound.multihead_weights(self.exact, self.trial.arithmetic)
+        return self._bounds[1]
 
 
 class LayerTrial(Trial):
@@ -99,10 +103,10 @@ class LayerTrial(Trial):
             seen &= frontier(shape[2], shape[3], self.supports.causal)
         return seen
 
-    def solve_layer(self, inputs: LayerInputs) -> oracle.ExactMultihead:
+    def solve_layer(self, inputs: LayerInputs) -> oracle.LayerExact:
         """What the oracle says of a layer call."""
         mask = inputs.mask
-        return oracle.multihead(
+        problem = oracle.LayerProblem(
             inputs.query,
             inputs.key,
             inputs.value,
@@ -111,8 +115,8 @@ class LayerTrial(Trial):
             visible=self.visible_to(inputs),
             bias=None if mask is None or mask.dtype == bool else np.where(mask == -np.inf, 0.0, mask),
             empty_rows=self.supports.empty_rows,
-            precision="extended" if inputs.dtype == "float64" else "float64",
         )
+        return oracle.solve_layer(problem, precision="extended" if inputs.dtype == "float64" else "float64")
 
     def run_layer(self, inputs: LayerInputs | None = None) -> LayerRun:
         """Call the layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import zlib
 from collections import Counter
@@ -16,7 +17,7 @@ from hypothesis.errors import NoSuchExample
 from .case import Case
 from .declare import Property
 from .deviations import Deviation
-from .domain import allowed_sizes, cases, drawable
+from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
 from .layer_trial import LayerTrial
 from .target import Raised, Target, as_attention
 from .trial import Notes, Refuted, Trial, Violation
@@ -96,11 +97,9 @@ def inapplicable(target: Target, prop: Property) -> str:
             return f"declared max_length {longest}, it needs {min(table)} {name}"
     if not drawable(seen, prop):
         return f"the target takes no {' or '.join(prop.domain['dtype'])}"
-    if "mask_kind" in prop.domain:
-        wanted = prop.domain["mask_kind"]
-        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-        if not set(wanted) & set(seen.supports.mask_kinds):
-            return f"declared as not supported: {', '.join(wanted)} masks"
+    for name in MASK_FACTS:
+        if "attn_mask" in prop.needs and name in prop.domain and not mask_choices(seen, prop, name):
+            return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
     return ""
 
 
@@ -206,8 +205,13 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
     for name, values in ALTERNATIVES.items():
         if name in fixed or not _can_vary(name, seen, case):
             continue
-        changed = [case.__class__(**{**_fields(case), name: value}) for value in values if value != getattr(case, name)]
+        about = prop.domain.get(name)
+        values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values
+        values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
+        changed = [dataclasses.replace(case, **{name: value}) for value in values if value != getattr(case, name)]
         changed = [c for c in changed if c.dtype in seen.dtypes]
+        if not changed:
+            continue
         if all(try_case(seen, prop, c) is not None for c in changed):
             indifferent.append(name)
         elif name in case.differing():
@@ -224,10 +228,6 @@ def _can_vary(name: str, target: Target, case: Case) -> bool:
         return False
     parameter = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask"}
     return name not in ("is_causal", "scale", *parameter) or parameter.get(name, name) in target.parameters
-
-
-def _fields(case: Case) -> dict[str, object]:
-    return {name: getattr(case, name) for name in case.__dataclass_fields__}
 
 
 def features(case: Case) -> Iterable[str]:

@@ -312,6 +312,9 @@ def as_attention(target: Target) -> Target:
             return out
         return target.framework.permute(out.reshape((batch, q.shape[2], heads, dim)), (0, 2, 1, 3))
 
-    facts = dataclasses.replace(target.supports, value_dim=False, zero_sizes=False)
+    # Where a row without keys is NaN, the output projection spreads it from one head to all heads of the row.
+    separate = target.supports.empty_rows != "nan"
+    axes = tuple(axes for axes in target.supports.mask_axes if separate or "H" not in axes)
+    facts = dataclasses.replace(target.supports, value_dim=False, zero_sizes=False, mask_axes=axes)
     parameters = tuple(p for p in target.parameters if p in ("attn_mask", "is_causal"))
     return dataclasses.replace(target, function=kernel, contract="attention", supports=facts, parameters=parameters)

@@ -53,6 +53,17 @@ class Notes:
     fits: dict[str, float] = field(default_factory=dict)  # tighter arithmetic kind → largest used fraction
 
 
+    def merge(self, other: Notes) -> None:
+        """Add what other cases have seen."""
+        self.used = max(self.used, other.used)
+        self.compared += other.compared
+        self.ill_posed += other.ill_posed
+        self.adequate += other.adequate
+        self.judged += other.judged
+        for kind, fraction in other.fits.items():
+            self.fits[kind] = max(self.fits.get(kind, 0.0), fraction)
+
+
 class Run:
     """One answer of the target, with what the oracle says of the same call."""
 

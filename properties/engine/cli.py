@@ -1,0 +1,229 @@
+"""The command line: ``attncheck TARGET``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from .. import catalogue
+from . import text
+from .case import Case
+from .declare import Property
+from .deviations import Deviation, read_deviations
+from .dtypes import DTYPES
+from .find_target import Builtins, find_targets
+from .json_report import report_json
+from .run import Report, verify_target
+from .search import Outcome, Plan, diagnose, inapplicable, try_case
+from .supports import Supports
+from .target import CannotRun, Target
+
+DATABASE = ".hypothesis/attncheck"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments. ``attncheck list`` and ``attncheck replay`` are words in the place of a target."""
+    parser = argparse.ArgumentParser(
+        prog="attncheck",
+        description="Find the smallest case on which an attention is wrong, or say what was verified.",
+        epilog="exit status: 0 nothing found, 1 refuted, 2 cannot be run",
+    )
+    parser.add_argument("target", nargs="?", help="package.module:attribute, file.py:attribute, or the name or glob of a "
+                        "built-in; 'list' prints the properties; nothing: all built-in implementations")
+    parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
+    parser.add_argument("--case", metavar="CASE", help="try only this case, as printed by a replay line")
+    parser.add_argument("--cases", type=int, metavar="N", help="cases per property (default 150; 40 with no target)")
+    parser.add_argument("--time", type=duration, metavar="T", help="search for this long: 90s, 30m, 2h")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
+    parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="only this dtype (repeatable)")
+    parser.add_argument("--supports", metavar="FILE.toml", help="what the target supports and which conventions it follows")
+    parser.add_argument("--deviations", metavar="FILE.toml", help="known deviations of the target")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too ('-': standard output)")
+    parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
+    parser.add_argument("-n", "--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
+    return parser.parse_args(arguments)
+
+
+def duration(text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``30m`` or ``2h``."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], None)
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m or 2h")
+    return seconds
+
+
+class Progress:
+    """One line that is written over on a terminal; plain lines when piped; nothing under -q."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.live = sys.stderr.isatty() and not quiet
+        self.plain = not quiet and not self.live
+        self.findings = 0
+        self.total = 0
+        self.shown = 0.0
+
+    def start(self, name: str) -> None:
+        self.name, self.findings, self.total = name, 0, 0
+        if self.plain:
+            print(f"checking {name}", file=sys.stderr, flush=True)
+
+    def __call__(self, prop: Property, what: Outcome | int) -> None:
+        if isinstance(what, Outcome):
+            self.total += what.cases
+            self.findings += what.finding is not None
+        elif self.live and time.monotonic() - self.shown > 0.1:
+            self.shown = time.monotonic()
+            line = f"{self.name}  {prop.name}  case {what}  ·  {self.total + what:,} cases  {self.findings} findings"
+            print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = parse(arguments)
+    try:
+        if options.target == "list":
+            print(text.list_text(catalogue.select(tuple(options.property))))
+            return 0
+        return run(options)
+    except (CannotRun, ValueError, OSError) as error:
+        print(f"attncheck: {error}", file=sys.stderr)
+        return 2
+
+
+def run(options: argparse.Namespace) -> int:
+    """Everything but ``list``."""
+    properties = catalogue.select(tuple(options.property))
+    builtins = Builtins()
+    supports = Supports.from_file(options.supports) if options.supports else None
+    deviations = builtins.deviations() + (read_deviations(options.deviations) if options.deviations else ())
+    if options.target is None and not builtins.entries:
+        raise CannotRun("give a target; there are no built-in implementations beside this checker")
+    check_device(options.device)
+    if options.case:
+        return try_one(one(options, builtins, supports), properties, Case.parse(options.case))
+    names = [options.target] if options.target else list(builtins.entries)
+    absent: dict[str, str] = {}
+    reports: list[Report] = []
+    progress = Progress(options.quiet)
+    for name in names:
+        why = builtins.unavailable(name, options.device) if name in builtins.entries else None
+        if why and not options.target:
+            absent[name] = why
+            continue
+        for target in find_targets(name, builtins, supports, options.device):
+            reports.append(check(target, properties, options, deviations, progress))
+    if options.json:
+        write_json(options.json, reports, absent)
+    if len(reports) > 1 or not options.target:
+        print(text.matrix_text(reports, properties, absent))
+    return 0 if all(report.ok for report in reports) else 1
+
+
+def one(options: argparse.Namespace, builtins: Builtins, supports: Supports | None) -> Target:
+    """The single target that --case needs."""
+    if options.target is None:
+        raise CannotRun("--case needs a target")
+    targets = find_targets(options.target, builtins, supports, options.device)
+    if len(targets) != 1:
+        raise CannotRun(f"--case needs one target, {options.target} names {len(targets)}")
+    return targets[0]
+
+
+def check_device(device: str) -> None:
+    """Raises CannotRun if the device does not exist here."""
+    if device == "cpu":
+        return
+    try:
+        import torch
+    except ImportError:
+        raise CannotRun(f"--device {device} needs torch, which is not installed") from None
+    if device.split(":")[0] != "cuda" or not torch.cuda.is_available():
+        raise CannotRun(f"there is no device {device!r} here")
+
+
+def check(
+    target: Target, properties: Sequence[Property], options: argparse.Namespace, deviations: tuple[Deviation, ...],
+    progress: Progress,
+) -> Report:  # fmt: skip
+    """Search one target and print what was found and what was verified."""
+    several = options.target is None
+    plan = Plan(
+        examples=options.cases or (40 if several else 150),
+        round=options.round,
+        device=options.device,
+        dtypes=tuple(options.dtype) or None,
+        database=DirectoryBasedExampleDatabase(DATABASE),
+        deviations=deviations,
+    )
+    if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
+        raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
+    progress.start(target.name)
+    source = {"text": target.name, "supports": target.supports if options.supports else None}
+    report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
+                           workers=options.workers, source=source)
+    progress.clear()
+    for finding in report.findings:
+        total = report.outcomes[finding.property.name].cases
+        print(text.finding_text(finding, options.device, max(total, plan.examples), command_name()), end="\n\n", flush=True)
+    for status in report.surprises:
+        print(text.status_text(status), flush=True)
+    if not several:
+        print(text.verdict_text(report, deviations=not options.quiet), flush=True)
+    return report
+
+
+def try_one(target: Target, properties: Sequence[Property], case: Case) -> int:
+    """Put one case to the properties; print what is wrong."""
+    if case.dtype not in target.dtypes:
+        raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
+    tried, wrong = 0, 0
+    for prop in properties:
+        reason = inapplicable(target, prop)
+        if reason:
+            if len(properties) == 1:
+                raise CannotRun(f"{prop.name} cannot be tried: {reason}")
+            continue
+        tried += 1
+        if try_case(target, prop, case) is not None:
+            wrong += 1
+            print(text.finding_text(diagnose(target, prop, case, 1, 0.0), case.device, 1, command_name()), end="\n\n")
+    print(f"{wrong} of {tried} properties refuted by {case!r}")
+    return 1 if wrong else 0
+
+
+def write_json(path: str, reports: Sequence[Report], absent: dict[str, str]) -> None:
+    """The reports as JSON, to a file or to standard output."""
+    content: dict[str, Any] = {"reports": [report_json(report) for report in reports], "not_run": absent}
+    if path == "-":
+        json.dump(content, sys.stdout, indent=1, ensure_ascii=False)
+        print()
+    else:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, ensure_ascii=False)
+
+
+def command_name() -> str:
+    """How this program was called: ``attncheck``, or ``python -m properties`` in a clone."""
+    return "attncheck" if __package__.startswith("attncheck.") else "python -m properties"
+
+
+def entry() -> None:
+    """The console script. Tiny arrays are faster with one thread; a user's own setting is respected."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())

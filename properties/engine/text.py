@@ -1,0 +1,191 @@
+"""What a person reads: findings, verdicts, the matrix. Everything is plain text; nothing is computed here."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .coordinates import Array
+from .declare import Property
+from .run import Report, Status
+from .search import Finding, Outcome
+from .trial import describe
+
+SHADES = "·░▒▓█"
+
+
+def finding_text(finding: Finding, device: str, total: int, command: str = "attncheck") -> str:
+    """A refutation: what is wrong, where, what matters, and how to see it again."""
+    prop, violation = finding.property, finding.violation
+    head = f"REFUTED  {prop.name} · {finding.target} · {device}"
+    when = f"case {finding.first_at} of {total}, shrunk in {finding.shrink_seconds:.1f} s"
+    lines = [f"{head}    {when}", f"  {describe(violation)}", f"  claim     {prop.statement}   [{prop.formula}]"]
+    if violation.wrong is not None:
+        lines += [f"  where     {where_text(violation.wrong)}", *map("            ".__add__, block_map(violation.wrong))]
+    if finding.matters or finding.indifferent:
+        given = finding.case.differing()
+        matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
+        lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
+    lines.append(f"  replay    {replay_line(finding, command)}")
+    return "\n".join(lines)
+
+
+def replay_line(finding: Finding, command: str = "attncheck") -> str:
+    """The command that puts the smallest case to the property again."""
+    return f"{command} {shlex.quote(finding.target)} --property {finding.property.name} --case {shlex.quote(repr(finding.case))}"
+
+
+def where_text(wrong: Array) -> str:
+    """Which batch elements, heads, rows and features break the claim."""
+    names = ("batch", "heads", "rows", "features")[-wrong.ndim :]
+    parts = []
+    for axis, name in enumerate(names):
+        hit = wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))
+        parts.append(f"{name} {'all' if hit.all() else _ranges(np.flatnonzero(hit))} of {len(hit)}")
+    return "   ".join(reversed(parts))
+
+
+def _ranges(indices: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for i in map(int, indices):
+        if runs and i == runs[-1][-1] + 1:
+            runs[-1][1:] = [i]
+        else:
+            runs.append([i])
+    shown = ", ".join("-".join(map(str, run)) for run in runs[:6])
+    return shown + (" …" if len(runs) > 6 else "")
+
+
+def block_map(wrong: Array, height: int = 8, width: int = 32) -> list[str]:
+    """Rows downwards, features to the right, all heads and batch elements together; darker: more is wrong."""
+    if wrong.ndim < 2 or wrong.size < 2:
+        return []
+    share = wrong.reshape(-1, *wrong.shape[-2:]).mean(axis=0)
+    rows = np.array_split(share, min(height, len(share)), axis=0)
+    cells = [[part.mean() for part in np.array_split(row, min(width, share.shape[1]), axis=1)] for row in rows]
+    shades = ["".join(SHADES[int(np.ceil(cell * 4))] for cell in row) for row in cells]
+    return [f"{'rows ↓ features →' if i == 0 else '':<18} {line}" for i, line in enumerate(shades)]
+
+
+def status_text(status: Status) -> str:
+    """What became of a known deviation."""
+    d = status.deviation
+    elsewhere = "" if status.here else f" (seen on {d.version}, which is not what is installed)"
+    words = {"still there": "KNOWN", "gone": "GONE", "expired": "EXPIRED"}[status.state]
+    return f"{words:<9}{d.shows} · {status.target} · {d.case!r}{elsewhere}\n         {d.kind}: {d.reason}"
+
+
+def verdict_text(report: Report, deviations: bool = True) -> str:
+    """The verdict on one target: what was verified, over how many cases, and what could not be tried."""
+    outcomes = list(report.outcomes.values())
+    count = Counter(outcome.status for outcome in outcomes)
+    lines: list[str] = []
+    if deviations:
+        lines += [status_text(status) for status in report.statuses]
+    lines.append("")
+    word = "REFUTED" if report.findings else "NOTHING FOUND"
+    lines.append(
+        f"{word}  {report.target.name} · {report.target.framework.name} · {report.device} · "
+        f"{' '.join(report.target.dtypes)}"
+    )
+    lines.append(
+        f"  {count['passed']} properties hold, {count['refuted']} refuted, {count['not exercised']} not exercised · "
+        f"{report.cases:,} cases in {report.seconds:.1f} s"
+        + (f" · {sum(o.set_aside for o in outcomes):,} set aside as known" if any(o.set_aside for o in outcomes) else "")
+    )
+    lines += theme_lines(outcomes)
+    features = sum((o.features for o in outcomes), Counter[str]())
+    if features:
+        lines.append("  features  " + ", ".join(f"{name} {number}" for name, number in sorted(features.items())))
+    lines += not_tried_lines(report)
+    lines += arithmetic_lines(report)
+    return "\n".join(lines)
+
+
+def theme_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """One line a theme: properties, cases, the largest used fraction of a bound."""
+    themes: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        themes.setdefault(outcome.property.theme, []).append(outcome)
+    lines = []
+    for theme, members in themes.items():
+        tried = [o for o in members if o.cases]
+        used = max((o.notes.used for o in members), default=0.0)
+        refuted = [o.property.name for o in members if o.finding]
+        state = "REFUTED " + ", ".join(refuted) if refuted else "holds" if tried else "not exercised"
+        share = f", at most {used:.2f} of the bound used" if used else ""
+        lines.append(f"  {theme:<10}{len(tried):3} of {len(members)} properties, {sum(o.cases for o in members):6,} cases{share}: {state}")
+    return lines
+
+
+def not_tried_lines(report: Report) -> list[str]:
+    """What was not tried, and why."""
+    lines = [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
+    reasons: dict[str, list[str]] = {}
+    for outcome in report.outcomes.values():
+        if outcome.status == "not exercised":
+            reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
+            reasons.setdefault(reason, []).append(outcome.property.name)
+    return lines + [f"  not exercised ({reason}): {', '.join(names)}" for reason, names in reasons.items()]
+
+
+def arithmetic_lines(report: Report) -> list[str]:
+    """Adequacy of the cases, and which tighter arithmetic also fits."""
+    lines = []
+    judged = sum(o.notes.judged for o in report.outcomes.values())
+    if judged:
+        share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
+        lines.append(f"  adequate  {share:.0%} of {judged} judged cases tell the right answer from a trivially wrong one")
+    ill = sum(o.notes.ill_posed for o in report.outcomes.values())
+    seen = sum(o.notes.compared for o in report.outcomes.values())
+    if ill:
+        lines.append(f"  no bound  for {ill:,} of {ill + seen:,} elements (rounding may change everything there)")
+    return lines
+
+
+def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absent: dict[str, str]) -> str:
+    """Implementation × property, with the number of cases in each cell.
+
+    ``n`` holds in n cases; ``✗`` refuted; ``k`` after a number: known deviations were set aside; ``-`` does not apply.
+    """
+    names = [report.target.name for report in reports]
+    width = max((len(p.name) for p in properties), default=10)
+    lines = [f"{'':<{width}}  " + "".join(f"{chr(97 + i):>7}" for i in range(len(names)))]
+    theme = ""
+    for prop in properties:
+        if prop.theme != theme:
+            theme = prop.theme
+            lines.append(theme)
+        lines.append(f"{prop.name:<{width}}  " + "".join(f"{_cell(report.outcomes.get(prop.name)):>7}" for report in reports))
+    lines.append("")
+    for i, report in enumerate(reports):
+        state = "REFUTED" if report.findings else "CHANGED" if report.surprises else "ok"
+        known = f", {len(report.statuses)} known deviations" if report.statuses else ""
+        lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s{known}")
+    lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
+    lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
+    return "\n".join(lines)
+
+
+def _cell(outcome: Outcome | None) -> str:
+    if outcome is None or outcome.status == "not exercised":
+        return "k" if outcome is not None and outcome.set_aside else "-"
+    if outcome.finding:
+        return "✗"
+    return f"{outcome.cases}{'k' if outcome.set_aside else ''}"
+
+
+def list_text(properties: Sequence[Property]) -> str:
+    """The properties in plain words with their formulas."""
+    lines: list[str] = []
+    theme = ""
+    for prop in properties:
+        if prop.theme != theme:
+            theme = prop.theme
+            lines += ["", theme.upper()]
+        exact = "bit for bit" if prop.exact else "inside the bound"
+        lines += [f"  {prop.name}", f"      {prop.statement}", f"      {prop.formula}   ({exact})"]
+    return "\n".join(lines[1:])
