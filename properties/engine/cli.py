@@ -48,6 +48,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too ('-': standard output)")
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
     parser.add_argument("-n", "--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
 
@@ -101,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
         return run(options)
+    except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
@@ -178,9 +182,7 @@ def check(
     report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
                            workers=options.workers, source=source)
     progress.clear()
-    for finding in report.findings:
-        total = report.outcomes[finding.property.name].cases
-        print(text.finding_text(finding, options.device, max(total, plan.examples), command_name()), end="\n\n", flush=True)
+    print(text.findings_text(report, plan.examples, command_name(), options.verbose), end="", flush=True)
     for status in report.surprises:
         print(text.status_text(status), flush=True)
     if not several:

@@ -36,6 +36,11 @@ class Finding:
     matters: tuple[str, ...] = ()  # fields of the case whose change makes the failure vanish
     indifferent: tuple[str, ...] = ()
 
+    @property
+    def raised(self) -> bool:
+        """Whether the target raised, rather than answered wrongly."""
+        return self.violation.says.startswith("the call raised")
+
 
 @dataclass
 class Outcome:
@@ -112,8 +117,14 @@ def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = N
     except Refuted as refuted:
         return refuted.violation
     except Raised as raised:
-        return Violation(f"the call raised {raised}", float("nan"), float("nan"), 0.0)
+        hint = " (zero sizes are not supported? declare zero_sizes = false)" if has_zero_size(case) else ""
+        return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0)
     return None
+
+
+def has_zero_size(case: Case) -> bool:
+    """Whether some dimension of the case is 0."""
+    return 0 in (case.batch, case.kv_heads, case.queries, case.keys, case.dim, case.width)
 
 
 def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
@@ -253,5 +264,5 @@ def features(case: Case) -> Iterable[str]:
         yield f"layout {case.layout}"
     if case.values != "normal":
         yield f"values {case.values}"
-    if 0 in (case.batch, case.kv_heads, case.queries, case.keys, case.dim, case.width):
+    if has_zero_size(case):
         yield "zero size"

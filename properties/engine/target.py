@@ -77,7 +77,8 @@ class Target:
         """The target's own answer, unread. Raises Raised if the target raises."""
         tensors, options = self.arrays(inputs, buffers)
         try:
-            result = self.function(*tensors, **options)
+            with np.errstate(all="ignore"):
+                result = self.function(*tensors, **options)
         except Exception as error:
             raise Raised(error) from error
         return result[0] if isinstance(result, tuple | list) and result else result
@@ -274,7 +275,8 @@ def call_layer(
     if "need_weights" in target.parameters:
         options["need_weights"] = inputs.need_weights
     try:
-        result = target.function(*tensors, weights, **options)
+        with np.errstate(all="ignore"):
+            result = target.function(*tensors, weights, **options)
         out, attended = result if isinstance(result, tuple | list) else (result, None)
     except Exception as error:
         raise Raised(error) from error

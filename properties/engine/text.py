@@ -15,6 +15,7 @@ from .search import Finding, Outcome
 from .trial import describe
 
 SHADES = "·░▒▓█"
+IN_FULL = 4  # findings printed in full
 
 
 def finding_text(finding: Finding, device: str, total: int, command: str = "attncheck") -> str:
@@ -33,9 +34,23 @@ def finding_text(finding: Finding, device: str, total: int, command: str = "attn
     return "\n".join(lines)
 
 
+def findings_text(report: Report, total: int, command: str = "attncheck", verbose: bool = False) -> str:
+    """One finding in full for every group of fields that matter; the others, the same mistakes seen again, in two lines."""
+    findings = sorted(report.findings, key=lambda f: (f.raised, len(f.case.differing()), not f.property.exact, len(repr(f.case))))
+    first = {(f.raised, f.matters): f for f in reversed(findings)}
+    full = findings if verbose else [f for f in findings if first[f.raised, f.matters] is f][:IN_FULL]
+    findings = full + [f for f in findings if f not in full]
+    parts = [finding_text(finding, report.device, total, command) + "\n" for finding in full]
+    rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f, command)}" for f in findings[len(full) :]]
+    if rest:
+        parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")
+    return "\n".join(parts)
+
+
 def replay_line(finding: Finding, command: str = "attncheck") -> str:
     """The command that puts the smallest case to the property again."""
-    return f"{command} {shlex.quote(finding.target)} --property {finding.property.name} --case {shlex.quote(repr(finding.case))}"
+    case = repr(finding.case)  # holds no character that a shell reads inside double quotes
+    return f'{command} {shlex.quote(finding.target)} --property {finding.property.name} --case "{case}"'
 
 
 def where_text(wrong: Array) -> str:

@@ -1,0 +1,128 @@
+"""One property of one target as a callable without arguments: what pytest and a user's own tests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import catalogue
+from . import text
+from .declare import Property
+from .deviations import Deviation
+from .run import applies, look_again, verify_target
+from .search import Plan, inapplicable, search
+from .supports import Supports
+from .target import Target, make_target
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Calling it searches, and raises AssertionError with the whole finding if the property is refuted."""
+
+    target: Target
+    property: Property
+    plan: Plan = Plan()
+
+    @property
+    def id(self) -> str:
+        """The name of the check, made of names alone."""
+        return f"{self.target.name}-{self.property.name}"
+
+    @property
+    def inapplicable(self) -> str:
+        """Why it cannot be run; empty if it can."""
+        return inapplicable(self.target, self.property)
+
+    def __call__(self) -> None:
+        __tracebackhide__ = True
+        outcome = search(self.target, self.property, self.plan)
+        if outcome.finding:
+            raise AssertionError("\n" + text.finding_text(outcome.finding, self.plan.device, self.plan.examples))
+
+    def __repr__(self) -> str:
+        return f"Check({self.id})"
+
+
+@dataclass(frozen=True, eq=False)
+class DeviationCheck:
+    """Calling it raises AssertionError if a known deviation is gone from the version on which it was seen."""
+
+    target: Target
+    deviation: Deviation
+
+    def __call__(self) -> None:
+        __tracebackhide__ = True
+        status = look_again(self.deviation, self.target)
+        if status.here and status.state != "still there":
+            raise AssertionError("\n" + text.status_text(status))
+
+    def __repr__(self) -> str:
+        return f"DeviationCheck({self.target.name}, {self.deviation.case!r})"
+
+
+def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None) -> list[Check]:
+    """Every property that applies to every target."""
+    made = [Check(target, prop, plan) for target in targets for prop in properties or catalogue.select()]
+    return [check for check in made if not check.inapplicable]
+
+
+def deviation_checks(targets: list[Target], deviations: tuple[Deviation, ...], device: str) -> list[DeviationCheck]:
+    """Every known deviation of every target."""
+    return [DeviationCheck(t, d) for t in targets for d in deviations if applies(d, t, device)]
+
+
+def parametrize_with_properties(
+    attentions: Mapping[str, Callable[..., Any]],
+    *,
+    properties: tuple[str, ...] = (),
+    cases: int = 150,
+    supports: Supports | Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For a user's own test file: one test for every property of every attention.
+
+        @parametrize_with_properties({"mine": attention})
+        def test_mine(check):
+            check()
+
+    ``properties`` are names, globs or themes (default: all that apply). Raises CannotRun with one sentence if an
+    attention cannot be called, ValueError for a property that does not exist.
+    """
+    import pytest
+
+    targets = [make_target(name, function, supports) for name, function in attentions.items()]
+    made = checks(targets, Plan(examples=cases), catalogue.select(properties))
+    return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
+
+
+def verify(
+    attention: Callable[..., Any],
+    *,
+    name: str | None = None,
+    properties: tuple[str, ...] = (),
+    cases: int = 150,
+    seconds: float | None = None,
+    device: str = "cpu",
+    supports: Supports | Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Check an attention from Python, or in a notebook. The verdict prints itself; ``.ok`` and ``.findings`` hold it.
+
+    ``properties`` are names, globs or themes; ``seconds`` searches for that long instead of ``cases`` a property.
+    Raises CannotRun with one sentence if the callable cannot be called as an attention.
+    """
+    target = make_target(name or getattr(attention, "__name__", "attention"), attention, supports, device)
+    plan = Plan(examples=cases, device=device)
+    return Verdict(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
+
+
+class Verdict:
+    """What ``verify`` returns: a report that prints as the command line prints it."""
+
+    def __init__(self, report: Any, plan: Plan) -> None:
+        self.report = report
+        self.plan = plan
+        self.ok: bool = report.ok
+        self.findings = report.findings
+
+    def __repr__(self) -> str:
+        return text.findings_text(self.report, self.plan.examples) + text.verdict_text(self.report)

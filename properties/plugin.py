@@ -1,0 +1,86 @@
+"""The pytest door: ``pytest properties --impl TARGET``, also ``pytest --pyargs attncheck.properties --impl TARGET``.
+
+Installed as an entry point that is named after this module as a clone imports it, so that a clone's conftest.py, which
+asks for it by that name, does not register it a second time beside an installed wheel.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tiny arrays are faster with one thread
+
+OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--impl", {"action": "append", "default": [], "metavar": "TARGET", "help": "an attention to check: module:attribute, "
+                "file.py:attribute, or the name or glob of a built-in (repeatable; default: all built-ins)"}),
+    ("--device", {"default": "cpu", "help": "the device on which to check, cpu or cuda"}),
+    ("--cases", {"type": int, "default": 60, "metavar": "N", "help": "cases per property (default 60)"}),
+    ("--round", {"type": int, "default": 0, "metavar": "N", "help": "another round draws other cases"}),
+    ("--supports", {"metavar": "FILE.toml", "help": "what the targets support and which conventions they follow"}),
+)  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attncheck", "attention checked by properties")
+    for name, how in OPTIONS:
+        try:
+            group.addoption(name, **how)
+        except ValueError:  # another plugin has an option of this name; ours keeps its default
+            continue
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    declared = dict(OPTIONS)[f"--{name}"]
+    return config.getoption(name, declared.get("default"))
+
+
+_TARGETS = pytest.StashKey[dict[str, Any]]()
+
+
+def _found(config: pytest.Config) -> dict[str, Any]:
+    """The targets of the run, their known deviations and the plan; found once."""
+    if _TARGETS not in config.stash:
+        from hypothesis.database import DirectoryBasedExampleDatabase
+
+        from .engine.find_target import Builtins, find_targets
+        from .engine.search import Plan
+        from .engine.supports import Supports
+        from .engine.target import CannotRun
+
+        builtins, device = Builtins(), _option(config, "device")
+        declared = _option(config, "supports")
+        supports = Supports.from_file(declared) if declared else None
+        names = _option(config, "impl") or [n for n in builtins.entries if builtins.unavailable(n, device) is None]
+        try:
+            targets = [target for name in names for target in find_targets(name, builtins, supports, device)]
+        except CannotRun as error:
+            raise pytest.UsageError(f"attncheck: {error}") from None
+        known = builtins.deviations()
+        plan = Plan(
+            examples=_option(config, "cases"), round=_option(config, "round"), device=device, deviations=known,
+            database=DirectoryBasedExampleDatabase(".hypothesis/attncheck"),
+        )  # fmt: skip
+        config.stash[_TARGETS] = {"targets": targets, "plan": plan}
+    return config.stash[_TARGETS]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``attention_check``: every property of every target; ``known_deviation``; ``target``: every target itself."""
+    wanted = {"attention_check", "known_deviation", "target"} & set(metafunc.fixturenames)
+    marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")}
+    for name in wanted - marked:
+        from .engine.checks import checks, deviation_checks
+
+        found = _found(metafunc.config)
+        targets, plan = found["targets"], found["plan"]
+        if name == "attention_check":
+            made = [pytest.param(check, id=check.id) for check in checks(targets, plan)]
+        elif name == "known_deviation":
+            made = [pytest.param(check, id=f"{check.target.name}-{number}")
+                    for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))]
+        else:
+            made = [pytest.param(target, id=target.name) for target in targets]
+        metafunc.parametrize(name, made)
