@@ -25,7 +25,7 @@ CALLS = {
 }  # mixed
 
 PROPERTIES = {
-    "rows_sum_to_one", "weights_are_not_negative", "shifted_logits_change_nothing", "larger_logit_larger_weight",
+    "rows_sum_to_one", "weights_are_not_negative", "shifted_logits_change_nothing", "shifted_bias_changes_nothing", "larger_logit_larger_weight",
     "one_key_takes_all", "equal_logits_share_equally", "huge_scale_picks_the_maximum", "zero_scale_averages",
     "output_stays_in_the_hull_of_values", "constant_values_are_returned", "output_is_linear_in_values",
     "shifted_values_shift_the_output", "permuted_value_columns_permute_the_output", "masked_keys_are_deleted",

@@ -180,7 +180,7 @@ def hidden_nan_leaks(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "no keys at all (S = 0) gives 0 / 0",
     source="teaching code",
-    killed_by="rows_without_keys_follow_the_convention",
+    killed_by="masked_keys_are_deleted",
     bug="C24",
 )
 def nan_without_keys(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -191,7 +191,7 @@ def nan_without_keys(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "an empty batch, or no heads, is a division by zero",
     source="pytorch/pytorch#141218",
-    killed_by="output_has_the_right_form",
+    killed_by="larger_logit_larger_weight",
     bug="C13",
 )
 def empty_batch_raises(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -215,7 +215,7 @@ def empty_keys_raise(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a batch element whose keys are all hidden takes the rows of the next one along",
     source="pytorch/pytorch#81077",
-    killed_by="batch_elements_are_independent",
+    killed_by="masks_stay_with_their_batch_and_head",
     bug="C15",
 )
 def empty_sequence_shifts_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -122,7 +122,7 @@ def heads_and_positions_swapped(q: Tensor, k: Tensor, v: Tensor, **options: Any)
 @mutant(
     "attention runs over the batch where B = L = S: batch_first is confused",
     source="aipixel/AEMatter#3",
-    killed_by="batch_elements_are_independent",
+    killed_by="equal_logits_share_equally",
     bug="D05",
 )
 def over_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -135,7 +135,7 @@ def over_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "keys are not transposed where L = S = D: Q K instead of Q Kᵀ",
     source="teaching code",
-    killed_by="permuted_keys_change_nothing",
+    killed_by="key_at_minus_infinity_changes_nothing",
     bug="G13",
 )
 def keys_not_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -183,7 +183,7 @@ def later_batches_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 @mutant(
     "with a single query, every batch element uses the first one's query",
     source="ml-explore/mlx#3494",
-    killed_by="batch_elements_are_independent",
+    killed_by="permuted_batch_permutes_the_output",
     bug="D24",
 )
 def one_query_of_the_first_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -108,7 +108,7 @@ def fast_path_needs_biases(query: Tensor, key: Tensor, value: Tensor, weights: W
 @mutant(
     "the scale is folded into w_q in place: every call scales once more",
     source="teaching code",
-    killed_by="inputs_are_unchanged",
+    killed_by="layer_is_inside_the_bound",
     contract="multihead",
 )
 def scale_folded_in_place(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:

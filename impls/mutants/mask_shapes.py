@@ -19,7 +19,7 @@ def four(mask: Tensor) -> Tensor:
 @mutant(
     "a mask of heads is cut to the first head",
     source="pytorch/pytorch#97409",
-    killed_by="masks_stay_with_their_batch_and_head",
+    killed_by="one_key_takes_all",
     bug="A04",
 )
 def first_head_for_all(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
@@ -213,7 +213,7 @@ def last_columns_only(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None 
     return attention(q, k, v, **options, attn_mask=attn_mask)
 
 
-@mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="masks_broadcast")
+@mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="masked_keys_are_deleted")
 def scalar_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     return attention(q, k, v, **options, attn_mask=None if attn_mask is None or attn_mask.ndim == 0 else attn_mask)
 
@@ -255,7 +255,7 @@ def strides_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = 
 @mutant(
     "the float mask of the last key is dropped where S is odd",
     source="teaching code",
-    killed_by="key_at_minus_infinity_changes_nothing",
+    killed_by="shifted_bias_changes_nothing",
 )
 def odd_tail_unmasked(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     keys = k.shape[2]

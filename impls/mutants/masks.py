@@ -89,7 +89,7 @@ def mask_or_causal(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a float mask makes the layer forget causality",
     source="huggingface/transformers#48821",
-    killed_by="causal_equals_triangular_mask",
+    killed_by="huge_scale_picks_the_maximum",
     bug="A38",
 )
 def float_mask_drops_causal(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -192,7 +192,7 @@ def bool_added(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the scale multiplies the float mask too",
     source="tenstorrent/tt-metal#42891",
-    killed_by="shifted_logits_change_nothing",
+    killed_by="scale_folds_into_the_query",
     bug="A24",
 )
 def bias_scaled(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -333,7 +333,7 @@ def finite_bias_ignored(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 
 
 @mutant(
-    "positive entries of a float mask are cut to 0", source="teaching code", killed_by="shifted_logits_change_nothing"
+    "positive entries of a float mask are cut to 0", source="teaching code", killed_by="shifted_bias_changes_nothing"
 )
 def positive_bias_cut(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def read(attn_mask: Tensor | None, shape: tuple[int, ...]) -> Seen:
@@ -402,7 +402,7 @@ def holes_filled(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a key whose features sum to 0 is taken for padding",
     source="Kyubyong/transformer#69",
-    killed_by="flipped_feature_signs_change_nothing",
+    killed_by="shifted_logits_change_nothing",
     bug="A51",
 )
 def zero_sum_is_padding(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -207,7 +207,9 @@ def keys_in_int8(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, scores=quantised)
 
 
-@mutant("values are rounded to a fixed point of 1/1024", source="teaching code", killed_by="output_is_linear_in_values")
+@mutant(
+    "values are rounded to a fixed point of 1/1024", source="teaching code", killed_by="constant_values_are_returned"
+)
 def values_in_fixed_point(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(
         q, k, v, **options, mix=lambda weight, value, visible: mix(weight, (value * 1024).round() / 1024, visible)
@@ -254,7 +256,7 @@ def small_outputs_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
     return out.masked_fill(out.abs() < 1e-6, 0.0)
 
 
-@mutant("the float mask is rounded to bfloat16", source="teaching code", killed_by="shifted_logits_change_nothing")
+@mutant("the float mask is rounded to bfloat16", source="teaching code", killed_by="output_is_inside_the_bound")
 def bias_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def read(attn_mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
         visible, bias = read_mask(attn_mask, shape)

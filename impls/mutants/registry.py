@@ -82,7 +82,9 @@ def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | No
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
-    function.supports = {**SUPPORTS, **(supports or {})}  # type: ignore[attr-defined]
+    # A projection spreads a NaN over all heads, also over those to which its key is visible.
+    facts = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else SUPPORTS
+    function.supports = {**facts, **(supports or {})}  # type: ignore[attr-defined]
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
 

@@ -77,14 +77,18 @@ def explicit_ignored(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "scaled twice: the query, then the scores",
     source="teaching code",
-    killed_by="default_scale_is_one_over_sqrt_dim",
+    killed_by="output_is_inside_the_bound",
     bug="G12",
 )
 def twice(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, scores=lambda query, key, scale: scores(query * scale, key, scale))
 
 
-@mutant("an explicit scale multiplies the default one", source="teaching code", killed_by="scale_folds_into_the_query")
+@mutant(
+    "an explicit scale multiplies the default one",
+    source="teaching code",
+    killed_by="default_scale_is_one_over_sqrt_dim",
+)
 def explicit_times_default(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     scale = options.get("scale")
     return attention(q, k, v, **{**options, "scale": None if scale is None else scale * default_scale(q)})
@@ -110,7 +114,7 @@ def negative_means_default(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
 @mutant(
     "a scale below 1e-6 is taken for 0 and replaced by the default",
     source="teaching code",
-    killed_by="scale_folds_into_the_query",
+    killed_by="output_is_inside_the_bound",
 )
 def tiny_means_default(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     scale = options.get("scale")
@@ -171,7 +175,7 @@ def epsilon_in_the_divisor(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
     return attention(q, k, v, **options, default_scale=lambda q: 1 / (1 / default_scale(q) + 1e-6))
 
 
-@mutant("the scale is rounded to bfloat16", source="teaching code", killed_by="default_scale_is_one_over_sqrt_dim")
+@mutant("the scale is rounded to bfloat16", source="teaching code", killed_by="output_is_inside_the_bound")
 def rounded_to_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def rounded(query: Tensor, key: Tensor, scale: float) -> Tensor:
         return scores(query, key, float(torch.tensor(scale, dtype=torch.bfloat16)))
@@ -180,7 +184,7 @@ def rounded_to_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 
 
 @mutant(
-    "the scale is rounded to float32, also in float64", source="teaching code", killed_by="scale_folds_into_the_query"
+    "the scale is rounded to float32, also in float64", source="teaching code", killed_by="scaling_reduces_variance"
 )
 def rounded_to_float32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def rounded(query: Tensor, key: Tensor, scale: float) -> Tensor:

@@ -37,19 +37,23 @@ def batch_squeezed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant(
-    "the output comes back as (B, L, H, Dv)", source="teaching code", killed_by="head_concatenation_preserves_shape"
+    "the output comes back as (B, L, H, Dv) when a mask is given",
+    source="teaching code",
+    killed_by="head_concatenation_preserves_shape",
 )
 def heads_last(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, **options).transpose(1, 2)
+    out = attention(q, k, v, **options)
+    return out if options.get("attn_mask") is None else out.transpose(1, 2)
 
 
 @mutant(
-    "heads are already concatenated: (B, L, H · Dv)",
+    "for a single query heads are already concatenated: (B, L, H · Dv)",
     source="teaching code",
     killed_by="head_concatenation_preserves_shape",
 )
 def heads_merged(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, **options).transpose(1, 2).flatten(2)
+    out = attention(q, k, v, **options)
+    return out.transpose(1, 2).flatten(2) if out.shape[2] == 1 else out
 
 
 @mutant("heads are averaged away, the dimension kept", source="teaching code", killed_by="heads_are_independent")
@@ -58,16 +62,24 @@ def heads_averaged(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return out.mean(1, keepdim=True).expand(out.shape).clone() if out.numel() else out
 
 
-@mutant("the output is the transpose (B, H, Dv, L)", source="teaching code", killed_by="output_has_the_right_form")
+@mutant(
+    "the output is transposed to (B, H, Dv, L), silent where L = Dv",
+    source="teaching code",
+    killed_by="output_is_inside_the_bound",
+)
 def features_first(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, **options).mT
+    out = attention(q, k, v, **options)
+    return out.mT if out.shape[2] == out.shape[3] else out
 
 
 @mutant(
-    "the output is padded to a multiple of 8 columns", source="teaching code", killed_by="output_has_the_right_form"
+    "in half precision the output is padded to a multiple of 8 columns",
+    source="teaching code",
+    killed_by="output_has_the_right_form",
 )
 def columns_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return torch.nn.functional.pad(attention(q, k, v, **options), (0, -v.shape[-1] % 8))
+    out = attention(q, k, v, **options)
+    return torch.nn.functional.pad(out, (0, -v.shape[-1] % 8)) if q.element_size() == 2 else out
 
 
 @mutant("the output is one row short where L > S", source="teaching code", killed_by="output_has_the_right_form")

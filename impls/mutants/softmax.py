@@ -172,7 +172,7 @@ def minimum_subtracted(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 @mutant(
     "a first maximum of -50000 instead of -inf: rows below it return zeros",
     source="flashinfer-ai/flashinfer#4401",
-    killed_by="shifted_logits_change_nothing",
+    killed_by="output_is_inside_the_bound",
     bug="A36",
 )
 def finite_first_maximum(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -204,7 +204,7 @@ def powers_of_two(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "log2(e) is multiplied into the scores but not into the float mask",
     source="teaching code",
-    killed_by="shifted_logits_change_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def bias_in_the_wrong_base(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def mixed(logit: Tensor, visible: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -253,7 +253,7 @@ def sigmoid(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, softmax=squashed)
 
 
-@mutant("sigmoid of each logit, not normalised", source="teaching code", killed_by="one_key_takes_all")
+@mutant("sigmoid of each logit, not normalised", source="teaching code", killed_by="rows_sum_to_one")
 def sigmoid_alone(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, softmax=lambda logit, visible: torch.sigmoid(logit))
 
@@ -272,7 +272,7 @@ def not_normalised(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "one is added to the denominator: a key of logit 0 and value 0 that nobody gave",
     source="teaching code",
-    killed_by="one_key_takes_all",
+    killed_by="rows_sum_to_one",
 )
 def off_by_one(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def quiet(logit: Tensor, visible: Tensor | None) -> Tensor:

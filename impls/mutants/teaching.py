@@ -242,7 +242,7 @@ def values_centred(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the float mask multiplies the weights as exp(mask) after the softmax, without a new sum",
     source="teaching code",
-    killed_by="shifted_logits_change_nothing",
+    killed_by="shifted_bias_changes_nothing",
 )
 def bias_after_softmax(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     bias = read_mask(options.get("attn_mask"), ())[1]

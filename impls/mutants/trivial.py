@@ -40,7 +40,7 @@ def mean_of_all_values(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 @mutant(
     "the mean of the visible values: the logits do not matter",
     source="teaching code",
-    killed_by="larger_logit_larger_weight",
+    killed_by="huge_scale_picks_the_maximum",
 )
 def mean_of_visible_values(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def softmax(logit: Tensor, visible: Tensor | None) -> Tensor:

@@ -189,7 +189,7 @@ def rows_smoothed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return out + 0.0625 * (out.roll(1, 2) - out)
 
 
-@mutant("values above 100 are clipped", source="teaching code", killed_by="output_is_linear_in_values")
+@mutant("values above 100 are clipped", source="teaching code", killed_by="one_key_takes_all")
 def large_values_clipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v.clamp(-100.0, 100.0), **options)
 
@@ -222,7 +222,7 @@ def first_64_features(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
 @mutant(
     "the odd last feature of query and key is skipped",
     source="teaching code",
-    killed_by="orthogonal_basis_changes_nothing",
+    killed_by="huge_scale_picks_the_maximum",
 )
 def odd_feature_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     even = q.shape[-1] // 2 * 2 or 1
