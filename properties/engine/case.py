@@ -82,6 +82,8 @@ class Case:
         for keyword in call.keywords:
             if keyword.arg not in known:
                 raise ValueError(f"a case has no field {keyword.arg!r}; its fields are {', '.join(sorted(known))}")
+            if keyword.arg in fields:
+                raise ValueError(f"the field {keyword.arg!r} is given twice")
             fields[keyword.arg] = _literal(keyword.value)
         if call.args:
             raise ValueError("the fields of a case are given by name")
@@ -93,7 +95,9 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return math.inf if node.id == "inf" else math.nan
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_literal(node.operand)
+        operand = _literal(node.operand)
+        if isinstance(operand, int | float):
+            return -operand
     if isinstance(node, ast.Tuple):
         return tuple(_literal(element) for element in node.elts)
     try:

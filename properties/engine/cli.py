@@ -19,6 +19,7 @@ from .declare import Property
 from .deviations import Deviation, read_deviations
 from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
+from .inputs import read_case
 from .json_report import report_json
 from .run import Report, verify_target
 from .search import Outcome, Plan, diagnose, inapplicable, try_case
@@ -120,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
     if options.case:
-        return try_one(one(options, builtins, supports), properties, Case.parse(options.case))
+        return try_one(one(options, builtins, supports), properties, read_case(options.case))
     names = [options.target] if options.target else list(builtins.entries)
     absent: dict[str, str] = {}
     reports: list[Report] = []
@@ -192,6 +193,7 @@ def check(
 
 def try_one(target: Target, properties: Sequence[Property], case: Case) -> int:
     """Put one case to the properties; print what is wrong."""
+    check_device(case.device)
     if case.dtype not in target.dtypes:
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
     tried, wrong = 0, 0

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import Case
+from .inputs import read_case
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
@@ -81,7 +82,7 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
             kind=entry["kind"],
             reason=entry["reason"],
             version=entry["version"],
-            case=Case.parse(entry["case"]),
+            case=read_case(entry["case"]),
             shows=entry["shows"],
             expires=entry.get("expires"),
         )

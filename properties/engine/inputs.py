@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from .case import Case
+from .case import TENSORS, Case
 from .coordinates import Array, bits, normal, uniform
 from .dtypes import FLOAT_TYPES, round_to
+from .frameworks import LAYOUTS
 from .regimes import REGIMES
 
 AXES = "BHLS"
@@ -234,3 +236,34 @@ def make_inputs(case: Case) -> Inputs:
 def _fill(case: Case, name: str, shape: tuple[int, ...], shared: bool) -> Array:
     numbers = normal(case.seed, name, (1, *shape[1:]) if shared else shape)
     return np.broadcast_to(numbers, shape) if shared and shape[0] else numbers[: shape[0]] if shared else numbers
+
+
+# ---------------------------------------------------------------- cases that a person wrote
+
+_NUMBERS = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,), "int | None": (int, type(None)), "float": _NUMBERS, "float | None": (*_NUMBERS, type(None)),
+    "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,),
+}  # fmt: skip
+_SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "seed": 0}
+_CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
+            "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS}  # fmt: skip
+
+
+def read_case(text: str) -> Case:
+    """The case that ``repr`` printed or a person wrote. Raises ValueError with one sentence if it means nothing."""
+    case = Case.parse(text)
+    for field in dataclasses.fields(Case):
+        name, value = field.name, getattr(case, field.name)
+        if not isinstance(value, _TYPES[str(field.type)]):
+            raise ValueError(f"the field {name!r} of a case is {field.type}, got {value!r}")
+        if value is not None and value < _SIZES.get(name, value):
+            raise ValueError(f"the field {name!r} of a case is at least {_SIZES[name]}, got {value!r}")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            near = difflib.get_close_matches(str(value), map(str, _CHOICES[name]), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it can be {', '.join(map(repr, _CHOICES[name]))}"
+            raise ValueError(f"the field {name!r} of a case is {value!r}; {hint}")
+    for edit in case.edits:
+        if len(edit) != 3 or edit[0] not in TENSORS or not isinstance(edit[1], int) or not isinstance(edit[2], _NUMBERS):
+            raise ValueError(f"an edit is (tensor, index, value), for example ('v', 0, 1.0), got {edit!r}")
+    return case
