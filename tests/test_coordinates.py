@@ -79,7 +79,9 @@ def test_normal_has_the_moments_it_claims(seed: int, shape: tuple[int, ...]) -> 
     assert len(x) == COUNT
     assert abs(x.mean()) <= bernstein(1, 3.5, COUNT)
     assert abs((x**2).mean() - 1) <= bernstein(1.7, 12, COUNT) + 2e-7  # the factor 1/37837.22 has seven digits
-    assert abs((x**3).mean()) <= bernstein(15 * 0.75, 42, COUNT)  # sixth moment below the normal's 15, by about a quarter
+    assert abs((x**3).mean()) <= bernstein(
+        15 * 0.75, 42, COUNT
+    )  # sixth moment below the normal's 15, by about a quarter
     assert np.abs(x).max() <= 3.5
 
 
