@@ -69,7 +69,7 @@ def eval_weights(
     return call(query, key, value, weights, num_heads, need_weights=True, training=False, **masks)
 
 
-@supports(**FACTS)
+@supports(**FACTS | {"returns_weights": False})
 @torch.no_grad()
 def eval_fast(
     query: Tensor,

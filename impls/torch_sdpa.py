@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, contiguous_format
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -48,7 +48,7 @@ class SDPA:
     ) -> Tensor:
         """softmax(scale · Q Kᵀ + bias) V (Vaswani et al. 2017, equation 1)"""
         if self.fused:
-            q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+            q, k, v = (x if x.stride(-1) == 1 else x.clone(memory_format=contiguous_format) for x in (q, k, v))
             if attn_mask is not None:
                 attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]  # (1, …, 1, L, S)
         with nullcontext() if self.backend is None else sdpa_kernel([self.backend]):

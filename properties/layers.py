@@ -14,7 +14,7 @@ from .oracle import join_heads, split_heads
 
 SIZES = {
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3, 4, 8), "queries": SHORT, "keys": SHORT, "dim": (1, 2, 3, 4, 5, 8, 16),
-    "group": 1, "value_dim": None, "layout": "contiguous", "values": "normal", "scale": None, "zero_sizes": False,
+    "group": 1, "value_dim": None, "layout": "contiguous", "explicit": False, "values": "normal", "scale": None, "zero_sizes": False,
 }  # fmt: skip
 SEVERAL_HEADS = SIZES | {"kv_heads": (2, 3, 4, 8)}
 DEFINITE = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity")
@@ -52,7 +52,7 @@ def layer_equals_its_kernel(t: LayerTrial) -> None:
     t.inside(run, kernel, "position {row}, feature {column} is off", posed(t, run))
 
 
-@declare("W_v = W_o = 1  ⇒  out_h = weights_h · V_h", contract="multihead", needs=("need_weights",), **SIZES,
+@declare("W_v = W_o = 1  ⇒  out_h = weights_h · V_h", contract="multihead", needs=("returns_weights",), **SIZES,
          mask_kind=DEFINITE)
 def weights_reproduce_the_output(t: LayerTrial) -> None:
     """The attention weights that the layer returns are those that it used."""
@@ -60,7 +60,7 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
     plain = {name: identity[name] for name in ("w_v", "w_o", "b_v", "b_o")}
     run = t.run_layer(t.layer.but(weights=dict(t.layer.weights) | plain))
     if run.weights is None:
-        t.fail("need_weights was asked for, and no weights were returned")
+        t.fail("no weights were returned (returns_weights = false, if that is intended)")
         return
     seen = t.visible_to(run.inputs).any(axis=-1, keepdims=True)
     t.close(run.weights, run.exact.weights, run.weights_bound, "the weight of key {column} in row {row} is off", seen)

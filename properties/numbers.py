@@ -10,13 +10,17 @@ from .engine.adequacy import is_adequate
 from .engine.declare import declare
 from .engine.domain import EDITS
 from .engine.exact import live
-from .engine.regimes import CONTINUOUS
+from .engine.regimes import CONTINUOUS, REGIMES
 from .engine.trial import Trial
 
 ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case
 
 
-@declare("|out − exact| ≤ E", dtypes="all", edits=EDITS)
+TELLING = tuple(name for name in REGIMES if name not in ("identical_rows", "constant", "tiny"))
+
+
+@declare("|out − exact| ≤ E", dtypes="all", edits=EDITS, zero_sizes=False, at_least={"keys": 2}, values=TELLING,
+         scale=(None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 16.0))
 def output_is_inside_the_bound(t: Trial) -> None:
     """Every element of the output is as near to the exact answer as its arithmetic promises."""
     run = t.run()
@@ -26,6 +30,14 @@ def output_is_inside_the_bound(t: Trial) -> None:
     if t.case.values in CONTINUOUS and not t.case.edits and t.case.dtype in ("float64", "float32"):
         likely = bound.probabilistic(run.exact, t.arithmetic, alpha=ALPHA)
         t.inside(run, likely, "row {row}, feature {column} is off by more than chance allows")
+
+
+@declare("|out − exact| ≤ E where even wrong answers may be right", dtypes="all", edits=EDITS,
+         values=("normal", "identical_rows", "constant", "tiny", "signed_zeros", "near_ties"), scale=(None, 0.0, -0.0, 2.0**-20))
+def degenerate_output_is_inside_the_bound(t: Trial) -> None:
+    """The same where cases tell little but code takes other paths: one key, no key, equal logits, equal or tiny values."""
+    run = t.run()
+    t.inside(run, run.bound, "row {row}, feature {column} is off")
 
 
 @declare("|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i", dtype=("float16", "bfloat16"), batch=2, kv_heads=2,
@@ -51,15 +63,31 @@ def rounding_is_not_biased(t: Trial) -> None:
             f"the errors of {rows.size} rows lean to one side")
 
 
-@declare("a visible NaN ⇒ NaN", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
-def visible_nan_is_not_hidden(t: Trial) -> None:
-    """A NaN that a row can see shows in its output: an error upstream must not vanish."""
-    name = "qkv"[t.choice("tensor", 3)]
+def shows_nan(t: Trial, name: str) -> None:
+    """One element of q, k or v is NaN: every row that sees it returns NaN."""
     tensor = getattr(t.inputs, name).copy()
     tensor.reshape(-1)[t.choice("index", tensor.size)] = np.nan
     run = t.run(t.inputs.but(**{name: tensor}))
-    hidden = np.isnan(run.exact.out) & ~np.isnan(run.out) & live(t)
-    t.close(hidden, False, np.zeros(hidden.shape), f"row {{row}} sees a NaN in {name} and returns a number")
+    lost = np.isnan(run.exact.out) & ~np.isnan(run.out) & live(t)
+    t.close(lost, False, np.zeros(lost.shape), f"row {{row}} sees a NaN in {name} and returns a number")
+
+
+@declare("NaN in q_i ⇒ NaN in out_i", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+def nan_query_is_not_hidden(t: Trial) -> None:
+    """A NaN in a query shows in its row: an error upstream must not vanish."""
+    shows_nan(t, "q")
+
+
+@declare("NaN in k_j ⇒ NaN in every row that sees j", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+def nan_key_is_not_hidden(t: Trial) -> None:
+    """A NaN in a key shows in every row that sees the key."""
+    shows_nan(t, "k")
+
+
+@declare("NaN in v_j ⇒ NaN in every row that sees j", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+def nan_value_is_not_hidden(t: Trial) -> None:
+    """A NaN in a value shows, in its feature, in every row that sees it."""
+    shows_nan(t, "v")
 
 
 @declare("exact finite ⇒ out finite", values=("large", "negative", "limits", "rising", "uneven_rows", "offset"),

@@ -6,13 +6,13 @@ import numpy as np
 
 from .engine.case import Case
 from .engine.declare import declare
-from .engine.domain import EVERY_LAYOUT
+from .engine.domain import EVERY_LAYOUT, NAN_EDITS
 from .engine.inputs import Inputs, make_inputs
 from .engine.target import Raised
 from .engine.trial import Trial
 
 
-@declare("q, k, v, mask after = before", exact=True, direct=True)
+@declare("q, k, v, mask after = before", exact=True, direct=True, edits=NAN_EDITS)
 def inputs_are_unchanged(t: Trial) -> None:
     """The call leaves its arguments as they were, bit for bit."""
     t.run()
@@ -42,13 +42,26 @@ def calls_between_change_nothing(t: Trial) -> None:
     """A call does not depend on the calls before it, nor does it change the answers already given."""
     answer = t.target.call(t.inputs, t.buffers)
     first = t.target.read(answer)
-    others = (t.inputs.but(q=-t.inputs.q, v=t.inputs.v * 0.5), t.inputs.but(is_causal=False, mask=None),
-              make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=t.inputs.q.shape[3] or 1, seed=t.case.seed,
-                               dtype=t.case.dtype, device=t.case.device)))  # fmt: skip
-    for other in others[: 2 if t.supports.head_dims else 3]:
+    for other in other_calls(t):
         t.run(other)
     t.same_bits(t.target.read(answer), first, "row {row} of an answer already given was changed by a later call")
     t.same_bits(t.run().out, first, "row {row} differs after other calls")
+
+
+def other_calls(t: Trial) -> list[Inputs]:
+    """The call with one argument changed at a time, and a call of other shapes."""
+    x, takes = t.inputs, t.target.parameters
+    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(v=np.full_like(x.v, np.nan)), x.but(mask=None, is_causal=False)]
+    if x.mask is not None:
+        calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
+    if "scale" in takes:
+        calls.append(x.but(scale=0.75))
+    if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
+        calls.append(x.but(is_causal=not x.is_causal))
+    dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
+    calls.append(make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype,
+                                  device=t.case.device)))  # fmt: skip
+    return calls
 
 
 @declare("f(view of x) = f(copy of x)", layout=EVERY_LAYOUT)
@@ -73,11 +86,6 @@ def output_has_the_right_form(t: Trial) -> None:
         t.fail(f"returned {dtype} {shape} on {device}, expected {t.case.dtype} {wanted} on {t.case.device}")
 
 
-def _shorter_values(x: Inputs) -> Inputs:
-    return x.but(v=x.v[:, :, 1:])
-
-
-
 def _other_features(x: Inputs) -> Inputs:
     return x.but(k=x.k[..., 1:])
 
@@ -95,7 +103,6 @@ def _other_mask(x: Inputs) -> Inputs:
 
 
 ILLEGAL: dict[str, Callable[[Inputs], Inputs]] = {
-    "fewer values than keys": _shorter_values,
     "keys with fewer features than queries": _other_features,
     "a batch of 2 for q and of 3 for k and v": _other_batch,
     "3 heads of q and 2 of k and v": _other_heads,
@@ -103,14 +110,30 @@ ILLEGAL: dict[str, Callable[[Inputs], Inputs]] = {
 }
 
 
-@declare("illegal shapes raise", direct=True, batch=2, kv_heads=3, queries=(2, 3, 4, 5), keys=(3, 4, 5, 6), dim=(2, 3, 4, 8), group=1,
-         mask="none", value_dim=None, layout="contiguous", is_causal=False, scale=None)
+SHAPES = {
+    "batch": 2, "kv_heads": 3, "queries": (2, 3, 4, 5), "keys": (3, 4, 5, 6), "dim": (2, 3, 4, 8), "group": 1, "mask": "none",
+    "value_dim": None, "layout": "contiguous", "explicit": (False, True), "is_causal": False, "scale": None,
+}  # fmt: skip
+
+
+@declare("illegal shapes raise", direct=True, **SHAPES)
 def bad_shapes_raise(t: Trial) -> None:
     """Shapes that fit no attention are refused with an error, not answered."""
     legal = [name for name in ILLEGAL if "mask" not in name or "attn_mask" in t.target.parameters]
     name = legal[t.choice("illegal", len(legal))]
+    refuses(t, ILLEGAL[name](t.inputs), name)
+
+
+@declare("S of k ≠ S of v raises", direct=True, **SHAPES)
+def missing_values_raise(t: Trial) -> None:
+    """Fewer values than keys are refused: which key would go without?"""
+    refuses(t, t.inputs.but(v=t.inputs.v[:, :, 1:]), "fewer values than keys")
+
+
+def refuses(t: Trial, illegal: Inputs, what: str) -> None:
+    """The call raises, whatever it raises."""
     try:
-        out = t.target(ILLEGAL[name](t.inputs), t.buffers)
+        out = t.target(illegal, t.buffers)
     except Raised:
         return
-    t.fail(f"answered {name} with an output of shape {out.shape}; expected an error")
+    t.fail(f"answered {what} with an output of shape {out.shape}; expected an error")

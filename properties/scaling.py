@@ -20,7 +20,7 @@ def logits_of(read: Weights, seen: Array) -> tuple[Array, Array]:
         return np.where(seen, np.log(read.out), 0.0), np.where(seen, error, 0.0)
 
 
-@declare("Var_j(ln w_ij) = scale² · Var_j(q_i·k_j)", keys=SHORT, queries=SHORT, values="normal", magnitude=0,
+@declare("Var_j(ln w_ij) = scale² · Var_j(q_i·k_j)", keys=SHORT, queries=SHORT, zero_sizes=False, values="normal", magnitude=0,
          mask_kind=("bool", "minus_infinity"), scale=(None, None, 1.0, 0.5))
 def scaling_reduces_variance(t: Trial) -> None:
     """The logits' variance is the variance of the raw dot products times the square of the scale: 1/D by default."""
@@ -49,7 +49,7 @@ def default_scale_is_one_over_sqrt_dim(t: Trial) -> None:
 @declare("out(Q·a, scale = s) = out(Q, scale = a·s)", needs=("scale",), scale=(1.0, 0.5, 0.3, 2.0, -0.5), values="normal")
 def scale_folds_into_the_query(t: Trial) -> None:
     """A factor of the scale may as well multiply the queries."""
-    factor = (2.0, 0.5, -1.0, -2.0)[t.choice("factor", 4)]
+    factor = (2.0, 0.5, 4.0, 0.25)[t.choice("factor", 4)]
     q = coarse(t.inputs.q)
     in_query, in_scale = t.inputs.but(q=q * factor), t.inputs.but(q=q, scale=t.inputs.effective_scale * factor)
     one, other = t.run(in_query), t.run(in_scale)

@@ -20,7 +20,7 @@ def rows_sum_to_one(t: Trial) -> None:
     t.close(run.out, 1.0, run.bound, "the weights of row {row} do not sum to 1", live(t))
 
 
-@declare("w_ij ≥ 0", keys=SHORT, queries=SHORT)
+@declare("w_ij ≥ 0", keys=SHORT, queries=SHORT, zero_sizes=False)
 def weights_are_not_negative(t: Trial) -> None:
     """No weight is negative."""
     read = t.weights()
@@ -49,7 +49,7 @@ def shifted_bias_changes_nothing(t: Trial) -> None:
     t.close(shifted.out, plain.out, plain.bound + shifted.bound, "row {row} changed when its bias was shifted")
 
 
-@declare("s_ij ≥ s_ik  ⇒  w_ij ≥ w_ik", keys=SHORT, queries=SHORT)
+@declare("s_ij ≥ s_ik  ⇒  w_ij ≥ w_ik", keys=SHORT, queries=SHORT, zero_sizes=False)
 def larger_logit_larger_weight(t: Trial) -> None:
     """Of two keys of a row, the one with the larger logit has the larger weight."""
     read = t.weights()

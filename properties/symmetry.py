@@ -107,7 +107,7 @@ def orthogonal_basis_changes_nothing(t: Trial) -> None:
     t.close(turned.out, plain.out, turned.bound + plain.bound, "row {row} depends on the basis of queries and keys")
 
 
-@declare("q = 0, V = I  ⇒  n_i·out_ij = 1 if j is visible to i, else 0", keys=SHORT, queries=SHORT,
+@declare("q = 0, V = I  ⇒  n_i·out_ij = 1 if j is visible to i, else 0", keys=SHORT, queries=SHORT, zero_sizes=False,
          mask_kind=("bool", "minus_infinity"))
 def uniform_weights_decode_the_mask(t: Trial) -> None:
     """With equal logits and V = I the output spells out which keys each row sees."""

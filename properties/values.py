@@ -58,7 +58,7 @@ def flipped_value_signs_flip_the_output(t: Trial) -> None:
     """Changing the sign of a feature of all values changes the sign of that feature of the output, and not a bit else."""
     sign = np.where(t.noise("sign", (t.inputs.v.shape[3],)) < 0, -1.0, 1.0)
     plain, flipped = t.run(), t.run(t.inputs.but(v=t.inputs.v * sign))
-    t.same_bits(flipped.out + 0.0, plain.out * sign + 0.0, "column {column} is not odd in its values", live(t))
+    t.same_bits(flipped.out, plain.out * sign, "column {column} is not odd in its values", live(t))
 
 
 @declare("out(V·P) = out(V)·P")

@@ -39,7 +39,7 @@ PROPERTIES = {
     "grouped_heads_equal_repeated_heads", "head_concatenation_preserves_shape", "scaling_reduces_variance",
     "default_scale_is_one_over_sqrt_dim", "scale_folds_into_the_query", "duplicated_keys_change_nothing",
     "key_at_minus_infinity_changes_nothing", "output_is_inside_the_bound", "rounding_is_not_biased",
-    "visible_nan_is_not_hidden", "finite_results_do_not_overflow", "inputs_are_unchanged", "outputs_alias_no_input",
+    "nan_query_is_not_hidden", "nan_key_is_not_hidden", "nan_value_is_not_hidden", "missing_values_raise", "degenerate_output_is_inside_the_bound", "finite_results_do_not_overflow", "inputs_are_unchanged", "outputs_alias_no_input",
     "same_call_same_bits", "calls_between_change_nothing", "memory_layout_changes_nothing",
     "output_has_the_right_form", "bad_shapes_raise", "layer_is_inside_the_bound", "weights_reproduce_the_output",
     "need_weights_changes_nothing", "padding_mask_deletes_keys", "heads_touch_only_their_slice",

@@ -118,7 +118,7 @@ def one_key_is_none(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the guard for empty rows takes NaN for empty: a NaN query returns zeros",
     source="pytorch/pytorch#141128",
-    killed_by="visible_nan_is_not_hidden",
+    killed_by="nan_query_is_not_hidden",
     bug="C06",
 )
 def nan_query_is_empty(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -131,7 +131,7 @@ def nan_query_is_empty(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
     return attention(q, k, v, **options, softmax=safe)
 
 
-@mutant("NaN in a visible logit is taken for hidden", source="teaching code", killed_by="visible_nan_is_not_hidden")
+@mutant("NaN in a visible logit is taken for hidden", source="teaching code", killed_by="nan_query_is_not_hidden")
 def nan_logit_is_hidden(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def skip(logit: Tensor, visible: Tensor | None) -> Tensor:
         logit = logit.masked_fill(logit.isnan(), -INF)

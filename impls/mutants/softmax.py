@@ -402,7 +402,7 @@ def divided_by_the_count(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 
 
 @mutant(
-    "NaN becomes zero: an error in the input is hidden", source="teaching code", killed_by="visible_nan_is_not_hidden"
+    "NaN becomes zero: an error in the input is hidden", source="teaching code", killed_by="nan_query_is_not_hidden"
 )
 def nan_becomes_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)

@@ -40,6 +40,7 @@ class Case:
     values: str = "normal"  # a regime of regimes.REGIMES
     magnitude: int = 0  # q is multiplied by 2**magnitude
     layout: str = "contiguous"  # how the arrays lie in memory: frameworks.LAYOUTS
+    explicit: bool = False  # parameters are passed even where they have their default value
     with_bias: bool = True  # layers: the projections have biases
     seed: int = 0
     edits: tuple[Edit, ...] = ()

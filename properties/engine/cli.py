@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,6 +99,7 @@ class Progress:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse(arguments)
+    warnings.simplefilter("ignore")  # those of the targets; what matters is in the report
     try:
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))

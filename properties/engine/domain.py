@@ -70,6 +70,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         "values": st.sampled_from(("normal", "normal", *REGIMES)),
         "magnitude": st.sampled_from((0, 0, 0, 0, 1, 2, 3, -3)),
         "layout": st.sampled_from(("contiguous",) * 6 + LAYOUTS[1:-1]),
+        "explicit": st.sampled_from((False, False, True)),
         "seed": st.integers(0, 2**31 - 1),
     }
     if device != "cpu":
@@ -92,7 +93,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             "mask_density": st.sampled_from((0.5, 0.5, 0.8, 0.2)),
         }
     causal: dict[str, Strategy] = {"is_causal": st.booleans()} if "is_causal" in takes else {}
-    special = {"zero_sizes", "dtypes", "dtype"}
+    special = {"zero_sizes", "dtypes", "dtype", "at_least"}
     chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in special}
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
         if name in chosen and isinstance(prop.domain[name], tuple):
@@ -110,7 +111,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     plain: list[Strategy] = []
     masked: list[Strategy] = []
     for share, profile in PROFILES:
-        tables = {name: allowed_sizes(table, zero, _longest(supports, name)) for name, table in profile.items()}
+        least: dict[str, int] = prop.domain.get("at_least", {})
+        tables = {name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
+                  for name, table in profile.items()}
         if not all(tables.values()):
             continue
         drawn = fields | {name: st.sampled_from(table) for name, table in tables.items()}
@@ -120,7 +123,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         masked += [_build(drawn | masks | (causal if supports.mask_and_causal else {}), chosen)] * share
     if not masks or prop.domain.get("mask") == "none":
         return st.one_of(plain)
-    if any(name in prop.domain for name in ("mask", "mask_kind", "mask_axes")):
+    if "attn_mask" in prop.needs:
         return st.one_of(masked)
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
         return st.one_of(plain)
@@ -171,4 +174,5 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
 
 
 EDITS = _edits()
+NAN_EDITS = st.one_of(st.just(()), st.tuples(st.tuples(st.just("v"), st.integers(0, 63), st.just(float("nan")))))
 EVERY_LAYOUT = LAYOUTS[1:]

@@ -12,7 +12,7 @@ import numpy as np
 
 from .coordinates import Array
 
-LAYOUTS = ("contiguous", "transposed", "padded", "strided", "feature_major", "offset", "expanded")
+LAYOUTS = ("contiguous", "transposed", "padded", "strided", "feature_major", "offset", "mixed", "expanded")
 
 
 class Framework(Protocol):

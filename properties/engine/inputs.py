@@ -32,6 +32,7 @@ class Inputs:
     dtype: str = "float64"
     device: str = "cpu"
     layout: str = "contiguous"
+    explicit: bool = False  # pass every parameter, also with its default value
 
     def but(self, **changes: object) -> Inputs:
         """The same call with some arguments changed; carriers are rounded to the type again."""
@@ -230,6 +231,7 @@ def make_inputs(case: Case) -> Inputs:
         dtype=case.dtype,
         device=case.device,
         layout=case.layout,
+        explicit=case.explicit,
     )
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.database import ExampleDatabase
-from hypothesis.errors import NoSuchExample
+from hypothesis.errors import Flaky, NoSuchExample
 
 from .case import Case
 from .declare import Property
@@ -89,10 +89,11 @@ def inapplicable(target: Target, prop: Property) -> str:
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
-    missing = [name for name in prop.needs if name not in seen.parameters and name not in ("value_dim", "mask_and_causal")]
+    facts = ("value_dim", "mask_and_causal", "returns_weights")
+    missing = [name for name in prop.needs if name not in seen.parameters and name not in facts]
     if missing:
         return f"the target takes no {', '.join(missing)}"
-    for fact in ("value_dim", "mask_and_causal"):
+    for fact in facts:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
     longest = seen.supports.max_length
@@ -137,6 +138,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
     began = time.monotonic()
     first: list[float] = []  # [number of the first failing case, when]
+    last: list[Case] = []  # [the last failing case]
 
     def refutes(case: Case) -> bool:
         if any(d.matches(case) for d in known):
@@ -151,6 +153,8 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:
             first.extend((outcome.cases, time.monotonic()))
+        if violation:
+            last[:] = [case]
         return violation is not None
 
     try:
@@ -170,6 +174,8 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         )
     except NoSuchExample:
         pass
+    except Flaky:
+        outcome.finding = diagnose(target, prop, last[0], int(first[0]), time.monotonic() - first[1])
     else:
         outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1])
     outcome.seconds = time.monotonic() - began

@@ -37,6 +37,7 @@ class Supports:
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
+    returns_weights: bool = True  # layers: the attention weights are returned beside the output
     mask_kinds: tuple[str, ...] = MASK_KINDS
     mask_axes: tuple[str, ...] = MASK_AXES
     causal: str = "top-left"

@@ -22,6 +22,12 @@ CONTRACTS = {
     "is_causal=False, need_weights=True)",
 }
 
+# Layouts that differ between the tensors; every other layout is that of all of them.
+LAYOUT_OF = {
+    "expanded": {"q": "contiguous", "mask": "contiguous"},
+    "mixed": {"q": "contiguous", "k": "transposed", "v": "padded", "mask": "contiguous"},
+}
+
 
 class CannotRun(Exception):
     """The target cannot be checked at all; the message says in one sentence what to change."""
@@ -55,14 +61,15 @@ class Target:
     def arrays(self, inputs: Inputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
         """The positional and keyword arguments of the ``attention`` call, in the framework's own arrays."""
         def place(name: str, carrier: Array) -> Any:
-            expanded = inputs.layout == "expanded"
-            layout = "contiguous" if expanded and name in ("q", "mask") else inputs.layout
+            layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout)
             return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
 
         tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
         if self.supports.layout == "blhd":
             tensors = [self.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
-        options: dict[str, Any] = {}
+        defaults = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": True, "dropout_p": 0.0}
+        taken = self.parameters if inputs.explicit else ()
+        options: dict[str, Any] = {name: value for name, value in defaults.items() if name in taken}
         if inputs.mask is not None:
             options["attn_mask"] = place("mask", inputs.mask)
         if inputs.is_causal:

@@ -179,10 +179,12 @@ class Trial:
         raise Refuted(Violation(says, np.nan, np.nan, 0.0))
 
     def same_bits(self, actual: Array, expected: Array, says: str, where: Array | bool = True) -> None:
-        """The two agree bit for bit wherever ``where`` is True."""
+        """The two agree bit for bit wherever ``where`` is True; only the sign of a zero may differ.
+
+        A hidden key has weight 0, and 0·v has the sign of v: that much of it shows where all other terms are 0.
+        """
         actual, expected = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
-        equal = (actual == expected) & (np.signbit(actual) == np.signbit(expected))
-        equal |= np.isnan(actual) & np.isnan(expected)
+        equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
         self._settle(~equal & where, actual, expected, np.zeros(np.shape(actual)), says)
 
     def close(self, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True) -> None:
