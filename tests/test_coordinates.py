@@ -1,6 +1,6 @@
 """Numbers of a coordinate: the same bits everywhere, in the same place when a dimension shrinks, and random enough.
 
-Statistical limits follow from the error rate ``ALPHA`` of one comparison; seeds are fixed, so that a test that passes once
+Statistical limits follow from the error rate ``ALPHA`` of one comparison; seeds are fixed: a test that passes once
 always does.
 """
 

@@ -1,0 +1,511 @@
+"""What must be drawn is drawn: each fact below holds of a case in 500, read off the arrays of the calls.
+
+Facts of calls are counted over three rounds of 500 cases and must come twice: one round would hang on a single seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import numpy as np
+import permissive
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis.errors import NoSuchExample
+
+from properties.catalogue import PROPERTIES
+from properties.engine.case import Case
+from properties.engine.domain import EDGES, cases
+from properties.engine.dtypes import FLOAT_TYPES
+from properties.engine.inputs import Inputs, make_inputs
+from properties.engine.layer_trial import LayerTrial
+from properties.engine.search import try_case
+from properties.engine.target import Target, make_target
+
+ROUNDS = 3
+ATTENTION = permissive.attention_target()
+LAYER = permissive.layer_target()
+Array = Any
+
+
+def drawn(target: Target, prop: str, rounds: int = ROUNDS, count: int = 500) -> list[Case]:
+    """The cases that a search draws that refutes nothing, ``count`` a round."""
+    seen: list[Case] = []
+
+    def keep(case: Case) -> bool:
+        seen.append(case)
+        return False
+
+    quiet = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+                     suppress_health_check=list(HealthCheck))  # fmt: skip
+    for number in range(rounds):
+        with suppress(NoSuchExample):
+            find(cases(target, PROPERTIES[prop]), keep, settings=quiet, random=Random(number))
+    return seen
+
+
+def asks(expected: Iterable[str], found: Counter[str], hits: int = 1) -> None:
+    """Every fact at least so often; all that are missing are named."""
+    missing = {name: found[name] for name in expected if found[name] < hits}
+    assert not missing, f"fewer than {hits} hits: {missing}"
+
+
+# ---------------------------------------------------------------- facts of one attention call
+
+
+def sizes(x: Inputs) -> dict[str, int]:
+    """By the names of the axes."""
+    batch, heads, queries, keys = x.shape
+    kv_heads, dim, width = x.k.shape[1], x.q.shape[3], x.v.shape[3]
+    return {"B": batch, "Hkv": kv_heads, "L": queries, "S": keys, "D": dim, "Dv": width, "H": heads, "G": x.group}
+
+
+def size_facts(x: Inputs) -> Iterator[str]:
+    n = sizes(x)
+    if 0 not in n.values():
+        for axis, size in n.items():
+            if size == 1:
+                yield f"{axis} = 1"
+        for axis in ("L", "S"):
+            if n[axis] in EDGES or n[axis] >= 200:
+                yield f"{axis} = {n[axis]}" if n[axis] in EDGES else f"{axis} ≥ 200"
+                if n[axis] >= 600:
+                    yield f"{axis} ≥ 600"
+        yield "L < S" if n["L"] < n["S"] else "L > S" if n["L"] > n["S"] else "L = S"
+        for a, b in (("L", "H"), ("B", "H"), ("S", "D"), ("B", "Hkv"), ("L", "D"), ("S", "H")):
+            if n[a] == n[b] > 1 and n["S"] > 1:
+                yield f"{a} = {b} > 1"
+        if n["D"] & (n["D"] - 1):
+            yield "D no power of two"
+        if n["D"] > 64:
+            yield "D > 64"
+        if n["Dv"] != n["D"]:
+            yield "Dv < D" if n["Dv"] < n["D"] else "Dv > D"
+        if n["G"] > 1 and n["Hkv"] > 1:
+            yield "groups with several key/value heads"
+        if n["Hkv"] == 1 < n["H"]:
+            yield "one key/value head for all"
+    else:
+        yield from (f"{axis} = 0" for axis, size in n.items() if size == 0)
+
+
+SIZES = [f"{axis} = {size}" for axis in ("B", "Hkv", "L", "S", "D", "Dv") for size in (0, 1)]
+SIZES += [f"{axis} = {edge}" for axis in ("L", "S") for edge in EDGES]
+SIZES += ["H = 1", "G = 1", "L ≥ 200", "S ≥ 200", "L ≥ 600", "S ≥ 600", "L < S", "L > S", "L = S", "D no power of two",
+          "D > 64", "Dv < D", "Dv > D", "groups with several key/value heads", "one key/value head for all"]  # fmt: skip
+SIZES += [f"{a} > 1" for a in ("L = H", "B = H", "S = D", "B = Hkv", "L = D", "S = H")]
+
+
+def has_hole(seen: Array) -> bool:
+    """A hidden key between two visible ones of a row."""
+    before = np.logical_or.accumulate(seen, axis=-1)
+    after = np.logical_or.accumulate(seen[..., ::-1], axis=-1)[..., ::-1]
+    return bool((~seen & before & after).any())
+
+
+def mask_facts(x: Inputs) -> Iterator[str]:
+    if x.is_causal:
+        yield "causal"
+        if x.shape[2] > x.shape[3] > 0:
+            yield "causal, more queries than keys"
+        if 0 < x.shape[2] < x.shape[3]:
+            yield "causal, fewer queries than keys"
+    if x.mask is None or not np.prod(x.shape):
+        return
+    mask = x.mask
+    yield f"mask of rank {mask.ndim}"
+    padded = (None,) * (4 - mask.ndim) + mask.shape
+    for axis, size, full in zip("BHLS", padded, x.shape, strict=True):
+        if size == 1 < full:
+            yield f"mask of size 1 along {axis}"
+        if size is None and full > 1:
+            yield f"mask without the axis {axis}"
+        if size is not None and size == full > 1 and (mask != np.take(mask, [0], axis="BHLS".index(axis) - 4)).any():
+            yield f"mask that differs along {axis}"
+    shown = np.broadcast_to(mask if mask.dtype == bool else mask != -np.inf, x.shape)
+    lowest = mask == -FLOAT_TYPES[x.dtype].max if mask.dtype != bool else np.zeros(1, dtype=bool)
+    if mask.dtype == bool:
+        yield "bool mask"
+    elif lowest.any():
+        yield "mask with the lowest finite number"
+        shown = shown & ~np.broadcast_to(lowest, x.shape)
+    else:
+        finite = mask[np.isfinite(mask)]
+        words = ("finite bias",) * bool(finite.any()) + ("-inf",) * bool((mask == -np.inf).any())
+        yield "mask of " + (" and ".join(words) or "zeros")
+    kind = "bool" if mask.dtype == bool else "float"
+    if x.is_causal:
+        yield f"causal with a {kind} mask"
+    if shown.all():
+        yield f"{kind} mask that hides nothing"
+    if not shown.any():
+        yield f"{kind} mask that hides everything"
+    if has_hole(shown):
+        yield f"{kind} mask with a hole"
+    rows = shown.any(axis=-1)
+    if rows.any() and not rows.all():
+        yield f"{kind} mask with some rows without a key"
+    if x.is_causal and (rows & ~x.visible().any(axis=-1)).any():
+        yield "rows without a key only by mask and causal together"
+    for tile in (16, 64, 128):
+        if x.shape[3] > tile and shown.any() and not shown[..., :tile].any():
+            yield f"a whole leading tile of {tile} masked"
+    keys = shown.any(axis=2)
+    if rows.all() and not keys.all():
+        yield "a key hidden from all rows"
+    if x.group > 1 and "mask that differs along H" in mask_differs(mask, x.shape):
+        yield "mask per head with groups"
+
+
+def mask_differs(mask: Array, shape: tuple[int, ...]) -> list[str]:
+    """The axes along which a mask is not constant."""
+    full = np.broadcast_to(mask, shape)
+    return [f"mask that differs along {a}" for i, a in enumerate("BHLS") if (full != full.take([0], axis=i)).any()]
+
+
+MASKS = [f"mask of rank {rank}" for rank in range(5)]
+MASKS += [f"mask {what} {axis}" for axis in "BHLS" for what in ("of size 1 along", "that differs along")]
+MASKS += [f"mask without the axis {axis}" for axis in "BHL"]
+MASKS += [f"{kind} mask {what}" for kind in ("bool", "float")
+          for what in ("that hides nothing", "that hides everything", "with a hole", "with some rows without a key")]  # fmt: skip
+MASKS += ["bool mask", "mask with the lowest finite number", "mask of finite bias", "mask of finite bias and -inf",
+          "mask of -inf", "mask of zeros", "a key hidden from all rows", "mask per head with groups",
+          *(f"a whole leading tile of {tile} masked" for tile in (16, 64, 128))]  # fmt: skip
+MASKS += ["causal", "causal with a bool mask", "causal with a float mask", "causal, more queries than keys",
+          "causal, fewer queries than keys", "rows without a key only by mask and causal together"]  # fmt: skip
+
+
+def number_facts(x: Inputs) -> Iterator[str]:
+    """What the logits and the values look like, where at least two keys can be seen."""
+    if x.scale is not None:
+        yield "scale 0" if x.scale == 0 else "scale negative" if x.scale < 0 else "scale positive"
+        if 0 < abs(x.scale) < 1e-5:
+            yield "scale tiny"
+        if abs(x.scale) >= 16:
+            yield "scale huge"
+    n = sizes(x)
+    for name in "qkv":
+        tensor = getattr(x, name)
+        assert np.isfinite(tensor).all()
+        if ((tensor == 0) & np.signbit(tensor)).any():
+            yield f"negative zero in {name}"
+    v, kind = x.v, FLOAT_TYPES[x.dtype]
+    if ((v != 0) & (np.abs(v) < kind.tiny)).any():
+        yield f"subnormal values in {x.dtype}"
+    if np.abs(v).sum(axis=2).max(initial=0) > kind.max / 16:
+        yield f"values at the limit of {x.dtype}"
+    if np.abs(v).max(initial=0) > kind.max / 2:
+        yield f"a value above half the largest of {x.dtype}"
+    if 0 in n.values() or n["S"] < 2:
+        return
+    logits = x.q @ np.repeat(x.k, x.group, axis=1).swapaxes(-1, -2) * x.effective_scale
+    bias = x.bias()
+    seen = x.visible()
+    if bias is not None:
+        logits = logits + np.maximum(bias, -1e300)
+    if not seen.any():
+        return
+    largest, smallest = logits[seen].max(), logits[seen].min()
+    limit = 1e3 if x.dtype == "float16" else 1e4
+    if largest > limit:
+        yield f"logits beyond {limit:g} in {x.dtype}"
+    if smallest < -limit:
+        yield f"logits below {-limit:g} in {x.dtype}"
+    if largest < -100 and x.scale is None and bias is None:
+        yield "all logits far below zero"
+    plain = x.mask is None and not x.is_causal
+    if not plain:
+        return
+    spread = np.ptp(logits, axis=-1)
+    if x.dtype != "bfloat16" and ((spread > 0) & (spread < 2.0**-4)).all() and x.scale is None:
+        yield "near ties"
+    if (spread == 0).all():
+        yield "identical keys"
+    if n["L"] > 1 and (x.q == x.q[:, :, :1]).all() and n["D"] > 0 and (x.q != 0).any():
+        yield "identical rows"
+    two = np.sort(logits, axis=-1)[..., -2:]
+    if (two[..., 1] - two[..., 0] > 8).mean() > 0.5 and 8 < largest < 1e3:
+        yield "one-hot rows"
+    norms = np.abs(x.q).max(axis=-1)
+    if n["L"] > 2 and (norms.max(axis=-1) > 1000 * norms.min(axis=-1)).any() and (norms > 0).all():
+        yield "rows of different magnitude"
+    if n["D"] > 1 and n["S"] > 4 and (np.diff(logits, axis=-1) > 0).mean() > 0.9:
+        yield "logits that rise along the keys"
+    size = np.abs(v).max(axis=2)
+    if n["S"] % 2 == 0 and (size > 0).all() and (np.abs(v.mean(axis=2)) < size / 100).all():
+        yield "values that cancel"
+    if (size > 0).all() and (np.ptp(v, axis=2) < size / 100).all():
+        yield "values nearly constant"
+    if (np.abs(v) > 0).all() and np.abs(v).max() * 2.0**-12 > np.abs(v).min():
+        yield "values of different magnitude"
+
+
+WIDE = ("float64", "float32", "bfloat16")
+NUMBERS = ["scale 0", "scale negative", "scale positive", "scale tiny", "scale huge", "all logits far below zero"]
+NUMBERS += [f"logits {where} in {dtype}" for dtype in WIDE for where in ("beyond 10000", "below -10000")]
+NUMBERS += ["logits beyond 1000 in float16", "logits below -1000 in float16"]
+NUMBERS += ["near ties", "identical keys", "identical rows", "one-hot rows", "rows of different magnitude",
+            "logits that rise along the keys", "values that cancel", "values nearly constant",
+            "values of different magnitude", "negative zero in q", "negative zero in v"]  # fmt: skip
+NUMBERS += [f"{what} {dtype}" for dtype in FLOAT_TYPES for what in ("subnormal values in", "values at the limit of")]
+NUMBERS += ["a value above half the largest of float16"]
+
+
+def facts_of(prop: str, rounds: int = ROUNDS) -> Counter[str]:
+    """How often each fact holds, over the cases of a property."""
+    found: Counter[str] = Counter()
+    for case in drawn(ATTENTION, prop, rounds):
+        x = make_inputs(case)
+        found.update({*size_facts(x), *mask_facts(x), *number_facts(x), x.dtype})
+        found["cases"] += 1
+    return found
+
+
+UNRESTRICTED = "output_has_the_right_form"  # any case at all, every dtype alike
+
+
+def test_sizes_masks_and_numbers() -> None:
+    """Everything is drawn for a property that restricts nothing, and each of four dtypes in a seventh of its cases."""
+    assert not set(PROPERTIES[UNRESTRICTED].domain) - {"dtypes"}
+    found = facts_of(UNRESTRICTED)
+    assert found["cases"] == 500 * ROUNDS
+    assert min(found[dtype] for dtype in FLOAT_TYPES) > found["cases"] / 7
+    asks([*SIZES, *MASKS, *NUMBERS], found, hits=2)
+
+
+def test_the_central_property_leaves_no_number_out() -> None:
+    """The property of the bound is about telling cases, the degenerate ones have their own; together they see it all."""
+    asks(NUMBERS, facts_of("output_is_inside_the_bound", 2) + facts_of("degenerate_output_is_inside_the_bound", 1))
+
+
+def test_float64_leads() -> None:
+    """A fault of meaning shows in float64 long before it does elsewhere; the other types still have their share."""
+    count = Counter(case.dtype for case in drawn(ATTENTION, "same_call_same_bits", rounds=1))
+    assert count["float64"] > count.total() / 3 and min(count[d] for d in FLOAT_TYPES) > count.total() / 20
+
+
+# ---------------------------------------------------------------- facts of calls, as the target sees them
+
+
+class Recorder:
+    """An exact attention that keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.supports = {"framework": "torch"}
+        self.calls: list[tuple[tuple[torch.Tensor, ...], dict[str, Any], torch.Tensor]] = []
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, attn_mask: torch.Tensor | None = None,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
+        options: dict[str, Any] = {
+            "attn_mask": attn_mask,
+            "is_causal": is_causal,
+            "scale": scale,
+            "enable_gqa": enable_gqa,
+        }
+        out = permissive.attention(q, k, v, **options)
+        self.calls.append(((q, k, v), options, out))
+        return out
+
+
+def layout_facts(name: str, x: torch.Tensor) -> Iterator[str]:
+    """How a tensor lies in memory, where that can be told apart."""
+    if x.ndim < 2 or x.numel() == 0 or min(x.shape[-2:]) < 2:
+        return
+    if x.is_contiguous() and x.storage_offset() == 0 and x.untyped_storage().nbytes() == x.nbytes:
+        yield f"{name} contiguous"
+    if x.is_contiguous() and x.storage_offset() == 1:
+        yield f"{name} offset by one element"
+    if 0 in x.stride() and x.shape[0] > 1:
+        yield f"{name} expanded"
+    if x.stride(-1) == 2:
+        yield f"{name} every other element"
+    if x.stride(-2) == 1 < x.stride(-1):
+        yield f"{name} feature-major"
+    if x.ndim == 4 and x.shape[1] > 1 and x.stride(1) < x.stride(2):
+        yield f"{name} transposed"
+    if x.stride(-1) == 1 and x.stride(-2) == x.shape[-1] + 3 and x.storage_offset() > 1:
+        yield f"{name} rows of longer rows"
+
+
+def test_layouts() -> None:
+    recorder, found = Recorder(), Counter[str]()
+    target = make_target("recorder", recorder)
+    for case in drawn(target, "memory_layout_changes_nothing", rounds=1):
+        recorder.calls.clear()
+        target(make_inputs(case))
+        (q, k, v), options, _ = recorder.calls[0]
+        tensors = {"q": q, "k": k, "v": v} | (
+            {"mask": options["attn_mask"]} if options["attn_mask"] is not None else {}
+        )
+        found.update({fact for name, x in tensors.items() for fact in layout_facts(name, x)})
+        if len({x.stride() for x in (q, k)} | {v.stride()}) == 3 and q.shape == k.shape == v.shape:
+            found["q, k and v each in its own layout"] += 1
+    ways = ("transposed", "rows of longer rows", "every other element", "feature-major", "offset by one element")
+    asks([f"{name} {way}" for name in "qkv" for way in (*ways, "contiguous")], found)
+    asks(["k expanded", "v expanded", *(f"mask {way}" for way in ways[1:])], found)
+
+
+def test_layouts_elsewhere() -> None:
+    """Other properties see views too, in one call of five at least."""
+    views = sum(case.layout != "contiguous" for case in drawn(ATTENTION, UNRESTRICTED, rounds=1))
+    assert views > 100
+
+
+def run_recorded(prop: str, count: int) -> list[tuple[Case, list[tuple[Any, ...]]]]:
+    """The calls that a property makes on each of its cases."""
+    recorder = Recorder()
+    target = make_target("recorder", recorder)
+    seen = []
+    for case in drawn(target, prop, rounds=1, count=count):
+        recorder.calls.clear()
+        assert try_case(target, PROPERTIES[prop], case) is None, case
+        seen.append((case, list(recorder.calls)))
+    return seen
+
+
+def test_nan_and_infinities_stand_in_masked_positions() -> None:
+    found = Counter[str]()
+    for _, calls in run_recorded("masked_nan_is_contained", 500):
+        for (_, k, v), options, _ in calls:
+            for name, x in (("key", k), ("value", v)):
+                found.update(f"{sign} in a hidden {name}" for sign, hit in
+                             (("nan", x.isnan()), ("+inf", x == torch.inf), ("-inf", x == -torch.inf)) if hit.any())  # fmt: skip
+            if v.isnan().any():
+                assert options["attn_mask"] is not None
+                found[f"nan under a {options['attn_mask'].dtype} mask".replace("torch.", "")] += 1
+                found["nan in one batch element of several"] += v.shape[0] > 1
+    asks([f"{sign} in a hidden {name}" for sign in ("nan", "+inf", "-inf") for name in ("key", "value")], found)
+    asks(["nan under a bool mask", "nan under a float64 mask", "nan in one batch element of several"], found)
+
+
+def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two calls were given the same arrays' memory and options."""
+    return all(a.data_ptr() == b.data_ptr() for a, b in zip(one[0], other[0], strict=True)) and [
+        one[1][name] for name in ("is_causal", "scale", "enable_gqa")
+    ] == [other[1][name] for name in ("is_causal", "scale", "enable_gqa")]
+
+
+def test_the_same_call_comes_twice_and_another_between() -> None:
+    found = Counter[str]()
+    for case, calls in run_recorded("same_call_same_bits", 50):
+        assert len(calls) >= 2 and all(same(calls[0], call) for call in calls[1:]), case
+    for case, calls in run_recorded("calls_between_change_nothing", 50):
+        assert len(calls) >= 3 and same(calls[0], calls[-1]), case
+        found["calls of another shape between"] += len({tuple(x.shape for x in call[0]) for call in calls}) > 1
+    assert found["calls of another shape between"] > 40
+
+
+def test_edits_put_one_special_value_in_one_place() -> None:
+    found = Counter[str]()
+    for case in drawn(ATTENTION, "output_is_inside_the_bound", rounds=1):
+        plain = Case(**{**case.differing(), "edits": ()})
+        for name in "qkv":
+            one, other = getattr(make_inputs(case), name), getattr(make_inputs(plain), name)
+            changed = int((one.view(np.uint64) != other.view(np.uint64)).sum()) if one.size else 0
+            assert changed <= len(case.edits)
+            found[f"an edit of {name}"] += changed > 0
+    asks([f"an edit of {name}" for name in "qkv"], found)
+
+
+# ---------------------------------------------------------------- facts of one layer call
+
+
+def layer_facts(case: Case) -> Iterator[str]:
+    t = LayerTrial(LAYER, case)
+    x = t.layer
+    batch, queries, width = x.query.shape
+    heads, keys = x.num_heads, x.key.shape[1]
+    for name, size in (
+        ("batch", batch),
+        ("heads", heads),
+        ("queries", queries),
+        ("keys", keys),
+        ("dim", width // heads),
+    ):
+        yield f"{name} = 1" if size == 1 else f"{name} > 1"
+    yield "L < S" if queries < keys else "L > S" if queries > keys else "L = S"
+    for name, a, b in (("L = H", queries, heads), ("B = H", batch, heads), ("S = D", keys, width // heads),
+                       ("L = E", queries, width), ("S = E", keys, width)):  # fmt: skip
+        if a == b > 1:
+            yield name
+    if heads & (heads - 1):
+        yield "heads no power of two"
+    if (width // heads) & (width // heads - 1):
+        yield "dim no power of two"
+    yield "with biases" if "b_q" in x.weights else "without biases"
+    yield x.dtype
+    if x.is_causal:
+        yield "causal"
+    if max(queries, keys) > 16:
+        yield "longer than a tile of 16"
+    if x.mask is not None:
+        yield f"mask of rank {x.mask.ndim}"
+        yield "bool mask" if x.mask.dtype == bool else "mask with -inf" if (x.mask == -np.inf).any() else "finite mask"
+        if heads > 1 and "mask that differs along H" in mask_differs(x.mask, (batch, heads, queries, keys)):
+            yield "mask per head"
+        if batch > 1 and "mask that differs along B" in mask_differs(x.mask, (batch, heads, queries, keys)):
+            yield "mask per sequence"
+        if not t.visible_to(x).any(axis=-1).all():
+            yield "a row without a key"
+        if x.is_causal:
+            yield "causal with a mask"
+
+
+LAYERS = [f"{name} {size}" for name in ("batch", "heads", "queries", "keys", "dim") for size in ("= 1", "> 1")]
+LAYERS += ["L < S", "L > S", "L = S", "L = H", "B = H", "S = D", "L = E", "S = E", "heads no power of two",
+           "dim no power of two", "with biases", "without biases", "causal", "causal with a mask", "bool mask",
+           "mask with -inf", "finite mask", "mask per head", "mask per sequence", "a row without a key",
+           "longer than a tile of 16", *(f"mask of rank {rank}" for rank in range(5)), *FLOAT_TYPES]  # fmt: skip
+
+
+def test_layers() -> None:
+    found = Counter[str]()
+    for case in drawn(LAYER, "layer_is_inside_the_bound"):
+        found.update(set(layer_facts(case)))
+    asks(LAYERS, found, hits=2)
+
+
+def test_padding() -> None:
+    """Sequences of different lengths, full ones, and ones of which a single key is left."""
+    found = Counter[str]()
+    for case in drawn(LAYER, "padding_mask_deletes_keys", rounds=1):
+        padding = LayerTrial(LAYER, case).padding()
+        left = (~padding).sum(axis=1)
+        assert left.min(initial=1) >= 1
+        found["nothing padded"] += bool((left == case.keys).all())
+        found["all but one key padded"] += bool(case.keys > 1 and (left == 1).any())
+        found["different lengths"] += len(set(left.tolist())) > 1
+        found["a full and a padded sequence"] += bool((left == case.keys).any() and (left < case.keys).any())
+    asks(["nothing padded", "all but one key padded", "different lengths", "a full and a padded sequence"], found)
+
+
+# ---------------------------------------------------------------- what is not supported is not drawn
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Case], bool]]] = {
+    "head_dims": ({"head_dims": [8, 16]}, lambda c: c.dim in (8, 16) and c.width == c.dim),
+    "max_length": ({"max_length": 17}, lambda c: max(c.queries, c.keys) <= 17),
+    "value_dim": ({"value_dim": False}, lambda c: c.width == c.dim),
+    "zero_sizes": ({"zero_sizes": False}, lambda c: 0 not in (c.batch, c.kv_heads, c.queries, c.keys, c.dim, c.width)),
+    "mask_and_causal": ({"mask_and_causal": False}, lambda c: not (c.is_causal and c.mask != "none")),
+    "mask_kinds": ({"mask_kinds": ["bool"]}, lambda c: c.mask == "none" or c.mask_kind == "bool"),
+    "mask_axes": ({"mask_axes": ["LS", "S"]}, lambda c: c.mask == "none" or c.mask_axes in ("LS", "S")),
+    "dtypes": ({"dtypes": ["float32"]}, lambda c: c.dtype == "float32"),
+    "parameters": ({"parameters": ["is_causal"]}, lambda c: c.mask == "none" and c.scale is None and c.group == 1),
+}
+
+
+@pytest.mark.parametrize("fact", REFUSALS)
+def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
+    """All cases keep to what is declared: restricted, not filtered, so that none is lost."""
+    supports, keeps = REFUSALS[fact]
+    seen = drawn(permissive.attention_target(**supports), UNRESTRICTED, rounds=1, count=150)
+    assert len(seen) == 150 and all(map(keeps, seen))
+    assert not all(map(keeps, drawn(ATTENTION, UNRESTRICTED, rounds=1, count=150)))
