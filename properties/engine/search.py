@@ -74,6 +74,7 @@ class Plan:
     dtypes: tuple[str, ...] | None = None
     database: ExampleDatabase | None = None
     deviations: tuple[Deviation, ...] = ()
+    shrink: bool = True  # look for the smallest case, and for what matters of it; otherwise the first case will do
     deadline: float | None = None  # time.monotonic() after which no more cases are drawn
 
 
@@ -167,7 +168,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
                 deadline=None,
                 derandomize=False,
                 suppress_health_check=list(HealthCheck),
-                phases=[Phase.reuse, Phase.generate, Phase.shrink],
+                phases=[Phase.reuse, Phase.generate, *([Phase.shrink] if plan.shrink else [])],
             ),
             random=Random(seed_of(prop.name, target.name, plan.round)),
             database_key=f"attncheck\0{prop.name}\0{target.name}".encode(),
@@ -177,20 +178,22 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     except Flaky:
         outcome.finding = diagnose(target, prop, last[0], int(first[0]), time.monotonic() - first[1])
     else:
-        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1])
+        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink)
     outcome.seconds = time.monotonic() - began
     return outcome
 
 
-def diagnose(target: Target, prop: Property, case: Case, first_at: int, seconds: float) -> Finding:
-    """The finding of a smallest case: what is wrong on it, and which of its fields matter."""
+def diagnose(
+    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True
+) -> Finding:
+    """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter."""
     violation = try_case(target, prop, case)
     if violation is None:  # failed while searching, holds now
         violation = Violation(
             "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
         )
         return Finding(prop, target.name, case, violation, first_at, seconds)
-    matters, indifferent = relevance(target, prop, case)
+    matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
     return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent)
 
 
