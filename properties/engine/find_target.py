@@ -13,7 +13,7 @@ from typing import Any
 
 from .deviations import Deviation, read_deviations
 from .supports import Supports
-from .target import CannotRun, Target, make_target
+from .target import CannotRun, Target, first_line, make_target
 
 
 class Builtins:
@@ -91,7 +91,7 @@ def _load_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CannotRun(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise CannotRun(f"{path} cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.pop(0)
     return module
@@ -103,4 +103,4 @@ def _load_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise CannotRun(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise CannotRun(f"the module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from error

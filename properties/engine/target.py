@@ -38,7 +38,7 @@ class Raised(Exception):
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
-        super().__init__(f"{type(error).__name__}: {_first_line(error)}")
+        super().__init__(f"{type(error).__name__}: {first_line(error)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,8 @@ class Target:
         return self.read(self.call(inputs, buffers or self.buffers()))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an exception says, without what follows it."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else ""
 
@@ -136,7 +137,8 @@ def make_target(
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
-    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {refusals[0]}")
+    telling = next((r for r in refusals if r.startswith("it returns")), refusals[0])  # an answer says more than an error
+    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {telling}")
 
 
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None]:
