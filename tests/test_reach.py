@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import NoSuchExample
 
 from properties.catalogue import PROPERTIES
+from properties.engine.attempt import try_case
 from properties.engine.case import Case
 from properties.engine.domain import EDGES, cases
 from properties.engine.dtypes import FLOAT_TYPES
 from properties.engine.inputs import Inputs, make_inputs
 from properties.engine.layer_trial import LayerTrial
-from properties.engine.search import try_case
 from properties.engine.target import Target, make_target
 
 ROUNDS = 3

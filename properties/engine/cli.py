@@ -15,15 +15,17 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from .. import catalogue
 from . import text
+from .attempt import try_case
 from .case import Case
 from .declare import Property
 from .deviations import Deviation, read_deviations
+from .diagnosis import diagnose
 from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
 from .inputs import read_case
 from .json_report import report_json
 from .run import Report, verify_target
-from .search import Outcome, Plan, diagnose, inapplicable, try_case
+from .search import Outcome, Plan, inapplicable
 from .supports import Supports
 from .target import CannotRun, Target
 

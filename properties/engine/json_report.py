@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .diagnosis import Finding
 from .run import Report
-from .search import Finding, Outcome
+from .search import Outcome
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
+from .attempt import try_case
 from .declare import Property
 from .deviations import Deviation
+from .diagnosis import Finding
 from .find_target import Builtins, find_targets
-from .search import Finding, Outcome, Plan, search, try_case
+from .search import Outcome, Plan, search
 from .target import Target
 
 

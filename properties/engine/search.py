@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import zlib
 from collections import Counter
@@ -14,32 +13,16 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
+from .attempt import has_zero_size, try_case
 from .case import Case
 from .declare import Property
 from .deviations import Deviation
+from .diagnosis import Finding, diagnose
 from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
-from .layer_trial import LayerTrial
-from .target import Raised, Target, as_attention
-from .trial import Notes, Refuted, Trial, Violation
-
-
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """A property that does not hold, on the smallest case found."""
-
-    property: Property
-    target: str
-    case: Case
-    violation: Violation
-    first_at: int  # the case number at which it first showed
-    shrink_seconds: float
-    matters: tuple[str, ...] = ()  # fields of the case whose change makes the failure vanish
-    indifferent: tuple[str, ...] = ()
-
-    @property
-    def raised(self) -> bool:
-        """Whether the target raised, rather than answered wrongly."""
-        return self.violation.says.startswith("the call raised")
+from .dtypes import DTYPES
+from .saved import Saved
+from .target import Target, as_attention
+from .trial import Notes
 
 
 @dataclass
@@ -110,25 +93,6 @@ def inapplicable(target: Target, prop: Property) -> str:
     return ""
 
 
-def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> Violation | None:
-    """Put one case to one property. None if the property holds."""
-    seen = as_attention(target) if prop.contract == "attention" else target
-    trial = (Trial if prop.contract == "attention" else LayerTrial)(seen, case, notes)
-    try:
-        prop.check(trial)
-    except Refuted as refuted:
-        return refuted.violation
-    except Raised as raised:
-        hint = " (zero sizes are not supported? declare zero_sizes = false)" if has_zero_size(case) else ""
-        return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0)
-    return None
-
-
-def has_zero_size(case: Case) -> bool:
-    """Whether some dimension of the case is 0."""
-    return 0 in (case.batch, case.kv_heads, case.queries, case.keys, case.dim, case.width)
-
-
 def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
     """Try to refute one property of one target, within the plan."""
     outcome = Outcome(prop, target.name)
@@ -158,96 +122,34 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             last[:] = [case]
         return violation is not None
 
+    def wanted(case: Case) -> bool:
+        late = plan.deadline is not None and time.monotonic() > plan.deadline
+        return not late and case.dtype in (plan.dtypes or DTYPES) and not any(d.matches(case) for d in known)
+
+    saved = Saved(plan.database, seen, prop)
     try:
-        smallest = find(
+        smallest = saved.first(wanted, refutes) or find(
             cases(seen, prop, plan.device, plan.dtypes),
             refutes,
             settings=settings(
                 max_examples=plan.examples,
-                database=plan.database,
+                database=None,  # a seeded search has none, whatever is asked for: we keep the cases ourselves
                 deadline=None,
                 derandomize=False,
                 suppress_health_check=list(HealthCheck),
-                phases=[Phase.reuse, Phase.generate, *([Phase.shrink] if plan.shrink else [])],
+                phases=[Phase.generate, *([Phase.shrink] if plan.shrink else [])],
             ),
             random=Random(seed_of(prop.name, target.name, plan.round)),
-            database_key=f"attncheck\0{prop.name}\0{target.name}".encode(),
         )
     except NoSuchExample:
         pass
     except Flaky:
         outcome.finding = diagnose(target, prop, last[0], int(first[0]), time.monotonic() - first[1])
     else:
+        saved.keep(smallest)
         outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink)
     outcome.seconds = time.monotonic() - began
     return outcome
-
-
-def diagnose(
-    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True
-) -> Finding:
-    """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter."""
-    violation = try_case(target, prop, case)
-    if violation is None:  # failed while searching, holds now
-        violation = Violation(
-            "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
-        )
-        return Finding(prop, target.name, case, violation, first_at, seconds)
-    matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
-    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent)
-
-
-ALTERNATIVES: dict[str, tuple[object, ...]] = {
-    "batch": (2, 3),
-    "kv_heads": (2, 3),
-    "group": (1, 2),
-    "queries": (1, 2, 5, 17),
-    "keys": (1, 2, 5, 17),
-    "dim": (1, 3, 4, 8),
-    "dtype": ("float64", "float32"),
-    "is_causal": (False, True),
-    "scale": (None, 0.5, 1.0),
-    "mask": ("none", "random", "everything"),
-    "mask_kind": ("bool", "minus_infinity"),
-    "mask_axes": ("LS", "BHLS"),
-    "values": ("normal", "simple", "one_hot"),
-    "layout": ("contiguous", "transposed"),
-    "seed": (1, 2, 3),
-}
-
-
-def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which fields matter: those of which some other value makes the failure vanish."""
-    seen = as_attention(target) if prop.contract == "attention" else target
-    fixed = {name for name, value in prop.domain.items() if not isinstance(value, tuple)}
-    matters: list[str] = []
-    indifferent: list[str] = []
-    for name, values in ALTERNATIVES.items():
-        if name in fixed or not _can_vary(name, seen, case):
-            continue
-        about = prop.domain.get(name)
-        values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values
-        values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
-        changed = [dataclasses.replace(case, **{name: value}) for value in values if value != getattr(case, name)]
-        changed = [c for c in changed if c.dtype in seen.dtypes]
-        if not changed:
-            continue
-        if all(try_case(seen, prop, c) is not None for c in changed):
-            indifferent.append(name)
-        elif name in case.differing():
-            matters.append(name)
-    return tuple(matters), tuple(indifferent)
-
-
-def _can_vary(name: str, target: Target, case: Case) -> bool:
-    if name in ("mask_kind", "mask_axes") and case.mask == "none":
-        return False
-    if name == "mask" and (case.mask == "none" or (case.is_causal and not target.supports.mask_and_causal)):
-        return False
-    if name == "dim" and target.supports.head_dims:
-        return False
-    parameter = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask"}
-    return name not in ("is_causal", "scale", *parameter) or parameter.get(name, name) in target.parameters
 
 
 def features(case: Case) -> Iterable[str]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from .coordinates import Array
 from .declare import Property
+from .diagnosis import Finding
 from .run import Report, Status
-from .search import Finding, Outcome
+from .search import Outcome
 from .trial import describe
 
 SHADES = "·░▒▓█"

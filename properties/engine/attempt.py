@@ -1,0 +1,33 @@
+"""One case put to one property: it holds, or it does not, and what the target was asked and answered on the way."""
+
+from __future__ import annotations
+
+from .case import Case
+from .declare import Property
+from .layer_trial import LayerTrial
+from .target import Raised, Target, as_attention
+from .trial import Notes, Refuted, Trial, Violation
+
+
+def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> tuple[Violation | None, Trial]:
+    """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
+    seen = as_attention(target) if prop.contract == "attention" else target
+    trial = (Trial if prop.contract == "attention" else LayerTrial)(seen, case, notes)
+    try:
+        prop.check(trial)
+    except Refuted as refuted:
+        return refuted.violation, trial
+    except Raised as raised:
+        hint = " (zero sizes are not supported? declare zero_sizes = false)" if has_zero_size(case) else ""
+        return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0), trial
+    return None, trial
+
+
+def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> Violation | None:
+    """Put one case to one property. None if the property holds."""
+    return attempt(target, prop, case, notes)[0]
+
+
+def has_zero_size(case: Case) -> bool:
+    """Whether some dimension of the case is 0."""
+    return 0 in (case.batch, case.kv_heads, case.queries, case.keys, case.dim, case.width)

@@ -1,0 +1,99 @@
+"""What a failure is about: the smallest case, what is wrong on it, and which of its fields matter."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from .attempt import try_case
+from .case import Case
+from .declare import Property
+from .target import Target, as_attention
+from .trial import Violation
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """A property that does not hold, on the smallest case found."""
+
+    property: Property
+    target: str
+    case: Case
+    violation: Violation
+    first_at: int  # the case number at which it first showed
+    shrink_seconds: float
+    matters: tuple[str, ...] = ()  # fields of the case whose change makes the failure vanish
+    indifferent: tuple[str, ...] = ()
+    failing: tuple[Case, ...] = ()  # other cases on which it failed, as drawn
+
+    @property
+    def raised(self) -> bool:
+        """Whether the target raised, rather than answered wrongly."""
+        return self.violation.says.startswith("the call raised")
+
+
+def diagnose(
+    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True
+) -> Finding:
+    """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter."""
+    violation = try_case(target, prop, case)
+    if violation is None:  # failed while searching, holds now
+        violation = Violation(
+            "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
+        )
+        return Finding(prop, target.name, case, violation, first_at, seconds)
+    matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
+    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent)
+
+
+ALTERNATIVES: dict[str, tuple[object, ...]] = {
+    "batch": (2, 3),
+    "kv_heads": (2, 3),
+    "group": (1, 2),
+    "queries": (1, 2, 5, 17),
+    "keys": (1, 2, 5, 17),
+    "dim": (1, 3, 4, 8),
+    "dtype": ("float64", "float32"),
+    "is_causal": (False, True),
+    "scale": (None, 0.5, 1.0),
+    "mask": ("none", "random", "everything"),
+    "mask_kind": ("bool", "minus_infinity"),
+    "mask_axes": ("LS", "BHLS"),
+    "values": ("normal", "simple", "one_hot"),
+    "layout": ("contiguous", "transposed"),
+    "seed": (1, 2, 3),
+}
+
+
+def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which fields matter: those of which some other value makes the failure vanish."""
+    seen = as_attention(target) if prop.contract == "attention" else target
+    fixed = {name for name, value in prop.domain.items() if not isinstance(value, tuple)}
+    matters: list[str] = []
+    indifferent: list[str] = []
+    for name, values in ALTERNATIVES.items():
+        if name in fixed or not _can_vary(name, seen, case):
+            continue
+        about = prop.domain.get(name)
+        values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values
+        values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
+        changed = [dataclasses.replace(case, **{name: value}) for value in values if value != getattr(case, name)]
+        changed = [c for c in changed if c.dtype in seen.dtypes]
+        if not changed:
+            continue
+        if all(try_case(seen, prop, c) is not None for c in changed):
+            indifferent.append(name)
+        elif name in case.differing():
+            matters.append(name)
+    return tuple(matters), tuple(indifferent)
+
+
+def _can_vary(name: str, target: Target, case: Case) -> bool:
+    if name in ("mask_kind", "mask_axes") and case.mask == "none":
+        return False
+    if name == "mask" and (case.mask == "none" or (case.is_causal and not target.supports.mask_and_causal)):
+        return False
+    if name == "dim" and target.supports.head_dims:
+        return False
+    parameter = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask"}
+    return name not in ("is_causal", "scale", *parameter) or parameter.get(name, name) in target.parameters
