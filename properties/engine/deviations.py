@@ -7,6 +7,7 @@ that is gone, or whose time is over, is reported.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import datetime
 import fnmatch
 import operator
@@ -28,6 +29,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
 }  # fmt: skip
+FIELDS = (*(field.name for field in dataclasses.fields(Case)), "heads", "width")
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,17 @@ class Deviation:
         """Whether the installed version of the library is the one on which it was seen (``torch 2.13``)."""
         library, _, version = self.version.partition(" ")
         try:
-            return metadata.version(library).startswith(version)
+            installed = metadata.version(library).partition("+")[0]  # 2.13.0+cu130 → 2.13.0
+            return not version or f"{installed}.".startswith(f"{version}.")  # 2.1 is not the beginning of 2.13
         except metadata.PackageNotFoundError:
             return False
 
     def matches(self, case: Case) -> bool:
         """Whether the case is one on which the target is known to be wrong."""
-        return bool(_evaluate(ast.parse(self.when, mode="eval").body, case))
+        try:
+            return bool(_evaluate(ast.parse(self.when, mode="eval").body, case))
+        except TypeError as error:  # scale <= 0, where there is no scale
+            raise ValueError(f"the condition {self.when!r} makes no sense of {case!r}: {error}") from None
 
 
 def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
@@ -86,6 +92,7 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
             shows=entry["shows"],
             expires=entry.get("expires"),
         )
+        made.matches(Case())  # a condition has to make sense of every case
         if not made.matches(made.case):
             raise ValueError("its own case does not match its condition")
     except (KeyError, ValueError, SyntaxError) as error:
@@ -99,7 +106,7 @@ def _evaluate(node: ast.expr, case: Case) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return getattr(case, name) if hasattr(case, name) else _unknown(name)
+            return getattr(case, name) if name in FIELDS else _unknown(name)
         case ast.Tuple(elts=elements):
             return tuple(_evaluate(element, case) for element in elements)
         case ast.BoolOp(op=op, values=values):
@@ -108,7 +115,7 @@ def _evaluate(node: ast.expr, case: Case) -> Any:
             return not _evaluate(operand, case)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_evaluate(operand, case)
-        case ast.BinOp(left=left, op=op, right=right):
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_evaluate(left, case), _evaluate(right, case))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return _COMPARE[type(op)](_evaluate(left, case), _evaluate(right, case))
