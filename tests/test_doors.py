@@ -1,0 +1,438 @@
+"""The command line, the doors for Python code, and what every door shares: rounds, replays, saved cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from properties.catalogue import PROPERTIES
+from properties.engine.case import Case
+from properties.engine.cli import main
+from properties.engine.deviations import Deviation
+from properties.engine.find_target import Builtins, find_targets
+from properties.engine.search import Plan, search
+from properties.engine.target import Target, make_target
+
+ROOT = Path(__file__).parent.parent
+KERNEL = '''
+"""An attention, right and wrong."""
+import numpy as np
+
+def core(q, k, v, attn_mask, is_causal, diagonal=0, factor=1.0):
+    kind, (q, k, v) = q.dtype, (x.astype(np.float64) if x.dtype == np.float16 else x for x in (q, k, v))
+    logits = q @ k.swapaxes(-1, -2) * max(q.shape[3], 1) ** -0.5
+    if is_causal:
+        logits = np.where(np.tri(*logits.shape[2:], k=diagonal, dtype=bool), logits, -np.inf)
+    if attn_mask is not None:
+        logits = np.where(attn_mask, logits, -np.inf) if attn_mask.dtype == bool else logits + attn_mask
+    with np.errstate(all="ignore"):
+        top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
+        weights = np.exp(logits - np.where(top == -np.inf, 0, top))
+        total = weights.sum(axis=-1, keepdims=True)
+        return (weights / np.where(total == 0, 1, total) @ v * factor).astype(kind)
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return core(q, k, v, attn_mask, is_causal)
+
+def future(q, k, v, attn_mask=None, is_causal=False):
+    return core(q, k, v, attn_mask, is_causal, diagonal=1)
+
+def scaled(q, k, v, attn_mask=None, is_causal=False):
+    return core(q, k, v, attn_mask, is_causal, factor=1.01)
+
+for function in (attention, future, scaled):
+    function.supports = {"masked_nan": "leaks"}
+'''
+CHECKED = ("--property", "future_tokens_are_ignored", "--property", "rows_sum_to_one")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file of kernels in an empty working directory, so that no saved case is found."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    return "kernel.py"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error) of the command line, in this process."""
+    status = main(list(arguments))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def replays(out: str) -> list[list[str]]:
+    """The arguments of every replay line, as a shell reads them."""
+    lines = re.findall(r"^  replay    (.*)$", out, re.MULTILINE)
+    return [shlex.split(line.removeprefix("python -m properties").removeprefix("attncheck")) for line in lines]
+
+
+# ---------------------------------------------------------------- exit statuses
+
+
+def test_a_right_attention_exits_0(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, f"{kernel}:attention", *CHECKED, "--cases", "30")
+    assert status == 0
+    assert "NOTHING FOUND  kernel.py:attention · numpy · cpu" in out
+    assert "2 properties hold, 0 refuted, 0 not exercised · 60 cases" in out
+    assert err == "checking kernel.py:attention\n"  # piped: plain
+
+
+def test_a_wrong_one_exits_1_and_its_replay_replays(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line under the finding, run as it stands, shows the same violation; on the repaired kernel it shows none."""
+    status, out, _ = run(capsys, f"{kernel}:future", *CHECKED, "--cases", "60")
+    assert status == 1 and "REFUTED  future_tokens_are_ignored · kernel.py:future · cpu" in out
+    (replay,) = replays(out)
+    says = out.splitlines()[out.splitlines().index(next(x for x in out.splitlines() if x.startswith("REFUTED"))) + 1]
+    again, shown, _ = run(capsys, *replay)
+    assert again == 1 and says in shown.splitlines() and "1 of 1 properties refuted by Case(" in shown
+    replay[0] = f"{kernel}:attention"
+    repaired, shown, _ = run(capsys, *replay)
+    assert repaired == 0 and shown.startswith("0 of 1 properties refuted by Case(")
+
+
+def test_the_smallest_case_is_small(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two keys and the causal flag are all that a frontier one too far needs."""
+    _, out, _ = run(capsys, f"{kernel}:future", "--property", "future_tokens_are_ignored")
+    (replay,) = replays(out)
+    case = Case.parse(replay[replay.index("--case") + 1])
+    assert (case.keys, case.is_causal) == (2, True) and case.queries <= 2
+    assert (case.batch, case.heads, case.dim, case.mask, case.layout) == (1, 1, 1, "none", "contiguous")
+
+
+CANNOT = {
+    "nothing such": (("no_such.thing",), "there is no built-in implementation 'no_such.thing'"),
+    "not an attention": (("kernel.py:np",), "kernel.py:np is not callable, it is a module"),
+    "a misspelt property": (("kernel.py:attention", "--property", "rows_sum_to_on"), "did you mean rows_sum_to_one"),
+    "a case that is none": (("kernel.py:attention", "--case", "Case(querys=3)"), "a case has no field 'querys'"),
+    "a case of typos": (("kernel.py:attention", "--case", "Case(values='nrmal')"), "did you mean 'normal'?"),
+    "a case without target": (("--case", "Case()"), "--case needs a target"),
+    "a case of several": (("online_softmax.blocked_*", "--case", "Case()"), "--case needs one target"),
+    "a dtype it lacks": (
+        ("kernel.py:attention", "--dtype", "bfloat16"),
+        "kernel.py:attention takes float64, float32, float16",
+    ),
+    "a case of a dtype it lacks": (("kernel.py:attention", "--case", "Case(dtype='bfloat16')"), "not bfloat16"),
+    "a property it cannot show": (
+        ("kernel.py:attention", "--property", "zero_scale_averages", "--case", "Case()"),
+        "zero_scale_averages cannot be tried: the target takes no scale",
+    ),
+    "a device that is not there": (("kernel.py:attention", "--device", "tpu"), "there is no device 'tpu' here"),
+    "a file of facts that is not there": (("kernel.py:attention", "--supports", "no.toml"), "no.toml"),
+}
+
+
+@pytest.mark.parametrize("mistake", CANNOT)
+def test_what_cannot_be_run_exits_2_with_one_sentence(
+    mistake: str, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, says = CANNOT[mistake]
+    status, out, err = run(capsys, *arguments)
+    assert status == 2 and out == ""
+    assert err.startswith("attncheck: ") and says in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("--time", "soon"), ("--time", "-3s"), ("--dtype", "float31"), ("--no-such",)])
+def test_arguments_that_are_none_exit_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["kernel.py:attention", *arguments])
+    assert caught.value.code == 2 and "attncheck: error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "status"), [("attention", 0), ("future", 1), ("missing", 2)])
+def test_a_real_process(name: str, status: int, kernel: str) -> None:
+    """``python -m properties`` in a clone; nothing but the report on standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "properties", f"kernel.py:{name}", "-q", "--cases", "30", "--property", "future_*"],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr == ("" if status < 2 else "attncheck: kernel.py has no attribute 'missing'\n")
+    assert done.stdout.startswith(("\nNOTHING FOUND", "REFUTED  future_tokens_are_ignored", "")[status])
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_quiet_prints_no_progress(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, err = run(capsys, f"{kernel}:attention", *CHECKED, "--cases", "5", "-q")
+    assert err == "" and "NOTHING FOUND" in out
+
+
+def test_json(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as the text, as data; NaN and infinities are words."""
+    status, _, _ = run(capsys, f"{kernel}:future", *CHECKED, "--cases", "40", "--json", "report.json")
+    (report,) = json.loads(Path("report.json").read_text())["reports"]
+    assert (status, report["ok"], report["target"], report["framework"]) == (1, False, "kernel.py:future", "numpy")
+    assert report["dtypes"] == ["float64", "float32", "float16"]
+    assert set(report["properties"]) == {"future_tokens_are_ignored", "rows_sum_to_one"}
+    wrong, right = (report["properties"][name] for name in ("future_tokens_are_ignored", "rows_sum_to_one"))
+    assert (wrong["status"], right["status"], right["finding"]) == ("refuted", "passed", None)
+    assert right["cases"] == 40 and sum(right["features"][d] for d in report["dtypes"]) == 40
+    assert wrong["finding"]["allowed"] == 0 and Case.parse(wrong["finding"]["case"]).is_causal
+    assert wrong["finding"]["matters"] and "batch" in wrong["finding"]["does_not_matter"]
+    status, out, _ = run(capsys, f"{kernel}:attention", *CHECKED, "--cases", "3", "-q", "--json", "-")
+    assert (
+        status == 0
+        and json.loads(out[: out.rindex("}") + 1].lstrip("\n")[out.lstrip("\n").index("{") :])["not_run"] == {}
+    )
+
+
+def test_time_goes_round_after_round(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Past findings, and past the cases of one round."""
+    status, out, _ = run(capsys, f"{kernel}:future", *CHECKED, "--cases", "10", "--time", "1.5s", "--json", "r.json")
+    (report,) = json.loads(Path("r.json").read_text())["reports"]
+    assert status == 1 and report["rounds"] > 1
+    assert report["properties"]["rows_sum_to_one"]["cases"] > 10
+    assert 1 < report["seconds"] < 10
+    assert out.count("REFUTED  future_tokens_are_ignored") == 1
+
+
+def test_dtype_restricts(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, f"{kernel}:attention", *CHECKED, "--cases", "10", "--dtype", "float16", "--json", "r.json")
+    (report,) = json.loads(Path("r.json").read_text())["reports"]
+    assert report["properties"]["rows_sum_to_one"]["features"]["float16"] == 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"), [("rows_sum_to_one", 1), ("future_*", 1), ("causality", 4), ("permuted_*", None)]
+)
+def test_properties_by_name_glob_and_theme(
+    pattern: str, count: int | None, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, f"{kernel}:attention", "--property", pattern, "--cases", "2", "--json", "r.json")
+    (report,) = json.loads(Path("r.json").read_text())["reports"]
+    wanted = {
+        n for n, p in PROPERTIES.items() if n == pattern or p.theme == pattern or n.startswith(pattern.rstrip("*"))
+    }
+    assert set(report["properties"]) == wanted and (count is None or len(wanted) == count)
+
+
+def test_list_prints_every_property(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "list")
+    lines = out.splitlines()
+    assert status == 0
+    for name, prop in PROPERTIES.items():
+        at = lines.index(f"  {name}")
+        assert lines[at + 1].strip() == prop.statement
+        assert lines[at + 2].strip().startswith(prop.formula)
+        assert lines[at + 2].endswith("(bit for bit)" if prop.exact else "(inside the bound)")
+    assert {prop.theme.upper() for prop in PROPERTIES.values()} <= set(lines)
+
+
+def test_supports_from_outside(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel aligned to the bottom right is wrong by default, and right when that is declared."""
+    source = KERNEL.replace("k=diagonal", "k=logits.shape[3] - logits.shape[2]")
+    Path("aligned.py").write_text(source)
+    Path("facts.toml").write_text('causal = "bottom-right"\nmasked_nan = "leaks"\nempty_rows = "zero"\n')
+    arguments = ("aligned.py:attention", "--property", "causality", "--cases", "40", "-q")
+    assert run(capsys, *arguments)[0] == 1
+    assert run(capsys, *arguments, "--supports", "facts.toml")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["attention", "scaled"])
+def test_two_workers_find_what_one_finds(name: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same findings on the same cases."""
+    reports: list[Any] = []
+    for workers in ("1", "2"):
+        folder = Path(f"of {workers}")
+        folder.mkdir()
+        (folder / "kernel.py").write_text(KERNEL)
+        os.chdir(folder)
+        run(capsys, f"{kernel}:{name}", *CHECKED, "--cases", "30", "-n", workers, "--json", "r.json")
+        reports += json.loads(Path("r.json").read_text())["reports"]
+        os.chdir("..")
+    for prop in ("future_tokens_are_ignored", "rows_sum_to_one"):
+        one, two = ({**report["properties"][prop], "seconds": 0} for report in reports)
+        for outcome in (one, two):
+            if outcome["finding"]:
+                outcome["finding"] = {k: v for k, v in outcome["finding"].items() if k != "shrink_seconds"}
+        assert one == two
+
+
+def test_the_matrix_of_several_targets(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "online_softmax.blocked_*", "--property", "rows_sum_to_one", "--cases", "5", "-q")
+    assert status == 0
+    assert re.search(r"^rows_sum_to_one +5 +5 +5$", out, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- rounds and saved cases
+
+
+class Recording:
+    """A right attention that counts, and fails on demand."""
+
+    def __init__(self, name: str, wrong: bool = False) -> None:
+        self.keys: list[int] = []
+        self.wrong = wrong
+        space: dict[str, Any] = {}
+        exec(KERNEL, space)
+        self.core = space["core"]
+        self.target: Target = make_target(name, self, {"framework": "numpy", "masked_nan": "leaks"})
+        self.keys.clear()
+
+    def __call__(self, q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        self.keys.append(k.shape[2])
+        wrong = self.wrong and k.shape[2] > 2
+        return self.core(q, k, v, attn_mask, is_causal, factor=1.01 if wrong else 1.0)
+
+
+SUMS = PROPERTIES["rows_sum_to_one"]
+
+
+def cases_of(target: Target, plan: Plan) -> list[str]:
+    """The cases of a search, in order, read off what is recorded of them."""
+    seen: list[Any] = []
+    kernel: Any = target.function
+    kernel.keys.clear()
+    outcome = search(target, SUMS, plan)
+    seen.extend(kernel.keys)
+    return [*map(str, seen), str(sorted(outcome.features.items()))]
+
+
+def test_a_round_draws_the_same_cases_every_time_and_others_draw_others() -> None:
+    target = Recording("recording").target
+    first, again = (cases_of(target, Plan(examples=40)) for _ in range(2))
+    other, renamed = (
+        cases_of(target, Plan(examples=40, round=1)),
+        cases_of(Recording("other").target, Plan(examples=40)),
+    )
+    assert len(first) == 41 and first == again
+    assert first != other and first != renamed
+
+
+@pytest.mark.parametrize("order", ["passing first", "failing first"])
+def test_a_passing_target_does_not_erase_the_saved_case_of_another(order: str, tmp_path: Path) -> None:
+    """In one database, in either order; and the saved case is the first that the next run tries."""
+    database = DirectoryBasedExampleDatabase(tmp_path)
+    plan = Plan(examples=60, database=database)
+    wrong, right = Recording("wrong", wrong=True), Recording("right")
+    found = search(wrong.target, SUMS, plan).finding
+    assert found is not None and found.first_at > 1
+    for recorded in (right, wrong) if order == "passing first" else (wrong, right):
+        search(recorded.target, SUMS, plan)
+    again = search(wrong.target, SUMS, Plan(examples=60, database=database, round=7)).finding
+    assert again is not None and (again.case, again.first_at) == (found.case, 1)
+
+
+def test_a_repaired_target_forgets(tmp_path: Path) -> None:
+    """When the saved case passes, it goes."""
+    plan = Plan(examples=60, database=DirectoryBasedExampleDatabase(tmp_path))
+    kernel = Recording("kernel", wrong=True)
+    assert search(kernel.target, SUMS, plan).finding
+    kernel.wrong = False
+    assert search(kernel.target, SUMS, plan).finding is None
+    kernel.wrong = True
+    finding = search(kernel.target, SUMS, plan).finding
+    assert finding is not None and finding.first_at > 1
+
+
+def test_a_saved_case_is_not_tried_where_it_would_not_be_drawn(tmp_path: Path) -> None:
+    """Another declaration, another dtype, a known deviation: the case is left alone, and comes back later."""
+    database = DirectoryBasedExampleDatabase(tmp_path)
+    kernel = Recording("kernel", wrong=True)
+    plan = Plan(examples=60, database=database)
+    found = search(kernel.target, SUMS, plan).finding
+    assert found is not None and found.case.dtype == "float64"
+    narrow = make_target("kernel", kernel, {"framework": "numpy", "masked_nan": "leaks", "max_length": 2})
+    assert search(narrow, SUMS, plan).finding is None
+    kernel.wrong = False
+    known = Deviation(("kernel",), ("*",), "keys > 2", "test", "test", "torch 0", found.case, SUMS.name)
+    for other in (Plan(examples=5, database=database, dtypes=("float32",)),
+                  Plan(examples=5, database=database, deadline=0.0),
+                  Plan(examples=5, database=database, deviations=(known,))):  # fmt: skip
+        assert search(kernel.target, SUMS, other).finding is None
+    kernel.wrong = True
+    again = search(kernel.target, SUMS, plan).finding
+    assert again is not None and (again.case, again.first_at) == (found.case, 1)
+
+
+def test_the_command_line_saves_and_tries_first(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (f"{kernel}:scaled", "--property", "rows_sum_to_one", "-q", "--cases", "40")
+    run(capsys, *arguments, "--round", "3")
+    assert Path(".hypothesis/attncheck").is_dir()
+    _, out, _ = run(capsys, *arguments, "--round", "4")
+    assert "case 1 of 40" in out
+
+
+def test_an_inconsistent_target_is_refuted_not_crashed_on() -> None:
+    """A kernel that fails now and then: one finding, no exception."""
+    calls: list[int] = []
+
+    core = Recording("x").core
+
+    def sometimes(q: Any, k: Any, v: Any) -> Any:
+        calls.append(0)
+        return core(q, k, v, None, False, factor=1.5 if len(calls) % 5 == 0 else 1.0)
+
+    target = make_target("sometimes", sometimes, {"framework": "numpy"})
+    finding = search(target, SUMS, Plan(examples=40)).finding
+    assert finding is not None
+
+
+# ---------------------------------------------------------------- doors for Python code
+
+
+MINE = """
+from kernel import attention, future
+from properties import parametrize_with_properties
+
+@parametrize_with_properties({"right": attention, "wrong": future}, properties=("causality", "rows_sum_to_one"), cases=30)
+def test_mine(check):
+    check()
+"""
+
+
+def test_parametrize_with_properties(kernel: str) -> None:
+    """One test for every property of every attention, with names of their own; only the wrong one fails."""
+    Path("test_mine.py").write_text(MINE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "test_mine.py"],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}."}, timeout=120, check=False,
+    )  # fmt: skip
+    passed = set(re.findall(r"^PASSED test_mine.py::test_mine\[(\S+)\]", done.stdout, re.MULTILINE))
+    failed = set(re.findall(r"^FAILED test_mine.py::test_mine\[(\S+)\]", done.stdout, re.MULTILINE))
+    names = {name for name, prop in PROPERTIES.items() if prop.theme == "causality"} | {"rows_sum_to_one"}
+    assert done.returncode == 1, done.stdout
+    assert passed | failed == {f"{who}-{name}" for who in ("right", "wrong") for name in names}
+    assert {f"right-{name}" for name in names} <= passed
+    assert "wrong-future_tokens_are_ignored" in failed
+    assert "REFUTED  future_tokens_are_ignored · wrong · cpu" in done.stdout and "  replay " in done.stdout
+
+
+def test_the_pytest_door(kernel: str) -> None:
+    """``pytest --impl FILE:ATTRIBUTE`` on the properties; a typo is a usage error of one line."""
+
+    def pytest_on(target: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--cases", "10", "--impl", target, "-k",
+                   "future or known", "properties/test_properties.py"]  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+
+    here = Path(kernel).resolve()
+    right, wrong, typo = (pytest_on(f"{here}:{name}") for name in ("attention", "future", "futur"))
+    assert (right.returncode, wrong.returncode) == (0, 1) and typo.returncode > 1
+    assert "REFUTED  future_tokens_are_ignored" in wrong.stdout
+    assert "has no attribute 'futur'; did you mean future" in typo.stderr + typo.stdout
+
+
+def test_verify(kernel: str) -> None:
+    """In a notebook: a verdict that prints itself."""
+    from properties import verify
+
+    (right,), (wrong,) = (find_targets(f"{kernel}:{name}", Builtins()) for name in ("attention", "future"))
+    good = verify(right.function, properties=("causality",), cases=20)
+    bad = verify(wrong.function, name="mine", properties=("causality",), cases=20)
+    assert good.ok and not good.findings and "NOTHING FOUND  attention" in repr(good)
+    assert not bad.ok and bad.findings[0].target == "mine" and "REFUTED  future_tokens_are_ignored · mine" in repr(bad)
+    with pytest.raises(ValueError, match="no property is named 'rows_sum_to_on'; did you mean"):
+        verify(right.function, properties=("rows_sum_to_on",))
