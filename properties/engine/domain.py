@@ -39,8 +39,9 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (2, {"queries": (*TINY, *EDGES * 2), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
     (1, {"queries": (1, 2, 3, 5), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
     (1, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
-    (1, {"queries": (*TINY, *(257, 300) * 6), "keys": (*TINY, *(257, 300) * 6), "batch": (1,), "kv_heads": (1,), "dim": (1, 2)}),
 )
+# Both axes long: only where no oracle is asked, that is for exact properties.
+LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
@@ -76,8 +77,6 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     }
     if device != "cpu":
         fields["device"] = st.just(device)
-    if supports.value_dim and not supports.head_dims:
-        fields["value_dim"] = st.one_of(st.none(), st.none(), sizes(DIMS, zero))
     if "enable_gqa" in takes:
         fields["group"] = st.sampled_from((1, 1, 2, 3, 4))
     if "scale" in takes:
@@ -101,7 +100,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             chosen[name] = sizes(prop.domain[name], zero, _longest(supports, name))
     if supports.head_dims:
         chosen.pop("dim", None)
-    if "value_dim" not in fields:
+    if supports.head_dims or not supports.value_dim:
         chosen.pop("value_dim", None)
     for name in MASK_FACTS:
         if name in chosen:
@@ -111,7 +110,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             chosen.pop(name, None)
     plain: list[Strategy] = []
     masked: list[Strategy] = []
-    for share, profile in PROFILES:
+    for share, profile in (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
                   for name, table in profile.items()}
@@ -120,6 +119,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         drawn = fields | {name: st.sampled_from(table) for name, table in tables.items()}
         if supports.head_dims:
             drawn["dim"] = st.sampled_from(supports.head_dims)
+        elif supports.value_dim:
+            drawn["value_dim"] = st.one_of(st.none(), st.none(), st.sampled_from(tables["dim"]))
         plain += [_build(drawn | causal, chosen, without=masks)] * share
         masked += [_build(drawn | masks | (causal if supports.mask_and_causal else {}), chosen)] * share
     if not masks or prop.domain.get("mask") == "none":
