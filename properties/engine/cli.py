@@ -24,6 +24,7 @@ from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
 from .inputs import read_case
 from .json_report import report_json
+from .reading import read_failure
 from .run import Report, verify_target
 from .search import Outcome, Plan, inapplicable
 from .supports import Supports
@@ -136,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
             absent[name] = why
             continue
         for target in find_targets(name, builtins, supports, options.device):
-            reports.append(check(target, properties, options, deviations, progress))
+            reports.append(check(target, properties, options, deviations, progress, builtins))
     if options.json:
         write_json(options.json, reports, absent)
     if len(reports) > 1 or not options.target:
@@ -168,7 +169,7 @@ def check_device(device: str) -> None:
 
 def check(
     target: Target, properties: Sequence[Property], options: argparse.Namespace, deviations: tuple[Deviation, ...],
-    progress: Progress,
+    progress: Progress, builtins: Builtins,
 ) -> Report:  # fmt: skip
     """Search one target and print what was found and what was verified."""
     several = options.target is None
@@ -187,7 +188,10 @@ def check(
     report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
                            workers=options.workers, source=source)
     progress.clear()
-    print(text.findings_text(report, plan.examples, command_name(), options.verbose), end="", flush=True)
+    suspects = builtins.suspects() if report.findings else []
+    shown = text.findings_text(report, plan.examples, command_name(), options.verbose,
+                               lambda finding: read_failure(target, finding, suspects))
+    print(shown, end="", flush=True)
     for status in report.surprises:
         print(text.status_text(status), flush=True)
     if not several:

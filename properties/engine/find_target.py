@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .deviations import Deviation, read_deviations
+from .reading import Suspect, suspect
 from .supports import Supports
 from .target import CannotRun, Target, first_line, make_target
 
@@ -35,6 +36,15 @@ class Builtins:
     def matching(self, pattern: str) -> list[str]:
         """The names that a glob matches."""
         return [name for name in self.entries if fnmatch.fnmatchcase(name, pattern)]
+
+    def suspects(self) -> list[Suspect]:
+        """Attentions with a known mistake, for the reading of a failure; none where they cannot be imported."""
+        base = __package__.removesuffix("properties.engine")
+        try:
+            mutants, _ = importlib.import_module(f"{base}impls.mutants").load_all()
+        except ImportError:
+            return []
+        return [suspect(f"mutants.{name}", m.mistake, m.contract, m.function, m.killed_by) for name, m in mutants.items()]
 
     def deviations(self) -> tuple[Deviation, ...]:
         """What is known to be wrong with them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import zlib
 from collections import Counter
@@ -23,6 +24,9 @@ from .dtypes import DTYPES
 from .saved import Saved
 from .target import Target, as_attention
 from .trial import Notes
+
+
+FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 
 
 @dataclass
@@ -103,7 +107,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
     began = time.monotonic()
     first: list[float] = []  # [number of the first failing case, when]
-    last: list[Case] = []  # [the last failing case]
+    failing: list[Case] = []
 
     def refutes(case: Case) -> bool:
         if any(d.matches(case) for d in known):
@@ -119,7 +123,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         if violation and not first:
             first.extend((outcome.cases, time.monotonic()))
         if violation:
-            last[:] = [case]
+            failing.append(case)
         return violation is not None
 
     def wanted(case: Case) -> bool:
@@ -144,10 +148,12 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     except NoSuchExample:
         pass
     except Flaky:
-        outcome.finding = diagnose(target, prop, last[0], int(first[0]), time.monotonic() - first[1])
+        outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1])
     else:
         saved.keep(smallest)
         outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink)
+    if outcome.finding:
+        outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
     return outcome
 

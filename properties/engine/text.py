@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
+from .reading import Suspect
 from .run import Report, Status
 from .search import Outcome
 from .trial import describe
 
 SHADES = "·░▒▓█"
+READINGS = 3  # named mistakes shown
 IN_FULL = 4  # findings printed in full
 
 
-def finding_text(finding: Finding, device: str, total: int, command: str = "attncheck") -> str:
+def finding_text(
+    finding: Finding, device: str, total: int, command: str = "attncheck", readings: Sequence[Suspect] = ()
+) -> str:
     """A refutation: what is wrong, where, what matters, and how to see it again."""
     prop, violation = finding.property, finding.violation
     head = f"REFUTED  {prop.name} · {finding.target} · {device}"
@@ -31,17 +35,31 @@ def finding_text(finding: Finding, device: str, total: int, command: str = "attn
         given = finding.case.differing()
         matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
         lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
+    lines += reading_lines(readings)
     lines.append(f"  replay    {replay_line(finding, command)}")
     return "\n".join(lines)
 
 
-def findings_text(report: Report, total: int, command: str = "attncheck", verbose: bool = False) -> str:
+def reading_lines(readings: Sequence[Suspect]) -> list[str]:
+    """The named mistakes that the target behaves like; none: nothing is said."""
+    shown = [f'"{s.mistake}" ({s.name})' for s in readings[:READINGS]]
+    more = f", or {len(readings) - READINGS} more" if len(readings) > READINGS else ""
+    return ["  reading   behaves like " + ("\n            or ".join(shown)) + more] if shown else []
+
+
+def findings_text(
+    report: Report,
+    total: int,
+    command: str = "attncheck",
+    verbose: bool = False,
+    read: Callable[[Finding], Sequence[Suspect]] = lambda _: (),
+) -> str:
     """One finding in full for every group of fields that matter; the others, the same mistakes seen again, in two lines."""
     findings = sorted(report.findings, key=lambda f: (f.raised, len(f.case.differing()), not f.property.exact, len(repr(f.case))))
     first = {(f.raised, f.matters): f for f in reversed(findings)}
     full = findings if verbose else [f for f in findings if first[f.raised, f.matters] is f][:IN_FULL]
     findings = full + [f for f in findings if f not in full]
-    parts = [finding_text(finding, report.device, total, command) + "\n" for finding in full]
+    parts = [finding_text(finding, report.device, total, command, read(finding)) + "\n" for finding in full]
     rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f, command)}" for f in findings[len(full) :]]
     if rest:
         parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")

@@ -104,6 +104,7 @@ class Trial:
         self.supports = target.supports
         self.notes = notes if notes is not None else Notes()
         self.buffers = target.buffers()
+        self.runs: list[Run] = []  # every answer of the trial, for the reading of a failure
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -125,7 +126,8 @@ class Trial:
         wanted = (*inputs.shape[:3], inputs.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")
-        return Run(self, inputs, out)
+        self.runs.append(Run(self, inputs, out))
+        return self.runs[-1]
 
     def weights(self, inputs: Inputs | None = None) -> Weights:
         """The attention matrix (B, H, L, S), read by choosing V = I (or its columns, where Dv must equal D)."""

@@ -1,0 +1,67 @@
+"""The checker is worth what it catches: every mutant dies by the property that names it, every honest variant lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from impls.mutants import forget, load_all  # noqa: E402
+from properties.catalogue import PROPERTIES  # noqa: E402
+from properties.engine.find_target import Builtins  # noqa: E402
+from properties.engine.reading import read_failure  # noqa: E402
+from properties.engine.search import Plan, inapplicable, search  # noqa: E402
+from properties.engine.target import make_target  # noqa: E402
+
+MUTANTS, HONEST = load_all()
+BUDGET = Plan().examples  # the default of the command line
+HONEST_CASES = 12
+
+
+@pytest.fixture(autouse=True)
+def fresh_state() -> Iterator[None]:
+    """Mutants that remember forget, before and after."""
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_refuted(name: str) -> None:
+    mutant = MUTANTS[name]
+    target = make_target(f"mutants.{name}", mutant.function)
+    forget()
+    outcome = search(target, PROPERTIES[mutant.killed_by], Plan(examples=BUDGET, shrink=False))
+    assert not outcome.not_exercised, f"{mutant.killed_by} cannot be put to it: {outcome.not_exercised}"
+    assert outcome.finding, f"{mutant.mistake}: not refuted by {mutant.killed_by} in {outcome.cases} cases"
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_variant_is_not_flagged(name: str) -> None:
+    target = make_target(f"honest.{name}", HONEST[name].function)
+    exercised = 0
+    for prop in PROPERTIES.values():
+        if inapplicable(target, prop):
+            continue
+        outcome = search(target, prop, Plan(examples=HONEST_CASES))
+        exercised += outcome.cases
+        assert outcome.finding is None, f"{prop.name}: {outcome.finding.case} {outcome.finding.violation.says}"
+    assert exercised > 400
+
+
+def test_every_property_kills_a_mutant() -> None:
+    assert {mutant.killed_by for mutant in MUTANTS.values()} == set(PROPERTIES)
+
+
+READ = ("causal.one_too_far", "causal.bottom_right", "softmax.over_the_queries", "trivial.zeros", "scaling.divided_by_dim")
+
+
+@pytest.mark.parametrize("name", [name for name in READ if name in MUTANTS])
+def test_the_mistake_is_called_by_its_name(name: str) -> None:
+    mutant = MUTANTS[name]
+    target = make_target("mine", mutant.function)
+    finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
+    assert finding
+    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())]
