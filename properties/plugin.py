@@ -52,7 +52,7 @@ def _found(config: pytest.Config) -> dict[str, Any]:
 
         builtins, device = Builtins(), _option(config, "device")
         declared = _option(config, "supports")
-        supports = Supports.from_file(declared) if declared else None
+        supports = Supports.in_file(declared) if declared else None
         names = _option(config, "impl") or [n for n in builtins.entries if builtins.unavailable(n, device) is None]
         try:
             targets = [target for name in names for target in find_targets(name, builtins, supports, device)]

@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from impls.mutants import forget, load_all  # noqa: E402
-from properties.catalogue import PROPERTIES  # noqa: E402
-from properties.engine.find_target import Builtins  # noqa: E402
-from properties.engine.reading import read_failure  # noqa: E402
-from properties.engine.search import Plan, inapplicable, search  # noqa: E402
-from properties.engine.target import make_target  # noqa: E402
+from impls.mutants import forget, load_all
+from properties.catalogue import PROPERTIES
+from properties.engine.find_target import Builtins
+from properties.engine.reading import read_failure
+from properties.engine.search import Plan, inapplicable, search
+from properties.engine.target import make_target
 
 MUTANTS, HONEST = load_all()
 BUDGET = Plan().examples  # the default of the command line

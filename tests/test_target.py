@@ -59,8 +59,8 @@ def one_argument(x: Any) -> Any:
 
 ATTENTION = "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)"
 REFUSED: dict[str, tuple[Any, str]] = {
-    "an object": (SimpleNamespace(), "mine is not callable, it is a SimpleNamespace"),
-    "a module": (np, "mine is not callable, it is a module"),
+    "an object": (SimpleNamespace(), "mine is not callable, but of type SimpleNamespace"),
+    "a module": (np, "mine is not callable, but of type module"),
     "one argument": (one_argument, f"mine takes 1 positional argument, not the 3 of {ATTENTION}"),
     "no argument": (lambda: None, f"mine takes 0 positional arguments, not the 3 of {ATTENTION}"),
     "a layer without value": (
@@ -226,11 +226,10 @@ def test_supports_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "supports.toml"
     for text in ('causal = "bottom-right"\nhead_dims = [8]', '[supports]\ncausal = "bottom-right"\nhead_dims = [8]'):
         path.write_text(text)
-        read = Supports.from_file(path)
-        assert (read.causal, read.head_dims) == ("bottom-right", (8,))
+        assert Supports.in_file(path) == {"causal": "bottom-right", "head_dims": [8]}
     path.write_text('casual = "top-left"')
     with pytest.raises(ValueError, match=r"^supports has no key 'casual'; did you mean 'causal'\?$"):
-        Supports.from_file(path)
+        Supports.in_file(path)
 
 
 def test_the_other_layout_works_when_declared() -> None:
@@ -283,7 +282,7 @@ def test_a_typo_lists_near_matches(kernel: Path) -> None:
     assert lost(f"{kernel}:Kernels.fuse") == f"{kernel} has no attribute 'fuse'; did you mean fused?"
     typo = kernel.with_name("mykernal.py")
     assert lost(f"{typo}:attention") == f"there is no file {typo}; did you mean mykernel.py?"
-    assert lost(f"{kernel}:number") == f"{kernel}:number is not callable, it is a int"
+    assert lost(f"{kernel}:number") == f"{kernel}:number is not callable, but of type int"
     assert lost("torch_sdpa.mth").startswith(
         "there is no built-in implementation 'torch_sdpa.mth'; did you mean torch_sdpa.math"
     )

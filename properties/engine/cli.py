@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -34,7 +35,7 @@ DATABASE = ".hypothesis/attncheck"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments. ``attncheck list`` and ``attncheck replay`` are words in the place of a target."""
+    """The arguments. ``list`` is a word in the place of a target."""
     parser = argparse.ArgumentParser(
         prog="attncheck",
         description="Find the smallest case on which an attention is wrong, or say what was verified.",
@@ -44,7 +45,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         "built-in; 'list' prints the properties; nothing: all built-in implementations")
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
     parser.add_argument("--case", metavar="CASE", help="try only this case, as printed by a replay line")
-    parser.add_argument("--cases", type=int, metavar="N", help="cases per property (default 150; 40 with no target)")
+    parser.add_argument("--cases", type=count, metavar="N", help="cases per property (default 150; 40 with no target)")
     parser.add_argument("--time", type=duration, metavar="T", help="search for this long: 90s, 30m, 2h")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="only this dtype (repeatable)")
@@ -52,10 +53,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--deviations", metavar="FILE.toml", help="known deviations of the target")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too ('-': standard output)")
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
-    parser.add_argument("-n", "--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
 
 
 def duration(text: str) -> float:
@@ -118,9 +126,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Everything but ``list``."""
+    if options.json == "-":  # standard output is for the JSON alone
+        json_to = sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            return search_all(options, json_to)
+    return search_all(options, None)
+
+
+def search_all(options: argparse.Namespace, json_to: Any) -> int:
+    """Search every target that the options name; the exit status."""
     properties = catalogue.select(tuple(options.property))
     builtins = Builtins()
-    supports = Supports.from_file(options.supports) if options.supports else None
+    for path in (options.supports, options.deviations):
+        if path and not os.path.exists(path):
+            raise CannotRun(f"there is no file {path}")
+    supports = Supports.in_file(options.supports) if options.supports else None
     deviations = builtins.deviations() + (read_deviations(options.deviations) if options.deviations else ())
     if options.target is None and not builtins.entries:
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
@@ -139,13 +159,13 @@ def run(options: argparse.Namespace) -> int:
         for target in find_targets(name, builtins, supports, options.device):
             reports.append(check(target, properties, options, deviations, progress, builtins))
     if options.json:
-        write_json(options.json, reports, absent)
+        write_json(json_to or options.json, reports, absent)
     if len(reports) > 1 or not options.target:
         print(text.matrix_text(reports, properties, absent))
     return 0 if all(report.ok for report in reports) else 1
 
 
-def one(options: argparse.Namespace, builtins: Builtins, supports: Supports | None) -> Target:
+def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, Any] | None) -> Target:
     """The single target that --case needs."""
     if options.target is None:
         raise CannotRun("--case needs a target")
@@ -184,7 +204,7 @@ def check(
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     progress.start(target.name)
-    source = {"text": target.name, "supports": target.supports if options.supports else None}
+    source = {"text": target.name, "supports": Supports.in_file(options.supports) if options.supports else None}
     report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
                            workers=options.workers, source=source)
     progress.clear()
@@ -219,15 +239,12 @@ def try_one(target: Target, properties: Sequence[Property], case: Case) -> int:
     return 1 if wrong else 0
 
 
-def write_json(path: str, reports: Sequence[Report], absent: dict[str, str]) -> None:
-    """The reports as JSON, to a file or to standard output."""
+def write_json(to: Any, reports: Sequence[Report], absent: dict[str, str]) -> None:
+    """The reports as JSON, to a path or an open file."""
     content: dict[str, Any] = {"reports": [report_json(report) for report in reports], "not_run": absent}
-    if path == "-":
-        json.dump(content, sys.stdout, indent=1, ensure_ascii=False)
-        print()
-    else:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, ensure_ascii=False)
+    with open(to, "w", encoding="utf-8") if isinstance(to, str) else contextlib.nullcontext(to) as file:
+        json.dump(content, file, indent=1, ensure_ascii=False)
+        file.write("\n")
 
 
 def command_name() -> str:

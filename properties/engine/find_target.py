@@ -71,6 +71,10 @@ def find_targets(
 def load_callable(text: str, builtins: Builtins) -> Any:
     """Import what ``module:attribute`` or ``file.py:attribute`` names. Raises CannotRun with one sentence."""
     place, colon, attribute = text.rpartition(":")
+    if not colon and text.endswith(".py"):
+        raise CannotRun(f"which callable of {text}? Give {text}:attribute")
+    if colon and not attribute:
+        raise CannotRun(f"which callable of {place}? Nothing stands after the colon")
     if not colon:
         near = difflib.get_close_matches(text, builtins.entries, 3, 0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "give module:attribute, file.py:attribute or a built-in name"

@@ -25,7 +25,6 @@ from .saved import Saved
 from .target import Target, as_attention
 from .trial import Notes
 
-
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 
 

@@ -59,10 +59,12 @@ class Supports:
         return cls(**facts)
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Supports:
-        """From a TOML file with the same keys at its top level, or in a table ``[supports]``."""
+    def in_file(cls, path: str | Path) -> dict[str, Any]:
+        """What a TOML file declares, at its top level or in a table ``[supports]``. Raises ValueError as ``read`` does."""
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        return cls.read(content.get("supports", content))
+        declared: dict[str, Any] = content.get("supports", content)
+        cls.read(declared)
+        return declared
 
     def kind(self, dtype: str) -> str | None:
         """The declared kind of arithmetic for a dtype, None if nothing is declared."""

@@ -118,12 +118,16 @@ def make_target(
     ``supports`` from outside wins over the callable's own attribute of that name. Raises CannotRun.
     """
     if not callable(function):
-        raise CannotRun(f"{name} is not callable, it is a {type(function).__name__}")
+        raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
+    if inspect.isclass(function):
+        raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one")
     try:
         own = getattr(function, "supports", None)
         merged = supports if isinstance(supports, Supports) else Supports.read({**(own or {}), **(supports or {})})
     except ValueError as error:
         raise CannotRun(f"{name}: {error}") from None
+    if device and device.split(":")[0] not in merged.devices:
+        raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
     contract, parameters = _signature(name, function, merged)
     candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
     refusals: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -40,6 +41,12 @@ def finding_text(
     return "\n".join(lines)
 
 
+def _rank(f: Finding) -> tuple[bool, bool, int, bool, int]:
+    """Wrong answers before exceptions, gross before slight ones, simple before complicated cases."""
+    slight = 0 < f.violation.difference < 100 * f.violation.allowed  # False for NaN
+    return f.raised, slight, len(f.case.differing()), not f.property.exact, len(repr(f.case))
+
+
 def reading_lines(readings: Sequence[Suspect]) -> list[str]:
     """The named mistakes that the target behaves like; none: nothing is said."""
     shown = [f'"{s.mistake}" ({s.name})' for s in readings[:READINGS]]
@@ -55,7 +62,7 @@ def findings_text(
     read: Callable[[Finding], Sequence[Suspect]] = lambda _: (),
 ) -> str:
     """One finding in full for every group of fields that matter; the others, the same mistakes seen again, in two lines."""
-    findings = sorted(report.findings, key=lambda f: (f.raised, len(f.case.differing()), not f.property.exact, len(repr(f.case))))
+    findings = sorted(report.findings, key=_rank)
     first = {(f.raised, f.matters): f for f in reversed(findings)}
     full = findings if verbose else [f for f in findings if first[f.raised, f.matters] is f][:IN_FULL]
     findings = full + [f for f in findings if f not in full]
@@ -133,7 +140,8 @@ def verdict_text(report: Report, deviations: bool = True) -> str:
     lines += theme_lines(outcomes)
     features = sum((o.features for o in outcomes), Counter[str]())
     if features:
-        lines.append("  features  " + ", ".join(f"{name} {number}" for name, number in sorted(features.items())))
+        counted = ", ".join(f"{name} {number}" for name, number in sorted(features.items()))
+        lines += textwrap.wrap(counted, 120, initial_indent="  features  ", subsequent_indent="            ")
     lines += not_tried_lines(report)
     lines += arithmetic_lines(report)
     return "\n".join(lines)
@@ -163,7 +171,10 @@ def not_tried_lines(report: Report) -> list[str]:
         if outcome.status == "not exercised":
             reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
             reasons.setdefault(reason, []).append(outcome.property.name)
-    return lines + [f"  not exercised ({reason}): {', '.join(names)}" for reason, names in reasons.items()]
+    return lines + [
+        f"  not exercised ({reason}): {', '.join(names) if reason != 'is about layers' else f'{len(names)} properties'}"
+        for reason, names in reasons.items()
+    ]
 
 
 def arithmetic_lines(report: Report) -> list[str]:
