@@ -47,7 +47,7 @@ def prefix_of_output_is_output_of_prefix(t: Trial) -> None:
 
 
 @declare("w_ij > 0  ⇔  j ≤ i, decoded from uniform weights", needs=("is_causal",), is_causal=True, mask="none",
-         queries=SHORT, keys=SHORT, zero_sizes=False)
+         queries=(1, 1, *SHORT), keys=SHORT, zero_sizes=False)
 def causal_frontier_is_exact(t: Trial) -> None:
     """Row i sees exactly the keys up to the frontier of the declared alignment, no more and no fewer."""
     read = t.weights(t.inputs.but(q=np.zeros_like(t.inputs.q)))

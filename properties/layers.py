@@ -13,7 +13,7 @@ from .engine.layer_trial import LayerRun, LayerTrial
 from .oracle import join_heads, split_heads
 
 SIZES = {
-    "batch": (1, 2, 3), "kv_heads": (1, 2, 3, 4, 8), "queries": SHORT, "keys": SHORT, "dim": (1, 2, 3, 4, 5, 8, 16),
+    "batch": (1, 2, 3), "kv_heads": (1, 2, 2, 3, 3, 4, 8), "queries": SHORT, "keys": SHORT, "dim": (1, 2, 3, 4, 5, 8, 16),
     "group": 1, "value_dim": None, "layout": "contiguous", "explicit": False, "values": "normal", "scale": None, "zero_sizes": False,
 }  # fmt: skip
 SEVERAL_HEADS = SIZES | {"kv_heads": (2, 3, 4, 8)}
@@ -23,6 +23,14 @@ DEFINITE = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity")
 def posed(t: LayerTrial, run: LayerRun) -> Array:
     """(B, L, 1) bool: the rows that see a key in every head; what other rows give is a convention."""
     return t.visible_to(run.inputs).any(axis=-1).all(axis=1)[..., None]
+
+
+def padding(t: LayerTrial) -> Array:
+    """(B, S) bool, True = padding: at the end, at the beginning or in between; one key of every sequence stays."""
+    at_the_end = t.padding()
+    holes = t.noise("holes", at_the_end.shape) < 0
+    holes[:, t.choice("kept", holes.shape[1])] = False
+    return (at_the_end, at_the_end[:, ::-1], holes)[t.choice("padding", 3)]
 
 
 def agree(t: LayerTrial, one: LayerRun, other: LayerRun, says: str) -> None:
@@ -90,28 +98,31 @@ def rows_without_keys_do_not_depend_on_need_weights(t: LayerTrial) -> None:
          mask="none")
 def padding_mask_deletes_keys(t: LayerTrial) -> None:
     """A padded key is as good as absent, whatever it holds, and each sequence has its own padding."""
-    inputs = t.layer.but(padding=t.padding())
+    padded = padding(t)
+    inputs = t.layer.but(padding=padded)
     run = t.run_layer(inputs)
     t.inside(run, run.bound, "row {row} is wrong about the padding of batch {head}", posed(t, run))
     b = t.choice("sequence", len(inputs.key))
-    kept = ~t.padding()[b]
+    kept = ~padded[b]
     alone = inputs.but(query=inputs.query[b : b + 1], key=inputs.key[b : b + 1, kept], value=inputs.value[b : b + 1, kept],
                        padding=None)
     single = t.run_layer(alone)
     t.close(run.out[b], single.out[0], run.bound[b] + single.bound[0], f"sequence {b} differs without its padded keys",
             posed(t, run)[b])
-    padded = t.padding()[..., None]
-    garbage = t.run_layer(inputs.but(key=np.where(padded, -inputs.key, inputs.key),
-                                     value=np.where(padded, 8 * inputs.value, inputs.value)))
+    hidden = padded[..., None]
+    garbage = t.run_layer(inputs.but(key=np.where(hidden, -inputs.key, inputs.key),
+                                     value=np.where(hidden, 8 * inputs.value, inputs.value)))
     t.same_bits(garbage.out, run.out, "row {row} changed with the content of a padded key", posed(t, run))
 
 
 @declare("key_padding_mask ∧ mask", contract="multihead", needs=("key_padding_mask", "attn_mask"), **SIZES, mask="random",
-         mask_kind=("bool", "minus_infinity", "bias"))
+         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("LS", "HLS", "HLS", "BLS", "BHLS", "S", "BS", "HS", "BHS"))
 def padding_composes_with_the_mask(t: LayerTrial) -> None:
-    """Padding and mask together hide what either of them hides."""
-    run = t.run_layer(t.layer.but(padding=t.padding()))
+    """Padding, mask and causality together hide what any of them hides."""
+    run = t.run_layer(t.layer.but(padding=padding(t)))
     t.inside(run, run.bound, "row {row} does not respect both the padding and the mask", posed(t, run))
+    t.close(np.isnan(run.out), np.isnan(run.exact.out), np.zeros(run.out.shape),
+            f"row {{row}} sees no key under padding and mask, and is not {t.supports.empty_rows}")
 
 
 @declare("∂out W_o⁻¹ [h] / ∂W_{q,k,v}[h'] = 0 for h' ≠ h", contract="multihead", exact=True, **SEVERAL_HEADS, mask="none")
@@ -182,8 +193,11 @@ def layer_arguments_are_unchanged(t: LayerTrial) -> None:
 
 @declare("shapes (B, L, E) and (B, H, L, S), dtype and device of query", contract="multihead", exact=True, dtypes="all", **SIZES)
 def layer_output_has_the_right_form(t: LayerTrial) -> None:
-    """The output has the shape, the dtype and the device of the query; weights are per head."""
+    """The output has the shape, the dtype and the device of the query; weights are per head, and none if not asked for."""
     t.run_layer()
+    form = t.form
+    if "need_weights" in t.target.parameters and t.run_layer(t.layer.but(need_weights=False)).weights is not None:
+        t.fail("returned weights that nobody asked for (need_weights = False)")
     shape = t.layer.query.shape
-    if t.form != (shape, t.case.dtype, t.case.device):
-        t.fail(f"returned {t.form[1]} {t.form[0]} on {t.form[2]}, expected {t.case.dtype} {shape} on {t.case.device}")
+    if form != (shape, t.case.dtype, t.case.device):
+        t.fail(f"returned {form[1]} {form[0]} on {form[2]}, expected {t.case.dtype} {shape} on {t.case.device}")

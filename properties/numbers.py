@@ -10,6 +10,7 @@ from .engine.adequacy import is_adequate
 from .engine.declare import declare
 from .engine.domain import EDITS
 from .engine.exact import live
+from .engine.precision import note_tighter
 from .engine.regimes import CONTINUOUS, REGIMES
 from .engine.trial import Trial
 
@@ -26,6 +27,7 @@ def output_is_inside_the_bound(t: Trial) -> None:
     run = t.run()
     t.notes.judged += 1
     t.notes.adequate += is_adequate(t, run)
+    note_tighter(t, run)
     t.inside(run, run.bound, "row {row}, feature {column} is off")
     if t.case.values in CONTINUOUS and not t.case.edits and t.case.dtype in ("float64", "float32"):
         likely = bound.probabilistic(run.exact, t.arithmetic, alpha=ALPHA)
@@ -90,8 +92,8 @@ def nan_value_is_not_hidden(t: Trial) -> None:
     shows_nan(t, "v")
 
 
-@declare("exact finite ⇒ out finite", values=("large", "negative", "limits", "rising", "uneven_rows", "offset"),
-         dtypes="all")
+@declare("exact finite ⇒ out finite", values=("large", "limits", "limits", "negative", "rising", "uneven_rows", "offset"),
+         dtypes="all", magnitude=(0, 0, 0, 3, 4, 5), scale=(None, None, 1.0, 0.5, -0.5, 2.0**-20, 16.0))
 def finite_results_do_not_overflow(t: Trial) -> None:
     """No intermediate overflows where the result is finite: the largest logit is subtracted before the exponential."""
     run = t.run()

@@ -51,7 +51,8 @@ def calls_between_change_nothing(t: Trial) -> None:
 def other_calls(t: Trial) -> list[Inputs]:
     """The call with one argument changed at a time, and a call of other shapes."""
     x, takes = t.inputs, t.target.parameters
-    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(v=np.full_like(x.v, np.nan)), x.but(mask=None, is_causal=False)]
+    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(v=np.full_like(x.v, np.nan)), x.but(q=np.full_like(x.q, np.nan)),
+             x.but(mask=None, is_causal=False)]
     if x.mask is not None:
         calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
     if "scale" in takes:
@@ -64,7 +65,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     return calls
 
 
-@declare("f(view of x) = f(copy of x)", layout=EVERY_LAYOUT)
+@declare("f(view of x) = f(copy of x)", layout=(*EVERY_LAYOUT, "expanded"), batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
 def memory_layout_changes_nothing(t: Trial) -> None:
     """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
     view, copy = t.run(), t.run(t.inputs.but(layout="contiguous"))

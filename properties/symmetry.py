@@ -93,7 +93,7 @@ def powers_of_two_move_between_query_and_key(t: Trial) -> None:
     t.same_bits(moved.out, plain.out, "row {row} changed when a power of two moved from keys to queries")
 
 
-@declare("Q·R, K·R with R·Rᵀ = 1", values="normal", magnitude=(0, 1, -1), dim=(2, 3, 4, 5, 8, 16, 33, 64))
+@declare("Q·R, K·R with R·Rᵀ = 1", values="normal", magnitude=(0, 1, -1), dim=(2, 3, 4, 5, 8, 16, 33, 64, 65, 80, 80, 128))
 def orthogonal_basis_changes_nothing(t: Trial) -> None:
     """Queries and keys written in another orthogonal basis have the same dot products, and the same output."""
     pairs = t.inputs.q.shape[3] // 2 * 2

@@ -30,6 +30,7 @@ DIMS = (1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65
 SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
 ONE_OR_TWO = (1, 1, 2)
+TWINS = (1, 2, 2, 3, 3)  # sizes that coincide (B = H, L = S = D, B = L = S): two axes may be taken for one another
 SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the whole weight matrix is read
 
 # Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
@@ -39,6 +40,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (2, {"queries": (*TINY, *EDGES * 2), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
     (1, {"queries": (1, 2, 3, 5), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
     (1, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
+    (3, {"queries": TWINS, "keys": TWINS, "batch": TWINS, "kv_heads": TWINS, "dim": TWINS}),
 )
 # Both axes long: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
@@ -89,7 +91,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             "mask": st.sampled_from(("random", "random", *MASKS)),
             "mask_kind": st.sampled_from([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
             "mask_axes": st.sampled_from([axes for axes in MASK_AXES if axes in supports.mask_axes]),
-            "mask_rank": st.sampled_from((2, 0, 1, 3, 4)),
+            "mask_rank": st.sampled_from((2, 0, 0, 0, 1, 3, 4)),
             "mask_density": st.sampled_from((0.5, 0.5, 0.8, 0.2)),
         }
     causal: dict[str, Strategy] = {"is_causal": st.booleans()} if "is_causal" in takes else {}

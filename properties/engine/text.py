@@ -12,6 +12,7 @@ import numpy as np
 from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
+from .precision import claimed, looser_kind
 from .reading import Suspect
 from .run import Report, Status
 from .search import Outcome
@@ -23,7 +24,12 @@ IN_FULL = 4  # findings printed in full
 
 
 def finding_text(
-    finding: Finding, device: str, total: int, command: str = "attncheck", readings: Sequence[Suspect] = ()
+    finding: Finding,
+    device: str,
+    total: int,
+    command: str = "attncheck",
+    readings: Sequence[Suspect] = (),
+    looser: str | None = None,
 ) -> str:
     """A refutation: what is wrong, where, what matters, and how to see it again."""
     prop, violation = finding.property, finding.violation
@@ -36,6 +42,8 @@ def finding_text(
         given = finding.case.differing()
         matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
         lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
+    if looser:
+        lines.append(f"  precision downgrade: the answer fits {looser} arithmetic, which is looser than what is claimed")
     lines += reading_lines(readings)
     lines.append(f"  replay    {replay_line(finding, command)}")
     return "\n".join(lines)
@@ -66,7 +74,7 @@ def findings_text(
     first = {(f.raised, f.matters): f for f in reversed(findings)}
     full = findings if verbose else [f for f in findings if first[f.raised, f.matters] is f][:IN_FULL]
     findings = full + [f for f in findings if f not in full]
-    parts = [finding_text(finding, report.device, total, command, read(finding)) + "\n" for finding in full]
+    parts = [finding_text(f, report.device, total, command, read(f), looser_kind(report.target, f)) + "\n" for f in full]
     rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f, command)}" for f in findings[len(full) :]]
     if rest:
         parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")
@@ -178,12 +186,22 @@ def not_tried_lines(report: Report) -> list[str]:
 
 
 def arithmetic_lines(report: Report) -> list[str]:
-    """Adequacy of the cases, and which tighter arithmetic also fits."""
+    """Adequacy of the cases, which tighter arithmetic also fits, and of what nothing can be promised."""
     lines = []
     judged = sum(o.notes.judged for o in report.outcomes.values())
     if judged:
         share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
         lines.append(f"  adequate  {share:.0%} of {judged} judged cases tell the right answer from a trivially wrong one")
+    used: dict[str, float] = {}
+    for outcome in report.outcomes.values():
+        for key, fraction in outcome.notes.fits.items():
+            used[key] = max(used.get(key, 0.0), fraction)
+    named: set[str] = set()
+    for dtype, kind in (key.split() for key in used):  # from tight to loose: the first that fits is the one to name
+        if dtype not in named and used[f"{dtype} {kind}"] <= 1:
+            named.add(dtype)
+            share = f"at most {used[f'{dtype} {kind}']:.2f} of its bound used"
+            lines.append(f"  arithmetic  {dtype}: {claimed(report.target, dtype)} is claimed, {kind} fits, too: {share}")
     ill = sum(o.notes.ill_posed for o in report.outcomes.values())
     seen = sum(o.notes.compared for o in report.outcomes.values())
     if ill:
