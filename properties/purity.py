@@ -51,7 +51,8 @@ def calls_between_change_nothing(t: Trial) -> None:
 def other_calls(t: Trial) -> list[Inputs]:
     """The call with one argument changed at a time, and a call of other shapes."""
     x, takes = t.inputs, t.target.parameters
-    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(v=np.full_like(x.v, np.nan)), x.but(q=np.full_like(x.q, np.nan)),
+    nan = {"q": np.full_like(x.q, np.nan), "v": np.full_like(x.v, np.nan)}
+    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
              x.but(mask=None, is_causal=False)]
     if x.mask is not None:
         calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))

@@ -122,7 +122,7 @@ def heads_and_positions_swapped(q: Tensor, k: Tensor, v: Tensor, **options: Any)
 @mutant(
     "attention runs over the batch where B = L = S: batch_first is confused",
     source="aipixel/AEMatter#3",
-    killed_by="equal_logits_share_equally",
+    killed_by="output_is_inside_the_bound",
     bug="D05",
 )
 def over_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -135,7 +135,7 @@ def over_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "keys are not transposed where L = S = D: Q K instead of Q Kᵀ",
     source="teaching code",
-    killed_by="key_at_minus_infinity_changes_nothing",
+    killed_by="output_is_inside_the_bound",
     bug="G13",
 )
 def keys_not_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

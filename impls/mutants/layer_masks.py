@@ -137,7 +137,7 @@ def padding_needs_a_mask(query: Tensor, key: Tensor, value: Tensor, weights: Wei
 @mutant(
     "with a padding mask the attention mask is dropped",
     source="huggingface/transformers#46634",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="padding_composes_with_the_mask",
     contract="multihead",
     bug="A37",
 )
@@ -150,7 +150,7 @@ def padding_replaces_mask(query: Tensor, key: Tensor, value: Tensor, weights: We
 @mutant(
     "with a padding mask causality is dropped",
     source="teaching code",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="padding_composes_with_the_mask",
     contract="multihead",
 )
 def padding_replaces_causal(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
@@ -162,7 +162,7 @@ def padding_replaces_causal(query: Tensor, key: Tensor, value: Tensor, weights: 
 @mutant(
     "a padded query attends to the padding: visible where both are padded or neither is",
     source="Biohub/esm#299",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="padding_mask_deletes_keys",
     contract="multihead",
     bug="A39",
 )
@@ -178,7 +178,7 @@ def padding_attends_to_padding(query: Tensor, key: Tensor, value: Tensor, weight
 @mutant(
     "the output is cut to the longest sequence that is not padding",
     source="pytorch/pytorch#97111",
-    killed_by="output_has_the_right_form",
+    killed_by="padding_mask_deletes_keys",
     contract="multihead",
     bug="A40",
 )
@@ -193,7 +193,7 @@ def output_cut_to_longest(query: Tensor, key: Tensor, value: Tensor, weights: We
 @mutant(
     "the rows of padded queries come back zero",
     source="pytorch/pytorch#86120",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="padding_mask_deletes_keys",
     contract="multihead",
     bug="A41",
 )
@@ -206,7 +206,7 @@ def padded_rows_zero(query: Tensor, key: Tensor, value: Tensor, weights: Weights
 @mutant(
     "with need_weights causality is ignored",
     source="pytorch/pytorch#99282",
-    killed_by="need_weights_changes_nothing",
+    killed_by="layer_ignores_future_tokens",
     contract="multihead",
     bug="A05",
 )
@@ -246,7 +246,7 @@ def fast_path_casts_masks(query: Tensor, key: Tensor, value: Tensor, weights: We
 @mutant(
     "with need_weights a row without keys is NaN, without it zero",
     source="pytorch/pytorch#160064",
-    killed_by="need_weights_changes_nothing",
+    killed_by="rows_without_keys_do_not_depend_on_need_weights",
     contract="multihead",
     bug="C03",
 )
@@ -260,7 +260,7 @@ def nan_with_weights(query: Tensor, key: Tensor, value: Tensor, weights: Weights
 @mutant(
     "a row whose keys are all padding is NaN",
     source="patrick-kidger/equinox#274",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="padding_composes_with_the_mask",
     contract="multihead",
     bug="C10",
 )
@@ -300,7 +300,7 @@ def mask_of_the_first_head(query: Tensor, key: Tensor, value: Tensor, weights: W
 @mutant(
     "a mask (B, L, S) is read where (H, L, S) is meant, silent where B = H",
     source="onnx/onnx#8108",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="padding_composes_with_the_mask",
     contract="multihead",
     bug="A50",
 )

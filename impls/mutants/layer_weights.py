@@ -71,7 +71,7 @@ def transposed_weights(query: Tensor, key: Tensor, value: Tensor, weights: Weigh
 @mutant(
     "weights are returned although nobody needs them",
     source="teaching code",
-    killed_by="need_weights_changes_nothing",
+    killed_by="layer_output_has_the_right_form",
     contract="multihead",
 )
 def weights_always(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
@@ -108,7 +108,7 @@ def fast_path_needs_biases(query: Tensor, key: Tensor, value: Tensor, weights: W
 @mutant(
     "the scale is folded into w_q in place: every call scales once more",
     source="teaching code",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="layer_arguments_are_unchanged",
     contract="multihead",
 )
 def scale_folded_in_place(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
@@ -120,7 +120,7 @@ def scale_folded_in_place(query: Tensor, key: Tensor, value: Tensor, weights: We
 @mutant(
     "projected keys are kept from the first call of a shape",
     source="teaching code",
-    killed_by="calls_between_change_nothing",
+    killed_by="layer_is_inside_the_bound",
     contract="multihead",
 )
 def first_memory_kept(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:

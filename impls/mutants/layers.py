@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .core import widen
 from .layer import Answer, Weights, eye_like, join, multihead, project, renamed, split
 from .registry import mutant
 
@@ -294,7 +295,7 @@ def weights_not_transposed(query: Tensor, key: Tensor, value: Tensor, weights: W
 @mutant(
     "the output projection alone multiplies by W instead of its transpose",
     source="teaching code",
-    killed_by="heads_touch_only_their_slice",
+    killed_by="layer_is_inside_the_bound",
     contract="multihead",
 )
 def output_weights_not_transposed(
@@ -371,3 +372,28 @@ def residual_added(query: Tensor, key: Tensor, value: Tensor, weights: Weights, 
 def positions_added(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
     query, key = (x + (0.1 * torch.arange(x.shape[1])[:, None]).to(x.dtype) for x in (query, key))
     return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "self-attention packs its projections, and cuts queries and keys in the wrong order",
+    source="teaching code",
+    killed_by="self_attention_is_inside_the_bound",
+    contract="multihead",
+)
+def packed_in_the_wrong_order(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if query is key:
+        weights = renamed(
+            weights, w_q=weights["w_k"], w_k=weights["w_q"], b_q=weights.get("b_k"), b_k=weights.get("b_q")
+        )
+    return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "half precision comes back as float32",
+    source="teaching code",
+    killed_by="layer_output_has_the_right_form",
+    contract="multihead",
+)
+def half_comes_back_float32(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    wide = {name: widen(weight) for name, weight in weights.items()}
+    return multihead(widen(query), widen(key), widen(value), wide, **options)

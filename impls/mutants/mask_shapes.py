@@ -213,7 +213,7 @@ def last_columns_only(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None 
     return attention(q, k, v, **options, attn_mask=attn_mask)
 
 
-@mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="masked_keys_are_deleted")
+@mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="masks_broadcast")
 def scalar_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     return attention(q, k, v, **options, attn_mask=None if attn_mask is None or attn_mask.ndim == 0 else attn_mask)
 

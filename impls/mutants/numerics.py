@@ -219,7 +219,7 @@ def values_in_fixed_point(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
 @mutant(
     "queries are rounded to a fixed point of 1/256: it matters which of query and key is small",
     source="teaching code",
-    killed_by="powers_of_two_move_between_query_and_key",
+    killed_by="output_is_inside_the_bound",
 )
 def queries_in_fixed_point(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def fixed(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -243,7 +243,7 @@ def queries_rounded_up(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 @mutant(
     "numbers below 1e-20 are flushed to zero, far above the least normal",
     source="teaching code",
-    killed_by="powers_of_two_move_between_query_and_key",
+    killed_by="degenerate_output_is_inside_the_bound",
 )
 def small_numbers_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     q, k, v = (x.masked_fill(x.abs() < 1e-20, 0.0) for x in (q, k, v))

@@ -100,7 +100,7 @@ def explicit_divides(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **{**options, "scale": 1 / scale if scale else scale})
 
 
-@mutant("the sign of a negative scale is lost", source="teaching code", killed_by="scale_folds_into_the_query")
+@mutant("the sign of a negative scale is lost", source="teaching code", killed_by="output_is_inside_the_bound")
 def sign_lost(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, scores=lambda query, key, scale: scores(query, key, abs(scale)))
 
@@ -114,7 +114,7 @@ def negative_means_default(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
 @mutant(
     "a scale below 1e-6 is taken for 0 and replaced by the default",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="degenerate_output_is_inside_the_bound",
 )
 def tiny_means_default(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     scale = options.get("scale")

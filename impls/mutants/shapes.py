@@ -73,13 +73,14 @@ def features_first(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant(
-    "in half precision the output is padded to a multiple of 8 columns",
+    "in half precision columns are padded to a multiple of 8, and cut back to the width of the query, not of the values",
     source="teaching code",
     killed_by="output_has_the_right_form",
 )
 def columns_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     out = attention(q, k, v, **options)
-    return torch.nn.functional.pad(out, (0, -v.shape[-1] % 8)) if q.element_size() == 2 else out
+    wider = torch.nn.functional.pad(out, (0, -v.shape[-1] % 8))[..., : q.shape[-1]]  # shows where Dv and D differ
+    return wider if q.element_size() == 2 else out
 
 
 @mutant("the output is one row short where L > S", source="teaching code", killed_by="output_has_the_right_form")
@@ -91,7 +92,7 @@ def rows_cut_to_keys(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "keys and values of different length are cut to the shorter",
     source="pytorch/pytorch#193728",
-    killed_by="bad_shapes_raise",
+    killed_by="missing_values_raise",
     bug="D27",
 )
 def lengths_cut(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

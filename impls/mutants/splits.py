@@ -111,7 +111,7 @@ def lse_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "only two parts are merged: a third tile of 16 is forgotten",
     source="teaching code",
-    killed_by="permuted_keys_change_nothing",
+    killed_by="chunks_merge_to_the_whole",
 )
 def third_part_forgotten(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=merged(lambda outs, lses: merge(outs[:2], lses[:2])))

@@ -104,7 +104,7 @@ def buffer_reused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the first mask of a shape is kept for later calls",
     source="teaching code",
-    killed_by="calls_between_change_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def first_mask_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     mask = options.get("attn_mask")
@@ -117,7 +117,7 @@ def first_mask_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the first scale ever used is kept",
     source="NVIDIA/Megatron-LM#411",
-    killed_by="calls_between_change_nothing",
+    killed_by="output_is_inside_the_bound",
     bug="E13",
 )
 def first_scale_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -129,7 +129,7 @@ def first_scale_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "keys and values of the first call of a shape are kept, as in a cache",
     source="teaching code",
-    killed_by="calls_between_change_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def first_keys_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     cache = remembered("first_keys_kept")
@@ -140,7 +140,7 @@ def first_keys_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "results are remembered by the address of the inputs, not by their content",
     source="teaching code",
-    killed_by="calls_between_change_nothing",
+    killed_by="flipped_value_signs_flip_the_output",
 )
 def remembered_by_address(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     known = remembered("remembered_by_address")
@@ -155,7 +155,7 @@ def remembered_by_address(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
 @mutant(
     "the causal mask of the longest call so far is kept: a causal call makes later ones causal",
     source="teaching code",
-    killed_by="calls_between_change_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def causal_sticks(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     sticky = remembered("causal_sticks")

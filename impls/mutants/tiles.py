@@ -280,7 +280,7 @@ def low_tile_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the features beyond a multiple of 8 are left out of q · k",
     source="teaching code",
-    killed_by="orthogonal_basis_changes_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def feature_tail_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     full = q.shape[-1] // 8 * 8 or q.shape[-1]  # shows where D > 8 is no multiple of 8

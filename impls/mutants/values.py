@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core import attention, mix, softmax
+from .core import attention, both, mix, repeat_heads, softmax
 from .registry import mutant
 
 
@@ -135,7 +135,7 @@ def column_tail_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return out
 
 
-@mutant("negative values are cut to zero", source="teaching code", killed_by="output_is_linear_in_values")
+@mutant("negative values are cut to zero", source="teaching code", killed_by="flipped_value_signs_flip_the_output")
 def negative_values_cut(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v.clamp(min=0.0), **options)
 
@@ -239,3 +239,14 @@ def odd_feature_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 def feature_index_wraps(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     wrapped = torch.arange(q.shape[-1]) % 8
     return attention(q, k, v, **options, scores=lambda query, key, scale: (query[..., wrapped] @ key.mT) * scale)
+
+
+@mutant("a NaN in a value counts as zero", source="teaching code", killed_by="nan_value_is_not_hidden")
+def nan_values_are_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    return attention(q, k, v.masked_fill(v.isnan(), 0.0), **options)
+
+
+@mutant("a key with a NaN is taken for padding and hidden", source="teaching code", killed_by="nan_key_is_not_hidden")
+def nan_keys_are_hidden(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    clean = repeat_heads(~k.isnan().any(-1), q.shape[1])[:, :, None]  # (B, H, 1, S)
+    return attention(q, k, v, **options, both=lambda seen, causal: both(both(seen, causal), clean))
