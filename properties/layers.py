@@ -13,7 +13,7 @@ from .engine.layer_trial import LayerRun, LayerTrial
 from .oracle import join_heads, split_heads
 
 SIZES = {
-    "batch": (1, 2, 3), "kv_heads": (1, 2, 2, 3, 3, 4, 8), "queries": SHORT, "keys": SHORT, "dim": (1, 2, 3, 4, 5, 8, 16),
+    "batch": (1, 2, 2, 3, 3), "kv_heads": (1, 2, 2, 3, 3, 4, 8), "queries": SHORT, "keys": SHORT, "dim": (1, 2, 3, 4, 5, 8, 16),
     "group": 1, "value_dim": None, "layout": "contiguous", "explicit": False, "values": "normal", "scale": None, "zero_sizes": False,
 }  # fmt: skip
 SEVERAL_HEADS = SIZES | {"kv_heads": (2, 3, 4, 8)}
@@ -116,7 +116,7 @@ def padding_mask_deletes_keys(t: LayerTrial) -> None:
 
 
 @declare("key_padding_mask ∧ mask", contract="multihead", needs=("key_padding_mask", "attn_mask"), **SIZES, mask="random",
-         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("LS", "HLS", "HLS", "BLS", "BHLS", "S", "BS", "HS", "BHS"))
+         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("LS", "HLS", "HLS", "HLS", "BLS", "BHLS", "S", "BS", "HS"))
 def padding_composes_with_the_mask(t: LayerTrial) -> None:
     """Padding, mask and causality together hide what any of them hides."""
     run = t.run_layer(t.layer.but(padding=padding(t)))

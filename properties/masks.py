@@ -107,8 +107,8 @@ def masks_broadcast(t: Trial) -> None:
 
 
 @declare("out of (b, h) depends on mask of (b, h) alone", needs=("attn_mask",), exact=True, mask="random",
-         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("BLS", "BHLS", "BS", "BHS", "HLS"),
-         batch=(2, 3, 4), kv_heads=(2, 3, 4), zero_sizes=False)
+         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("BLS", "BHLS", "BS", "BHS", "HLS", "HLS", "HLS"),
+         batch=(2, 3, 4), kv_heads=(2, 3, 4), group=(1, 1, 1, 2, 3), zero_sizes=False)
 def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     """Changing the mask of one batch element or head leaves the others as they are."""
     mask = t.inputs.mask
@@ -124,7 +124,8 @@ def masks_stay_with_their_batch_and_head(t: Trial) -> None:
 
 
 @declare("no visible key  ⇒  out_i = 0 (or NaN, or the mean of V: the dialect)", needs=("attn_mask",),
-         mask=("empty_rows", "nothing", "band", "random"), mask_kind=HIDING)
+         mask=("empty_rows", "nothing", "band", "random"), mask_kind=(*HIDING, HIDING[-1]),
+         mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", "", "", ""))
 def rows_without_keys_follow_the_convention(t: Trial) -> None:
     """A row that can see no key gives what the dialect says, and poisons no other row."""
     run = t.run()

@@ -66,14 +66,16 @@ def other_calls(t: Trial) -> list[Inputs]:
     return calls
 
 
-@declare("f(view of x) = f(copy of x)", layout=(*EVERY_LAYOUT, "expanded"), batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
+@declare("f(view of x) = f(copy of x)", layout=(*EVERY_LAYOUT, *("expanded",) * 3),
+         batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
 def memory_layout_changes_nothing(t: Trial) -> None:
     """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
     view, copy = t.run(), t.run(t.inputs.but(layout="contiguous"))
     t.close(view.out, copy.out, view.bound + copy.bound, f"row {{row}} differs for {t.case.layout} inputs")
 
 
-@declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all")
+@declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all",
+         batch=(1, 1, 2, 2, 3, 4, 0))
 def output_has_the_right_form(t: Trial) -> None:
     """The output has the shape (batch, heads, queries, value_dim), the dtype and the device of the queries."""
     out = t.target.call(t.inputs, t.buffers)

@@ -120,7 +120,7 @@ def scale_folded_in_place(query: Tensor, key: Tensor, value: Tensor, weights: We
 @mutant(
     "projected keys are kept from the first call of a shape",
     source="teaching code",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="flipped_value_signs_flip_the_output",
     contract="multihead",
 )
 def first_memory_kept(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:

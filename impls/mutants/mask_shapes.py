@@ -106,7 +106,7 @@ def samples_onto_key_heads(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | 
 @mutant(
     "a mask (H, L, S) is read as (B, L, S), silent where B = H",
     source="onnx/onnx#8108",
-    killed_by="masks_broadcast",
+    killed_by="masks_stay_with_their_batch_and_head",
     bug="A50",
 )
 def heads_read_as_batch(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
@@ -213,7 +213,7 @@ def last_columns_only(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None 
     return attention(q, k, v, **options, attn_mask=attn_mask)
 
 
-@mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="masks_broadcast")
+@mutant("a mask of rank 0 is ignored", source="teaching code", killed_by="rows_without_keys_follow_the_convention")
 def scalar_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     return attention(q, k, v, **options, attn_mask=None if attn_mask is None or attn_mask.ndim == 0 else attn_mask)
 

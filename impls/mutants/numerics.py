@@ -241,13 +241,12 @@ def queries_rounded_up(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 
 
 @mutant(
-    "numbers below 1e-20 are flushed to zero, far above the least normal",
+    "key features below 0.02 are flushed to zero: it matters which of query and key is small",
     source="teaching code",
-    killed_by="degenerate_output_is_inside_the_bound",
+    killed_by="powers_of_two_move_between_query_and_key",
 )
-def small_numbers_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    q, k, v = (x.masked_fill(x.abs() < 1e-20, 0.0) for x in (q, k, v))
-    return attention(q, k, v, **options)
+def small_keys_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    return attention(q, k.masked_fill(k.abs() < 0.02, 0.0), v, **options)
 
 
 @mutant("outputs below 1e-6 are flushed to zero", source="teaching code", killed_by="output_is_linear_in_values")
@@ -268,7 +267,7 @@ def bias_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a float64 mask passes through float32: its finfo.min becomes -inf",
     source="jax-ml/jax#34114",
-    killed_by="output_is_inside_the_bound",
+    killed_by="rows_without_keys_follow_the_convention",
     bug="E19",
 )
 def bias_in_float32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -160,7 +160,7 @@ def residual_added(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return out + q if out.shape == q.shape else out  # shows where Dv = D
 
 
-@mutant("the mean of all values is mixed in", source="teaching code", killed_by="masked_garbage_changes_nothing")
+@mutant("the mean of all values is mixed in", source="teaching code", killed_by="key_at_minus_infinity_changes_nothing")
 def mean_mixed_in(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def smooth(weight: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
         out = mix(weight, value, visible)
