@@ -29,14 +29,14 @@ def main(wanted: int, first_round: int = 1000) -> int:
     number = first_round
     while cases.total() < wanted:
         for target in targets:
-            plan = Plan(examples=60, round=number, deviations=builtins.deviations())
+            plan = Plan(examples=40, round=number, deviations=builtins.deviations())
             report = verify_target(target, catalogue.select(), plan)
             cases[target.name] += report.cases
             for outcome in report.outcomes.values():
                 dtypes.update({name: n for name, n in outcome.features.items() if "float" in name})
             for finding in report.findings:
                 alarms += 1
-                print(finding_text(finding, "cpu", 60), flush=True)
+                print(finding_text(finding, "cpu", 40), flush=True)
         number += 1
         print(f"{cases.total():,} cases, {alarms} alarms, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     print(json.dumps({"cases": cases.total(), "alarms": alarms, "rounds": [first_round, number - 1],

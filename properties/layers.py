@@ -95,9 +95,12 @@ def rows_without_keys_do_not_depend_on_need_weights(t: LayerTrial) -> None:
 
 
 @declare("key_padding_mask = mask (B, 1, 1, S) = keys removed", contract="multihead", needs=("key_padding_mask",), **SIZES,
-         mask="none")
+         mask="none", is_causal=False)
 def padding_mask_deletes_keys(t: LayerTrial) -> None:
-    """A padded key is as good as absent, whatever it holds, and each sequence has its own padding."""
+    """A padded key is as good as absent, whatever it holds, and each sequence has its own padding.
+
+    Without causality, which counts positions: keys that move up when others are removed would be seen earlier.
+    """
     padded = padding(t)
     inputs = t.layer.but(padding=padded)
     run = t.run_layer(inputs)

@@ -96,7 +96,7 @@ def plain_softmax(logits: Array) -> Array:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-FACTS: dict[str, Any] = {"framework": "numpy"}
+FACTS: dict[str, Any] = {"framework": "numpy", "masked_nan": "contained"}
 OPTIONS = ("attn_mask", "is_causal", "scale", "enable_gqa")
 
 

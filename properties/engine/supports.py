@@ -42,7 +42,7 @@ class Supports:
     mask_axes: tuple[str, ...] = MASK_AXES
     causal: str = "top-left"
     empty_rows: str = "zero"
-    masked_nan: str = "contained"
+    masked_nan: str = "leaks"
     arithmetic: Mapping[str, str] | None = None  # dtype → kind
 
     @classmethod
