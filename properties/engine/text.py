@@ -69,12 +69,23 @@ def findings_text(
     verbose: bool = False,
     read: Callable[[Finding], Sequence[Suspect]] = lambda _: (),
 ) -> str:
-    """One finding in full for every group of fields that matter; the others, the same mistakes seen again, in two lines."""
+    """One finding in full for every mistake; the others, the same mistakes seen again, in two lines.
+
+    Two findings show the same mistake if they have the same reading, or, without one, if the same fields matter.
+    """
     findings = sorted(report.findings, key=_rank)
-    first = {(f.raised, f.matters): f for f in reversed(findings)}
-    full = findings if verbose else [f for f in findings if first[f.raised, f.matters] is f][:IN_FULL]
+    readings = {f.property.name: read(f) for f in findings}
+
+    def mistake(f: Finding) -> tuple[object, ...]:
+        return tuple(s.name for s in readings[f.property.name]) or (f.raised, f.matters)
+
+    first = {mistake(f): f for f in reversed(findings)}
+    full = findings if verbose else [f for f in findings if first[mistake(f)] is f][:IN_FULL]
     findings = full + [f for f in findings if f not in full]
-    parts = [finding_text(f, report.device, total, command, read(f), looser_kind(report.target, f)) + "\n" for f in full]
+    parts = [
+        finding_text(f, report.device, total, command, readings[f.property.name], looser_kind(report.target, f)) + "\n"
+        for f in full
+    ]
     rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f, command)}" for f in findings[len(full) :]]
     if rest:
         parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")
