@@ -45,8 +45,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     """
     if finding.property.contract != "attention":
         return []
-    failing = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
-    cases = dict.fromkeys((finding.case, *failing, *variations(finding.case)))
+    alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
+    cases = dict.fromkeys((finding.case, *alike, *variations(finding.case)))
     tried = [attempt(target, finding.property, case) for case in cases]
     runs = [run for violation, trial in tried if violation for run in trial.runs]
     kin = [s for s in suspects if s.contract == target.contract]
