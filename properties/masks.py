@@ -125,6 +125,7 @@ def masks_stay_with_their_batch_and_head(t: Trial) -> None:
 
 @declare("no visible key  ⇒  out_i = 0 (or NaN, or the mean of V: the dialect)", needs=("attn_mask",),
          mask=("empty_rows", "nothing", "band", "random"), mask_kind=(*HIDING, HIDING[-1]),
+         batch=(1, 2, 2, 3, 0), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65, 0, 0),
          mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", "", "", ""))
 def rows_without_keys_follow_the_convention(t: Trial) -> None:
     """A row that can see no key gives what the dialect says, and poisons no other row."""

@@ -253,7 +253,7 @@ def diagonal_tile_only(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 @mutant(
     "a tile of 16 keys is skipped by the first query of its tile, not the last",
     source="teaching code",
-    killed_by="causal_frontier_is_exact",
+    killed_by="causal_equals_triangular_mask",
 )
 def tile_skipped_by_first_query(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def early(queries: int, keys: int) -> Tensor:  # tiles of 12 queries, so that the frontier crosses tiles of 16 keys
@@ -289,14 +289,15 @@ def seven_bit_index(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant(
-    "positions are compared in bfloat16: beyond 256 neighbours coincide",
+    "positions are compared in an 8-bit float: beyond 16 neighbours coincide, as beyond 256 in bfloat16",
     source="huggingface/transformers#29285",
-    killed_by="future_tokens_are_ignored",
+    killed_by="causal_equals_triangular_mask",
     bug="E03",
 )
-def positions_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+def positions_in_e4m3(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def rounded(queries: int, keys: int) -> Tensor:
-        return torch.arange(keys).bfloat16() <= torch.arange(queries).bfloat16()[:, None]
+        place = torch.arange(max(queries, keys)).float().to(torch.float8_e4m3fn).float()
+        return place[:keys] <= place[:queries, None]
 
     return attention(q, k, v, **options, frontier=rounded)
 

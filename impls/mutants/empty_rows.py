@@ -191,7 +191,7 @@ def nan_without_keys(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "an empty batch, or no heads, is a division by zero",
     source="pytorch/pytorch#141218",
-    killed_by="output_has_the_right_form",
+    killed_by="rows_without_keys_follow_the_convention",
     bug="C13",
 )
 def empty_batch_raises(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

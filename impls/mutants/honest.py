@@ -14,7 +14,7 @@ from .blocked import State, backwards, guarded, merge_by_lse, split_kv, tiled
 from .core import INF, attention, hide, mix, scores, softmax
 from .registry import WIDE, honest
 
-LSE = {dtype: f"{kind}+lse" for dtype, kind in WIDE.items()}  # a merge costs each dtype a rounded log-sum-exp
+LSE = {**WIDE, "float64": "same+lse", "float32": "same+lse"}
 LEAKS = {"masked_nan": "leaks"}
 
 
@@ -215,7 +215,10 @@ def split_and_renormalised(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
 
 @honest("split-KV in parts of 16, merged by exp(lse - total lse)", supports={"arithmetic": LSE})
 def split_and_merged_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, **options, reduce=partial(split_kv, merge=merge_by_lse))
+    def wider(x: Tensor) -> Tensor:  # a log-sum-exp of -65504, the least mask of float16, is too coarse in float32
+        return x.double() if x.element_size() == 2 else x
+
+    return attention(q, k, v, **options, widen=wider, reduce=partial(split_kv, merge=merge_by_lse))
 
 
 @honest("split-KV in parts of 3, merged and renormalised")

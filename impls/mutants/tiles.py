@@ -267,7 +267,7 @@ def second_query_tile_repeats(q: Tensor, k: Tensor, v: Tensor, **options: Any) -
 @mutant(
     "a tile whose maximum lies 12 below the running one is skipped",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="permuted_keys_change_nothing",
 )
 def low_tile_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def eager(state: State, logit: Tensor, value: Tensor, visible: Tensor | None) -> State:
@@ -292,7 +292,7 @@ def feature_tail_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 @mutant(
     "the score tile is stored transposed where it is a full 16 by 16",
     source="teaching code",
-    killed_by="permuted_queries_permute_rows",
+    killed_by="output_is_inside_the_bound",
 )
 def full_tile_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def stored(query: Tensor, key: Tensor, scale: float) -> Tensor:

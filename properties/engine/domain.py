@@ -40,7 +40,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (2, {"queries": (*TINY, *EDGES * 2), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
     (1, {"queries": (1, 2, 3, 5), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
     (1, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
-    (4, {"queries": TWINS, "keys": TWINS, "batch": TWINS, "kv_heads": TWINS, "dim": TWINS}),
+    (3, {"queries": TWINS, "keys": TWINS, "batch": TWINS, "kv_heads": TWINS, "dim": TWINS}),
 )
 # Both axes long: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
