@@ -218,6 +218,8 @@ def number_facts(x: Inputs) -> Iterator[str]:
         yield f"logits below {-limit:g} in {x.dtype}"
     if largest < -100 and x.scale is None and bias is None:
         yield "all logits far below zero"
+    if x.mask is None and n["D"] > 1 and n["S"] > 4 and (np.diff(logits, axis=-1) > 0).mean() > 0.9:
+        yield "logits that rise along the keys"
     plain = x.mask is None and not x.is_causal
     if not plain:
         return
@@ -234,8 +236,6 @@ def number_facts(x: Inputs) -> Iterator[str]:
     norms = np.abs(x.q).max(axis=-1)
     if n["L"] > 2 and (norms.max(axis=-1) > 1000 * norms.min(axis=-1)).any() and (norms > 0).all():
         yield "rows of different magnitude"
-    if n["D"] > 1 and n["S"] > 4 and (np.diff(logits, axis=-1) > 0).mean() > 0.9:
-        yield "logits that rise along the keys"
     size = np.abs(v).max(axis=2)
     if n["S"] % 2 == 0 and (size > 0).all() and (np.abs(v.mean(axis=2)) < size / 100).all():
         yield "values that cancel"
