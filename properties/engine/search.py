@@ -52,7 +52,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to search. ``round`` makes work divisible: the same round draws the same cases on any worker."""
+    """How to search. ``round`` makes work divisible: each round draws its own cases, a round the same ones on any worker.
+
+    To the letter only where the same modules are loaded: Hypothesis mixes in constants from the source of local ones.
+    """
 
     examples: int = 150
     round: int = 0
