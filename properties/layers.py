@@ -13,7 +13,7 @@ from .engine.layer_trial import LayerRun, LayerTrial
 from .oracle import join_heads, split_heads
 
 SIZES = {
-    "batch": (1, 2, 2, 3, 3), "kv_heads": (1, 2, 2, 3, 3, 4, 8), "queries": SHORT, "keys": SHORT, "dim": (1, 2, 3, 4, 5, 8, 16),
+    "kv_heads": (1, 2, 2, 3, 3, 4, 8), "dim": (1, 2, 3, 4, 5, 8, 16),
     "group": 1, "value_dim": None, "layout": "contiguous", "explicit": False, "values": "normal", "scale": None, "zero_sizes": False,
 }  # fmt: skip
 SEVERAL_HEADS = SIZES | {"kv_heads": (2, 3, 4, 8)}

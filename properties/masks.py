@@ -98,7 +98,8 @@ def masks_compose(t: Trial) -> None:
 
 
 @declare("mask of size 1 along an axis = the mask repeated along it", needs=("attn_mask",), mask_kind=(*HIDING, "bias"),
-         mask_axes=("S", "L", "LS", "BS", "HS", "BL", "HLS", "HLS", "BLS", "BH", "", ""))
+         mask_axes=(*("S",) * 4, "L", "LS", "BS", "HS", "BL", "HLS", "HLS", "BLS", "BH", "", ""), mask_rank=(0, 0, 0, 1, 2, 3, 4),
+         queries=(1, 2, 3, 3, 3, 4, 17), keys=(1, 2, 3, 3, 3, 4, 17))
 def masks_broadcast(t: Trial) -> None:
     """A mask of lower rank, or of size 1 along an axis, is the same as the mask written out in full."""
     assert t.inputs.mask is not None

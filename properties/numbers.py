@@ -17,7 +17,7 @@ from .engine.trial import Trial
 ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case
 
 
-TELLING = tuple(name for name in REGIMES if name not in ("identical_rows", "constant", "tiny"))
+TELLING = tuple(name for name in REGIMES if name not in ("identical_rows", "constant", "tiny")) + ("near_ties",)
 
 
 @declare("|out − exact| ≤ E", dtypes="all", edits=EDITS, zero_sizes=False, at_least={"keys": 2}, values=TELLING,

@@ -239,11 +239,7 @@ def test_supports_from_outside(kernel: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("name", ["attention", "scaled"])
 def test_two_workers_find_what_one_finds(name: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same verdict on every property, over as many cases.
-
-    Not the same cases to the letter: Hypothesis mixes in constants from the source of the local modules that are loaded,
-    and a worker has loaded others than the test run has.
-    """
+    """The same cases, the same verdicts, the same findings: only the time differs."""
     reports: list[Any] = []
     for workers in ("1", "2"):
         folder = Path(f"of {workers}")
@@ -255,8 +251,12 @@ def test_two_workers_find_what_one_finds(name: str, kernel: str, capsys: pytest.
         os.chdir("..")
     for prop in ("future_tokens_are_ignored", "rows_sum_to_one"):
         one, two = (report["properties"][prop] for report in reports)
-        assert one["status"] == two["status"] and bool(one["finding"]) == bool(two["finding"])
-        assert one["finding"] or one["cases"] == two["cases"] == 30
+        for outcome in (one, two):
+            outcome.pop("seconds")
+            if outcome["finding"]:
+                outcome["finding"].pop("shrink_seconds")
+        assert one == two
+        assert one["finding"] or one["cases"] == 30
 
 
 def test_the_matrix_of_several_targets(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:

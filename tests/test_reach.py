@@ -1,6 +1,6 @@
 """What must be drawn is drawn: each fact below holds of a case in 500, read off the arrays of the calls.
 
-Facts of calls are counted over three rounds of 500 cases and must come twice: one round would hang on a single seed.
+That no fact hangs on the one seed of those 500: over five rounds each comes five times at least.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from properties.engine.inputs import Inputs, make_inputs
 from properties.engine.layer_trial import LayerTrial
 from properties.engine.target import Target, make_target
 
-ROUNDS = 3
+ROUNDS = 5
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
 Array = Any
@@ -218,11 +218,10 @@ def number_facts(x: Inputs) -> Iterator[str]:
         yield f"logits below {-limit:g} in {x.dtype}"
     if largest < -100 and x.scale is None and bias is None:
         yield "all logits far below zero"
-    if x.mask is None and n["D"] > 1 and n["S"] > 4 and (np.diff(logits, axis=-1) > 0).mean() > 0.9:
-        yield "logits that rise along the keys"
-    plain = x.mask is None and not x.is_causal
-    if not plain:
+    if x.mask is not None or x.is_causal:
         return
+    if n["D"] > 1 and n["S"] > 4 and (np.diff(logits, axis=-1) > 0).mean() > 0.9:
+        yield "logits that rise along the keys"
     spread = np.ptp(logits, axis=-1)
     if x.dtype != "bfloat16" and ((spread > 0) & (spread < 2.0**-4)).all() and x.scale is None:
         yield "near ties"
@@ -272,10 +271,14 @@ UNRESTRICTED = "output_has_the_right_form"  # any case at all, every dtype alike
 def test_sizes_masks_and_numbers() -> None:
     """Everything is drawn for a property that restricts nothing, and each of four dtypes in a seventh of its cases."""
     assert not set(PROPERTIES[UNRESTRICTED].domain) - {"dtypes"}
-    found = facts_of(UNRESTRICTED)
-    assert found["cases"] == 500 * ROUNDS
+    found = facts_of(UNRESTRICTED, 1)
+    assert found["cases"] == 500
     assert min(found[dtype] for dtype in FLOAT_TYPES) > found["cases"] / 7
-    asks([*SIZES, *MASKS, *NUMBERS], found, hits=2)
+    asks([*SIZES, *MASKS, *NUMBERS], found)
+
+
+def test_no_fact_hangs_on_a_seed() -> None:
+    asks([*SIZES, *MASKS, *NUMBERS], facts_of(UNRESTRICTED), hits=ROUNDS)  # one in 500 on average
 
 
 def test_the_central_property_leaves_no_number_out() -> None:
@@ -467,9 +470,9 @@ LAYERS += ["L < S", "L > S", "L = S", "L = H", "B = H", "S = D", "L = E", "S = E
 
 def test_layers() -> None:
     found = Counter[str]()
-    for case in drawn(LAYER, "layer_is_inside_the_bound"):
+    for case in drawn(LAYER, "layer_is_inside_the_bound", rounds=1):
         found.update(set(layer_facts(case)))
-    asks(LAYERS, found, hits=2)
+    asks(LAYERS, found)
 
 
 def test_padding() -> None:

@@ -104,7 +104,7 @@ def buffer_reused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the first mask of a shape is kept for later calls",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="permuted_keys_change_nothing",
 )
 def first_mask_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     mask = options.get("attn_mask")
@@ -129,7 +129,7 @@ def first_scale_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "keys and values of the first call of a shape are kept, as in a cache",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="flipped_value_signs_flip_the_output",
 )
 def first_keys_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     cache = remembered("first_keys_kept")

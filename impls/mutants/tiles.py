@@ -207,7 +207,7 @@ def sum_in_float16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant(
-    "beyond 64 keys every tile reads the values of the first", source="teaching code", killed_by="one_key_takes_all"
+    "beyond 64 keys every tile reads the values of the first", source="teaching code", killed_by="output_is_inside_the_bound"
 )
 def values_of_the_first_tile(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v[:, :, torch.arange(k.shape[2]) % 64], **options)
@@ -267,7 +267,7 @@ def second_query_tile_repeats(q: Tensor, k: Tensor, v: Tensor, **options: Any) -
 @mutant(
     "a tile whose maximum lies 12 below the running one is skipped",
     source="teaching code",
-    killed_by="permuted_keys_change_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def low_tile_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def eager(state: State, logit: Tensor, value: Tensor, visible: Tensor | None) -> State:

@@ -1,7 +1,7 @@
 """Which cases are drawn for a property and a target: a strategy of independent scalars, restricted, never filtered.
 
-Tables are ordered from the simplest to the strangest, since Hypothesis shrinks ``sampled_from`` towards its first element;
-an element that stands several times is drawn so much more often.
+Tables are ordered from the simplest to the strangest, since Hypothesis shrinks towards the first element; one that stands
+several times is drawn so much more often.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from .case import Case
 from .declare import Property
+from .draws import Strategy, either, independent, natural, pick
 from .dtypes import FLOAT_TYPES
 from .frameworks import LAYOUTS
 from .inputs import MASK_AXES, MASK_KINDS, MASKS
 from .regimes import REGIMES
 from .supports import Supports
 from .target import Target
-
-Strategy = st.SearchStrategy[Any]
 
 EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
 TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile shrinks to a small one
@@ -30,17 +29,18 @@ DIMS = (1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65
 SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
 ONE_OR_TWO = (1, 1, 2)
-TWINS = (1, 2, 2, 3, 3)  # sizes that coincide (B = H, L = S = D, B = L = S): two axes may be taken for one another
+TWOS, THREES = (1, 2, 3, *(2,) * 4), (1, 2, 3, *(3,) * 4)  # sizes that coincide: one axis may be taken for another
 SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the whole weight matrix is read
 
 # Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
 PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
-    (12, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
-    (3, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 2), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
-    (2, {"queries": (*TINY, *EDGES * 2), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
-    (1, {"queries": (1, 2, 3, 5), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
+    (10, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
+    (5, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 3), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (5, {"queries": (*TINY, *EDGES * 3), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (2, {"queries": (1, 2, 3, 5, 65), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
     (1, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
-    (3, {"queries": TWINS, "keys": TWINS, "batch": TWINS, "kv_heads": TWINS, "dim": TWINS}),
+    (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
+    (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
 # Both axes long: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
@@ -50,13 +50,13 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
 
 
 def _edits() -> Strategy:
-    edit = st.tuples(st.sampled_from(("v", "k", "q")), st.integers(0, 63), st.sampled_from(SPECIAL))
-    return st.one_of(st.just(()), st.just(()), st.lists(edit, min_size=1, max_size=2).map(tuple))
+    edit = st.tuples(pick(("v", "k", "q")), natural(64), pick(SPECIAL))
+    return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
 
 
 def sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> Strategy:
     """A strategy over the sizes of a table that are allowed."""
-    return st.sampled_from(allowed_sizes(table, zero, longest))
+    return pick(allowed_sizes(table, zero, longest))
 
 
 def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> list[int]:
@@ -70,31 +70,31 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters
     fields: dict[str, Strategy] = {
-        "dtype": st.sampled_from(_dtypes(target, prop, dtypes)),
-        "values": st.sampled_from(("normal", "normal", *REGIMES)),
-        "magnitude": st.sampled_from((0, 0, 0, 0, 1, 2, 3, -3)),
-        "layout": st.sampled_from(("contiguous",) * 6 + LAYOUTS[1:-1]),
-        "explicit": st.sampled_from((False, False, True)),
-        "seed": st.integers(0, 2**31 - 1),
+        "dtype": pick(_dtypes(target, prop, dtypes)),
+        "values": pick(("normal", "near_ties", "rising", *REGIMES)),
+        "magnitude": pick((0, 0, 0, 0, 1, 2, 3, -3)),
+        "layout": pick(("contiguous",) * 6 + LAYOUTS[1:-1]),
+        "explicit": pick((False, False, True)),
+        "seed": natural(2**31),
     }
     if device != "cpu":
         fields["device"] = st.just(device)
     if "enable_gqa" in takes:
-        fields["group"] = st.sampled_from((1, 1, 2, 3, 4))
+        fields["group"] = pick((1, 1, 1, 2, 3, 4))
     if "scale" in takes:
-        fields["scale"] = st.sampled_from(SCALES)
+        fields["scale"] = pick(SCALES)
     if target.contract == "multihead" and prop.contract == "multihead":
-        fields["with_bias"] = st.booleans()
+        fields["with_bias"] = pick((False, True))
     masks: dict[str, Strategy] = {}
     if "attn_mask" in takes:
         masks = {
-            "mask": st.sampled_from(("random", "random", *MASKS)),
-            "mask_kind": st.sampled_from([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
-            "mask_axes": st.sampled_from([axes for axes in MASK_AXES if axes in supports.mask_axes]),
-            "mask_rank": st.sampled_from((2, 0, 0, 0, 1, 3, 4)),
-            "mask_density": st.sampled_from((0.5, 0.5, 0.8, 0.2)),
+            "mask": pick(("random", "leading_tile", *MASKS)),
+            "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
+            "mask_axes": pick([axes for axes in MASK_AXES if axes in supports.mask_axes]),
+            "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),
+            "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
-    causal: dict[str, Strategy] = {"is_causal": st.booleans()} if "is_causal" in takes else {}
+    causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
     special = {"zero_sizes", "dtypes", "dtype", "at_least"}
     chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in special}
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
@@ -106,7 +106,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         chosen.pop("value_dim", None)
     for name in MASK_FACTS:
         if name in chosen:
-            chosen[name] = st.sampled_from(mask_choices(target, prop, name) or (None,))
+            chosen[name] = pick(mask_choices(target, prop, name) or (None,))
     for name, parameter in (("group", "enable_gqa"), ("scale", "scale"), ("is_causal", "is_causal")):
         if parameter not in takes:
             chosen.pop(name, None)
@@ -118,20 +118,20 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
                   for name, table in profile.items()}
         if not all(tables.values()):
             continue
-        drawn = fields | {name: st.sampled_from(table) for name, table in tables.items()}
+        drawn = fields | {name: pick(table) for name, table in tables.items()}
         if supports.head_dims:
-            drawn["dim"] = st.sampled_from(supports.head_dims)
+            drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:
-            drawn["value_dim"] = st.one_of(st.none(), st.none(), st.sampled_from(tables["dim"]))
+            drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
         plain += [_build(drawn | causal, chosen, without=masks)] * share
         masked += [_build(drawn | masks | (causal if supports.mask_and_causal else {}), chosen)] * share
     if not masks or prop.domain.get("mask") == "none":
-        return st.one_of(plain)
+        return independent(either(plain))
     if "attn_mask" in prop.needs:
-        return st.one_of(masked)
+        return independent(either(masked))
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
-        return st.one_of(plain)
-    return st.one_of(plain + masked)
+        return independent(either(plain))
+    return independent(either(plain + masked))
 
 
 def _longest(supports: Supports, name: str) -> int | None:
@@ -145,7 +145,7 @@ def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: It
 def _strategy(value: Any) -> Strategy:
     if isinstance(value, st.SearchStrategy):
         return value
-    return st.sampled_from(value) if isinstance(value, tuple) else st.just(value)
+    return pick(value) if isinstance(value, tuple) else st.just(value)
 
 
 def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
@@ -180,5 +180,5 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
 
 
 EDITS = _edits()
-NAN_EDITS = st.one_of(st.just(()), st.tuples(st.tuples(st.just("v"), st.integers(0, 63), st.just(float("nan")))))
+NAN_EDITS = either((st.just(()), st.tuples(st.tuples(st.just("v"), natural(64), st.just(float("nan"))))))
 EVERY_LAYOUT = LAYOUTS[1:]

@@ -103,8 +103,8 @@ def _identical_rows(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Ar
 
 def _rising(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
     """Logits that grow along the keys: a running softmax has to rescale at every block."""
-    step = np.arange(k.shape[2])[:, None] * (0.25 if case.dtype == "float16" else 1.0)
-    return np.abs(q) + 0.5, np.abs(k) + step, v
+    step = 0.25 if case.dtype == "float16" else 1.0
+    return np.abs(q) + 0.5, step * (np.abs(k) / 4 + np.arange(k.shape[2])[:, None]), v
 
 
 def _limits(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:

@@ -52,10 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to search. ``round`` makes work divisible: each round draws its own cases, a round the same ones on any worker.
-
-    To the letter only where the same modules are loaded: Hypothesis mixes in constants from the source of local ones.
-    """
+    """How to search. ``round`` makes work divisible: each round draws its own cases, a round the same ones on any worker."""
 
     examples: int = 150
     round: int = 0
