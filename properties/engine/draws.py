@@ -1,0 +1,41 @@
+"""Draws that depend on the seed alone: the same cases of a round in every process, each independent of the others.
+
+Hypothesis draws one integer in twenty, thus also one index into a table, from constants that it reads in the source of
+whatever local modules are loaded: a worker has loaded others than the process that started it. And it makes about every
+second case a copy of another, in which one part was replaced by a part of its kind. Both serve tests of parsers; here they
+make a round irreproducible and its sample half as large. So every index is drawn from a range so high that no such constant
+lies in it, and a case is drawn as the only element of a list of unique ones, the parts of which Hypothesis leaves alone.
+Shrinking is as for plain integers: towards the first element of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+Strategy = st.SearchStrategy[Any]
+
+FIRST = 7**16  # far from any constant, and exact in float64, in which Hypothesis computes its distribution of integers
+
+
+def natural(n: int) -> Strategy:
+    """One of 0, 1, …, n − 1, all alike."""
+    return st.integers(FIRST, FIRST + n - 1).map(lambda index: index - FIRST)
+
+
+def pick(table: Sequence[Any]) -> Strategy:
+    """One of the elements of a table, all alike; the first is the simplest."""
+    table = tuple(table)
+    return natural(len(table)).map(table.__getitem__)
+
+
+def either(strategies: Sequence[Strategy]) -> Strategy:
+    """A draw from one of the strategies, all alike; the first is the simplest."""
+    return pick(strategies).flatmap(lambda strategy: strategy)
+
+
+def independent(strategy: Strategy) -> Strategy:
+    """Draws that are no edited copies of earlier ones."""
+    return st.lists(strategy, min_size=1, max_size=1, unique=True).map(lambda drawn: drawn[0])
