@@ -278,7 +278,7 @@ def local_query_index(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
 @mutant(
     "query positions wrap at 128, an index of 7 bits",
     source="pytorch/pytorch#162588",
-    killed_by="huge_scale_picks_the_maximum",
+    killed_by="causal_equals_triangular_mask",
     bug="E09",
 )
 def seven_bit_index(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

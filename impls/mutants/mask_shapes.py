@@ -19,7 +19,7 @@ def four(mask: Tensor) -> Tensor:
 @mutant(
     "a mask of heads is cut to the first head",
     source="pytorch/pytorch#97409",
-    killed_by="one_key_takes_all",
+    killed_by="masks_stay_with_their_batch_and_head",
     bug="A04",
 )
 def first_head_for_all(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:

@@ -107,7 +107,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     for name in MASK_FACTS:
         if name in chosen:
             chosen[name] = pick(mask_choices(target, prop, name) or (None,))
-    for name, parameter in (("group", "enable_gqa"), ("scale", "scale"), ("is_causal", "is_causal")):
+    for name, parameter in (("group", "enable_gqa"), ("scale", "scale"), ("is_causal", "is_causal"), ("mask", "attn_mask")):
         if parameter not in takes:
             chosen.pop(name, None)
     plain: list[Strategy] = []
