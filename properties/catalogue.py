@@ -6,11 +6,11 @@ import difflib
 import fnmatch
 from types import ModuleType
 
-from . import causality, chunks, heads, layers, masks, numbers, purity, scaling, softmax, symmetry, values
+from . import causality, chunks, heads, layers, masks, numbers, positions, purity, scaling, softmax, symmetry, values
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, layers,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, layers, positions,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

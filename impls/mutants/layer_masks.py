@@ -300,7 +300,7 @@ def mask_of_the_first_head(query: Tensor, key: Tensor, value: Tensor, weights: W
 @mutant(
     "a mask (B, L, S) is read where (H, L, S) is meant, silent where B = H",
     source="onnx/onnx#8108",
-    killed_by="padding_composes_with_the_mask",
+    killed_by="masks_stay_with_their_batch_and_head",
     contract="multihead",
     bug="A50",
 )

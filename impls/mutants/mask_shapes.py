@@ -53,7 +53,7 @@ def first_batch_without_heads(
 @mutant(
     "a mask of one row per key is put on the query axis",
     source="hyunwoongko/transformer#40",
-    killed_by="masked_keys_are_deleted",
+    killed_by="masks_broadcast",
     bug="A13",
 )
 def keys_put_on_queries(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
@@ -126,7 +126,7 @@ def batch_and_head_swapped(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | 
     return attention(q, k, v, **options, attn_mask=attn_mask)
 
 
-@mutant("the mask is transposed where L = S", source="teaching code", killed_by="masked_keys_are_deleted")
+@mutant("the mask is transposed where L = S", source="teaching code", killed_by="masks_broadcast")
 def queries_and_keys_swapped(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any
 ) -> Tensor:

@@ -267,7 +267,7 @@ def second_query_tile_repeats(q: Tensor, k: Tensor, v: Tensor, **options: Any) -
 @mutant(
     "a tile whose maximum lies 12 below the running one is skipped",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="chunks_merge_to_the_whole",
 )
 def low_tile_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def eager(state: State, logit: Tensor, value: Tensor, visible: Tensor | None) -> State:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .case import Case
 from .declare import Property
 from .layer_trial import LayerTrial
+from .position_target import POSITIONS
+from .position_trial import PositionTrial
 from .target import Raised, Target, as_attention
 from .trial import Notes, Refuted, Trial, Violation
 
@@ -12,7 +14,7 @@ from .trial import Notes, Refuted, Trial, Violation
 def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> tuple[Violation | None, Trial]:
     """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
     seen = as_attention(target) if prop.contract == "attention" else target
-    trial = (Trial if prop.contract == "attention" else LayerTrial)(seen, case, notes)
+    trial = trial_of(seen, prop)(seen, case, notes)
     try:
         prop.check(trial)
     except Refuted as refuted:
@@ -21,6 +23,13 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
         hint = " (zero sizes are not supported? declare zero_sizes = false)" if has_zero_size(case) else ""
         return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0), trial
     return None, trial
+
+
+def trial_of(target: Target, prop: Property) -> type[Trial]:
+    """The kind of trial in which a property is put to a target."""
+    if target.contract in POSITIONS:
+        return PositionTrial
+    return Trial if prop.contract == "attention" else LayerTrial
 
 
 def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> Violation | None:

@@ -42,6 +42,13 @@ class Case:
     layout: str = "contiguous"  # how the arrays lie in memory: frameworks.LAYOUTS
     explicit: bool = False  # parameters are passed even where they have their default value
     with_bias: bool = True  # layers: the projections have biases
+    offset: int = 0  # positions: the first one
+    scattered: bool = False  # positions: drawn about the offset instead of consecutive
+    base: float | None = None  # sinusoids and rotations: base of the frequencies; None: the parameter is not passed
+    rotary_dim: int | None = None  # rotations: how many of the features rotate; None: the parameter is not passed
+    bidirectional: bool = True  # buckets: future and past have buckets of their own
+    num_buckets: int = 32
+    max_distance: int = 128  # buckets: distances beyond it share the last one
     seed: int = 0
     edits: tuple[Edit, ...] = ()
 

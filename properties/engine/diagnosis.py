@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .attempt import try_case
 from .case import Case
 from .declare import Property
+from .position_domain import read_fields
+from .position_target import POSITIONS
 from .target import Target, as_attention
 from .trial import Violation
 
@@ -61,8 +63,16 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "mask_axes": ("LS", "BHLS"),
     "values": ("normal", "simple", "one_hot"),
     "layout": ("contiguous", "transposed"),
+    "offset": (0, 1, 300),
+    "scattered": (False, True),
+    "base": (None, 100.0),
+    "rotary_dim": (None, 2, 4),
+    "bidirectional": (True, False),
+    "num_buckets": (32, 8),
+    "max_distance": (128, 64),
     "seed": (1, 2, 3),
 }
+POSITION_FIELDS = ("offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
 
 
 def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -89,6 +99,8 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:
+    if target.contract in POSITIONS or name in POSITION_FIELDS:
+        return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
     if name in ("mask_kind", "mask_axes") and case.mask == "none":
         return False
     if name == "mask" and (case.mask == "none" or (case.is_causal and not target.supports.mask_and_causal)):

@@ -5,7 +5,8 @@ whatever local modules are loaded: a worker has loaded others than the process t
 second case a copy of another, in which one part was replaced by a part of its kind. Both serve tests of parsers; here they
 make a round irreproducible and its sample half as large. So every index is drawn from a range so high that no such constant
 lies in it, and a case is drawn as the only element of a list of unique ones, the parts of which Hypothesis leaves alone.
-Shrinking is as for plain integers: towards the first element of a table.
+Shrinking is as for plain integers: towards the first element of a table. (The first case of every round is the same one,
+Hypothesis' simplest list of unique elements.)
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from .deviations import Deviation
 from .diagnosis import Finding, diagnose
 from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
 from .dtypes import DTYPES
+from .position_domain import position_features
+from .position_target import POSITIONS
 from .saved import Saved
 from .target import Target, as_attention
 from .trial import Notes
@@ -69,10 +71,17 @@ def seed_of(*parts: object) -> int:
     return zlib.crc32("\0".join(map(str, parts)).encode())
 
 
+def concerns(prop: Property, target: Target) -> bool:
+    """Whether a property is about what a target is: the attention inside a layer is an attention."""
+    if target.contract in POSITIONS:
+        return prop.contract in (target.contract, "positions")
+    return prop.contract in ("attention", target.contract)
+
+
 def inapplicable(target: Target, prop: Property) -> str:
     """Why a property cannot be tried on a target; empty if it can."""
-    if prop.contract == "multihead" and target.contract != "multihead":
-        return "is about layers"
+    if not concerns(prop, target):
+        return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract}"
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
@@ -84,6 +93,8 @@ def inapplicable(target: Target, prop: Property) -> str:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
     longest = seen.supports.max_length
+    if target.contract in POSITIONS:
+        return ""
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
         if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
@@ -116,7 +127,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             if plan.deadline is not None and time.monotonic() > plan.deadline:
                 return False
             outcome.cases += 1
-            outcome.features.update(features(case))
+            outcome.features.update(position_features(seen, case) if seen.contract in POSITIONS else features(case))
             tick(outcome.cases)
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:

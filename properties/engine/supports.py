@@ -12,6 +12,7 @@ from typing import Any
 
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
+from .position_target import POSITIONS
 
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", "key_padding_mask", "need_weights")
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -19,6 +20,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
+    "contract": ("attention", "multihead", *POSITIONS),
+    "pairing": ("interleaved", "half"),
 }
 ARITHMETIC_KINDS = ("same", "same+lse", "fused", "eager", "wide", "tf32")
 
@@ -44,6 +47,9 @@ class Supports:
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
     arithmetic: Mapping[str, str] | None = None  # dtype → kind
+    contract: str | None = None  # None: told by the signature
+    pairing: str = "interleaved"  # positions: features 2i and 2i + 1 form a pair; half: i and i + dim/2
+    odd_dim: bool = True  # sinusoids: dim may be odd
 
     @classmethod
     def read(cls, declared: Mapping[str, Any]) -> Supports:

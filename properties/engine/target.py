@@ -14,12 +14,14 @@ from .case import Case
 from .coordinates import Array
 from .frameworks import Buffers, Framework, framework, likely_frameworks
 from .inputs import Inputs, make_inputs
+from .position_target import POSITIONS, recognise, smoke, taken
 from .supports import PARAMETERS, Supports
 
 CONTRACTS = {
     "attention": "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)",
     "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
     "is_causal=False, need_weights=True)",
+    **POSITIONS,
 }
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
@@ -152,7 +154,11 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = "multihead" if "weights" in formal and "num_heads" in formal else "attention"
+    contract = supports.contract or recognise(formal) or (
+        "multihead" if "weights" in formal and "num_heads" in formal else "attention"
+    )
+    if contract in POSITIONS:
+        return contract, supports.parameters or taken(contract, formal)
     needed = 4 if contract == "multihead" else 3
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
@@ -200,6 +206,8 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
+    if target.contract in POSITIONS:
+        return _smoke_positions(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
     wanted = (batch, heads, queries, inputs.v.shape[3])
@@ -215,6 +223,15 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
                 "declare supports['layout'] = 'blhd' if it also takes that layout"
             )
         raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
+
+
+def _smoke_positions(target: Target, dtype: str, device: str) -> None:
+    try:
+        wrong = smoke(target, dtype, device)
+    except Raised as raised:
+        raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
+    if wrong:
+        raise CannotRun(wrong)
 
 
 def _blame(raised: Raised) -> str:
@@ -306,7 +323,7 @@ def as_attention(target: Target) -> Target:
     With identity projections every projection is exact (a product by 1 and sums with 0), so that the layer equals its
     kernel and every property of attention holds of it, with the kernel's own tight bound.
     """
-    if target.contract == "attention":
+    if target.contract != "multihead":
         return target
     kept: dict[Any, Any] = {}
 
