@@ -14,6 +14,7 @@ Function = Callable[..., Any]
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "tiles", "splits", "state", "shapes", "layers", "layer_weights", "layer_masks", "teaching",
+    "sinusoids", "rotations", "distances",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -44,7 +45,12 @@ SIGNATURES = {
         "query key value weights",
         {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, "is_causal": False, "need_weights": True},
     ),
+    "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
+    "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
+    "slopes": _signature("num_heads", {"dtype": None}),
+    "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
+POSITIONS = ("sinusoidal", "rotary", "slopes", "buckets")
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,9 @@ def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | No
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
     # A projection spreads a NaN over all heads, also over those to which its key is visible.
-    facts = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else SUPPORTS
+    facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
+    if contract in POSITIONS:
+        facts = {"framework": "torch"}
     function.supports = {**facts, **(supports or {})}  # type: ignore[attr-defined]
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 

@@ -15,7 +15,7 @@ from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding
 from .find_target import Builtins, find_targets
-from .search import Outcome, Plan, concerns, search
+from .search import Outcome, Plan, same_subject, search
 from .target import Target
 
 
@@ -95,7 +95,7 @@ def verify_target(
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
     deadline = None if seconds is None else began + seconds
     properties = tuple(properties)
-    properties = tuple(p for p in properties if concerns(p, target) or p.contract == "multihead") or properties
+    properties = tuple(p for p in properties if same_subject(p, target)) or properties
     round_number = plan.round
     while True:
         this = dataclasses.replace(plan, round=round_number, deadline=deadline)

@@ -78,6 +78,12 @@ def concerns(prop: Property, target: Target) -> bool:
     return prop.contract in ("attention", target.contract)
 
 
+def same_subject(prop: Property, target: Target) -> bool:
+    """Whether a report on a target should mention a property at all: attention and positions have nothing in common."""
+    about_positions = prop.contract == "positions" or prop.contract in POSITIONS
+    return concerns(prop, target) if target.contract in POSITIONS else not about_positions
+
+
 def inapplicable(target: Target, prop: Property) -> str:
     """Why a property cannot be tried on a target; empty if it can."""
     if not concerns(prop, target):

@@ -1,0 +1,167 @@
+"""A trial of positions: sinusoids, rotations, slopes and buckets as a property sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import position_exact as exactly
+from .coordinates import Array, bits, normal
+from .dtypes import round_to
+from .position_target import answer, integers, named_dtype
+from .trial import Trial
+
+
+@dataclass(frozen=True, eq=False)
+class PositionRun:
+    """One answer, what it should be, and how far it may be off."""
+
+    out: Array
+    exact: exactly.Exact
+    bound: Array
+
+
+class PositionTrial(Trial):
+    """What a property of positions sees."""
+
+    form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+
+    @property
+    def base(self) -> float:
+        """The base of the frequencies; 10,000 by default."""
+        return 10000.0 if self.case.base is None else self.case.base
+
+    @property
+    def pairing(self) -> str:
+        """Which features form a pair."""
+        return self.supports.pairing
+
+    def _options(self, **given: Any) -> dict[str, Any]:
+        """The parameters that differ from their default, and the type of the answer where the target takes one."""
+        options = {name: value for name, value in given.items() if value is not None}
+        if "dtype" in self.target.parameters:
+            options["dtype"] = named_dtype(self.target.framework, self.case.dtype)
+        return options
+
+    def _settled(self, out: Array, wanted: tuple[int, ...]) -> Array:
+        if out.shape != wanted:
+            self.fail(f"the answer has shape {out.shape}, expected {wanted}")
+        return out
+
+    # ------------------------------------------------------------ sinusoids
+
+    def sinusoid(self, length: int | None = None, offset: int | None = None) -> PositionRun:
+        """The encoding (length, dim) of consecutive positions; by default those of the case."""
+        case = self.case
+        length = case.queries if length is None else length
+        offset = case.offset if offset is None else offset
+        options = self._options(offset=offset or None, base=case.base)
+        out, self.form = answer(self.target, length, case.dim, **options)
+        out = self._settled(out, (length, case.dim))
+        t = self.turn(offset + np.arange(length, dtype=np.float64))
+        return PositionRun(out, *exactly.sinusoid(t, case.dim, self.pairing, self.arithmetic))
+
+    def turn(self, positions: Array) -> exactly.Turn:
+        """Sines and cosines of positions, exactly, with their bounds."""
+        return exactly.turn(positions, (self.case.dim + 1) // 2, self.case.dim, self.base, self.arithmetic)
+
+    # ------------------------------------------------------------ rotations
+
+    @property
+    def width(self) -> int:
+        """Features of x: dim, rounded up to an even number."""
+        return self.case.dim + self.case.dim % 2
+
+    @property
+    def rotary_dim(self) -> int:
+        """Features of x that are rotated, an even number."""
+        wanted = self.width if self.case.rotary_dim is None else self.case.rotary_dim
+        return min(wanted + wanted % 2, self.width)
+
+    @cached_property
+    def positions(self) -> Array:
+        """(L,) whole numbers: consecutive from the offset, or scattered about it."""
+        count = self.case.queries
+        if not self.case.scattered:
+            return self.case.offset + np.arange(count, dtype=np.float64)
+        drawn = bits(self.case.seed, "positions", (count,)) % np.uint64(4 * count + 1)
+        return self.case.offset + drawn.astype(np.float64)
+
+    @cached_property
+    def x(self) -> Array:
+        """(B, H, L, D) what is rotated."""
+        return self.tensor("x")
+
+    def tensor(self, name: str) -> Array:
+        """Numbers in the shape (B, H, L, D) of x."""
+        case = self.case
+        shape = (case.batch, case.kv_heads, case.queries, self.width)
+        return round_to(case.dtype, normal(case.seed, name, shape) * 2.0**case.magnitude)
+
+    def rotate(self, x: Array | None = None, positions: Array | None = None) -> PositionRun:
+        """x rotated to its positions. All calls of a trial with the same shapes use the same memory for x."""
+        case = self.case
+        x = self.x if x is None else x
+        positions = self.positions if positions is None else positions
+        given = self.buffers.array("x", x, case.dtype, case.device, case.layout)
+        self.given_positions = integers(self.target.framework, positions, case.device)
+        options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
+        out, self.form = answer(self.target, given, self.given_positions, **options)
+        out = self._settled(out, x.shape)
+        return PositionRun(out, *exactly.rotation(x, self.turns(positions), self.pairing, self.arithmetic))
+
+    def turns(self, positions: Array) -> exactly.Turn:
+        """Sines and cosines of the rotated pairs at these positions."""
+        return exactly.turn(positions, self.rotary_dim // 2, self.rotary_dim, self.base, self.arithmetic)
+
+    def pairs(self, x: Array) -> tuple[Array, Array]:
+        """The first and the second features of all rotated pairs."""
+        return exactly.split(x[..., : self.rotary_dim], self.pairing)
+
+    # ------------------------------------------------------------ slopes and buckets
+
+    def slopes(self) -> PositionRun:
+        """The slopes of all heads."""
+        out, self.form = answer(self.target, self.case.kv_heads, **self._options())
+        out = self._settled(out, (self.case.kv_heads,))
+        return PositionRun(out, *exactly.slopes(self.case.kv_heads, self.arithmetic))
+
+    @property
+    def side(self) -> int:
+        """Buckets of one direction: all of them where only the past has any."""
+        return self.case.num_buckets // 2 if self.case.bidirectional else self.case.num_buckets
+
+    @property
+    def max_distance(self) -> int:
+        """The largest distance that is told apart, at least one for every bucket of a direction."""
+        return max(self.case.max_distance, self.side)
+
+    @cached_property
+    def relative(self) -> Array:
+        """(L, S) key position − query position, about the offset; scattered: numbers up to twice the largest distance."""
+        case = self.case
+        shape = (case.queries, case.keys)
+        if case.scattered:
+            drawn = bits(case.seed, "relative", shape) % np.uint64(4 * self.max_distance + 1)
+            return drawn.astype(np.int64) - 2 * self.max_distance
+        return np.arange(case.keys) - np.arange(case.queries)[:, None] + case.offset * (-1) ** self.choice("past", 2)
+
+    def buckets(self, relative: Array | None = None) -> Array:
+        """The bucket of every relative position, whole numbers."""
+        case = self.case
+        relative = self.relative if relative is None else relative
+        wanted = {"bidirectional": case.bidirectional, "num_buckets": case.num_buckets, "max_distance": self.max_distance}
+        usual = {"bidirectional": True, "num_buckets": 32, "max_distance": 128}
+        options = {name: value for name, value in wanted.items()
+                   if name in self.target.parameters and (case.explicit or value != usual[name])}
+        out, self.form = answer(self.target, integers(self.target.framework, relative, case.device), **options)
+        return self._settled(out, relative.shape)
+
+    def answer_again(self) -> Array:
+        """The call that the case stands for, whatever the contract."""
+        if self.target.contract == "buckets":
+            return self.buckets()
+        return {"sinusoidal": self.sinusoid, "rotary": self.rotate, "slopes": self.slopes}[self.target.contract]().out

@@ -1,0 +1,310 @@
+"""Positions: what tells one token's place from another's.
+
+Sinusoids and rotations turn every pair of features by the angle p w_i, w_i = base^(−2i/dim); slopes and buckets say how much a
+distance counts. Each is held to the relations that define it, not to a table alone.
+"""
+
+import numpy as np
+
+from . import position_exact as exactly
+from .engine.coordinates import Array
+from .engine.declare import declare
+from .engine.position_trial import PositionRun, PositionTrial
+
+Wide = np.longdouble
+
+
+def sine_and_cosine(t: PositionTrial, x: Array) -> tuple[Array, Array]:
+    """The sines and the cosines of whole pairs, (positions, pairs), in the widest type."""
+    sin, cos = exactly.split(x.astype(Wide), t.pairing)
+    return sin[..., : t.case.dim // 2], cos[..., : t.case.dim // 2]
+
+
+def turned(t: PositionTrial, x: Array, by: exactly.Turn) -> Array:
+    """x (…, rotary_dim) rotated exactly."""
+    x1, x2 = t.pairs(x)
+    return exactly.join(x1 * by.cos - x2 * by.sin, x1 * by.sin + x2 * by.cos, t.rotary_dim, t.pairing)
+
+
+# ---------------------------------------------------------------- sinusoids: PE(p, 2i) = sin(p w_i), PE(p, 2i+1) = cos(p w_i)
+
+
+@declare("|PE(p, j) − exact| ≤ E", contract="sinusoidal", dtypes="all")
+def sinusoid_is_inside_the_bound(t: PositionTrial) -> None:
+    """Every element of the encoding is as near to the exact sine or cosine as the arithmetic of its angle promises."""
+    run = t.sinusoid()
+    t.inside(run, run.bound, "feature {column} of position {row} is off")
+
+
+@declare("PE(p, 2i)² + PE(p, 2i+1)² = 1", contract="sinusoidal", dtypes="all", dim=(2, 4, 5, 6, 8, 16, 64))
+def sine_and_cosine_are_of_one_angle(t: PositionTrial) -> None:
+    """Every pair of features is a point on the unit circle, however far the position: both are of one angle."""
+    out = t.sinusoid().out
+    sin, cos = sine_and_cosine(t, out)
+    angle = t.turn(t.case.offset + np.arange(len(out), dtype=np.float64)).angle[:, : sin.shape[1]]
+    error = exactly.same_angle_error(angle, t.arithmetic) + t.arithmetic.u_out + t.arithmetic.eta_out
+    t.close((sin**2 + cos**2).astype(np.float64), np.ones(sin.shape), 2 * (np.sqrt(2) * error + error**2),
+            "pair {column} of position {row} does not lie on the unit circle")
+
+
+@declare("PE(p + k) = R(k) PE(p), R(k) from PE(k)", contract="sinusoidal", queries=(3, 4, 5, 8, 17), dim=(2, 4, 6, 7, 8), offset=0)
+def encoding_of_a_sum_is_a_rotation(t: PositionTrial) -> None:
+    """The encoding k positions on is a fixed rotation of the encoding, by the angle that row k itself holds."""
+    run = t.sinusoid()
+    k = 1 + t.choice("shift", len(run.out) - 1)
+    (s, c), (es, ec) = sine_and_cosine(t, run.out), sine_and_cosine(t, run.bound)
+    error = es[k] + ec[k] + es + ec + (es[k] + ec[k]) * (es + ec)  # of both products below, |s|, |c| ≤ 1
+    for name, rotated, there, e in (("sine", s * c[k] + c * s[k], s, es), ("cosine", c * c[k] - s * s[k], c, ec)):
+        t.close(rotated[:-k].astype(np.float64), there[k:], (error[:-k] + e[k:]) * (1 + 2.0**-40),
+                f"the {name} of pair {{column}} at position {{row}} + {k} is not the rotated one")
+
+
+@declare("w_0 = 1,  w_i² = w_(i−1) w_(i+1),  w_i = arg PE(1)_i", contract="sinusoidal", queries=(2, 3, 5), offset=0,
+         dim=(6, 8, 7, 16, 32, 64))
+def frequencies_are_geometric(t: PositionTrial) -> None:
+    """From one pair to the next the frequency falls by one and the same factor, from 1 radian a position."""
+    run = t.sinusoid()
+    sin, cos = sine_and_cosine(t, run.out[1])
+    e = np.pi / 2 * np.hypot(*sine_and_cosine(t, run.bound[1]))  # a chord e on the unit circle is an arc below π/2 e
+    w = np.arctan2(sin, cos)
+    t.close(w[:1].astype(np.float64), np.ones(1), e[:1] * (1 + 2.0**-40) + 2.0**-53, "the first frequency is not 1")
+    slack = 2 * w[1:-1] * e[1:-1] + w[:-2] * e[2:] + w[2:] * e[:-2] + e[1:-1] ** 2 + e[:-2] * e[2:]
+    t.close((w[1:-1] ** 2).astype(np.float64), w[:-2] * w[2:], slack + 2.0**-52 * w[1:-1] ** 2,
+            "the frequency of pair {column} + 1 is not the geometric mean of its neighbours")
+
+
+@declare("PE(0) = (0, 1, 0, 1, …)", contract="sinusoidal", exact=True, dtypes="all", offset=0)
+def positions_start_at_zero(t: PositionTrial) -> None:
+    """The first position is 0: its sines are 0, its cosines are 1, exactly."""
+    run = t.sinusoid()
+    t.same_bits(run.out[:1], run.exact.out[:1], "feature {column} of the first position is not that of position 0")
+
+
+@declare("PE(n)[:m] = PE(m)", contract="sinusoidal", queries=(2, 3, 4, 5, 8, 17, 65))
+def longer_encoding_begins_with_the_shorter(t: PositionTrial) -> None:
+    """A position's encoding does not depend on how many positions there are."""
+    long, short = t.sinusoid(), t.sinusoid(1 + t.choice("length", t.case.queries - 1))
+    m = len(short.out)
+    t.close(short.out, long.out[:m], short.bound + long.bound[:m], f"position {{row}} of {m} differs from that of {t.case.queries}")
+
+
+@declare("PE(n, offset=k) = PE(k + n)[k:]", contract="sinusoidal", needs=("offset",), queries=(1, 2, 3, 5, 17),
+         offset=(1, 2, 7, 64, 255, 300))
+def offset_shifts_the_encoding(t: PositionTrial) -> None:
+    """Encoding from an offset on gives the rows that the whole encoding has there, as a cached decoder needs it."""
+    k = t.case.offset
+    part, whole = t.sinusoid(), t.sinusoid(k + t.case.queries, 0)
+    t.close(part.out, whole.out[k:], part.bound + whole.bound[k:], f"row {{row}} is not position {k} + {{row}}")
+
+
+# ---------------------------------------------------------------- rotations: y_i = R(p w_i) x_i
+
+
+@declare("|R(p) x − exact| ≤ E", contract="rotary", dtypes="all")
+def rotation_is_inside_the_bound(t: PositionTrial) -> None:
+    """Every feature is as near to the exactly rotated one as the arithmetic of angle, table and products promises."""
+    run = t.rotate()
+    t.inside(run, run.bound, "feature {column} of row {row} is off")
+
+
+@declare("|R(p) x|_i = |x|_i for every pair i", contract="rotary", dtypes="all")
+def rotation_keeps_the_norm_of_every_pair(t: PositionTrial) -> None:
+    """A rotation changes no length, by whatever angle: sine and cosine are of one angle, at any position."""
+    run, a, angle = t.rotate(), t.arithmetic, t.turns(t.positions).angle
+    (x1, x2), (y1, y2) = t.pairs(t.x.astype(Wide)), t.pairs(run.out.astype(Wide))
+    e, one = exactly.same_angle_error(angle, a), np.ones(angle.shape)
+    error = exactly.product_error(x1, x2, one, one, e, e, a)  # of either feature
+    t.close((y1**2 + y2**2).astype(np.float64), x1**2 + x2**2,
+            2 * error * (np.abs(y1) + np.abs(y2)) + 2 * error**2 + 2.0**-52 * (x1**2 + x2**2),
+            "pair {column} of row {row} changed its length")
+
+
+@declare("⟨R(i) q, R(j) k⟩ = ⟨R(i+a) q, R(j+a) k⟩", contract="rotary", queries=(1, 2, 3, 5, 17))
+def scores_depend_on_the_distance_alone(t: PositionTrial) -> None:
+    """Query and key moved on together by a positions have the same score."""
+    q, k = t.x, t.tensor("key")
+    there = t.permutation("places", t.case.queries)  # the key's position differs from the query's
+    step = 1 + t.choice("step", 40)
+
+    def score(move: int) -> tuple[Array, Array]:
+        a, b = t.rotate(q, t.positions + move), t.rotate(k, t.positions[there] + move + 3)
+        left, right = np.abs(a.out), np.abs(b.out)
+        error = (left * b.bound + right * a.bound + a.bound * b.bound).sum(axis=-1)
+        return (a.out.astype(Wide) * b.out).sum(axis=-1), error + 2.0**-52 * (left * right).sum(axis=-1)
+
+    (here, e), (moved, f) = score(0), score(step)
+    t.close(moved.astype(np.float64), here, e + f, f"the score of row {{column}} changed when both moved on by {step}")
+
+
+@declare("R(k) R(p) x = R(p + k) x", contract="rotary")
+def rotations_add_up(t: PositionTrial) -> None:
+    """Rotated to position p and on by k is rotated to p + k: an offset is a shift."""
+    k = float(1 + t.choice("step", 300))
+    first, whole = t.rotate(), t.rotate(positions=t.positions + k)
+    second = t.rotate(first.out, np.full(t.positions.shape, k))
+    carried = exactly.join(*(sum(t.pairs(first.bound)),) * 2, t.rotary_dim, t.pairing)  # |R e| ≤ |e₁| + |e₂|
+    allowed = second.bound + whole.bound
+    allowed[..., : t.rotary_dim] += carried
+    t.close(second.out, whole.out, allowed * (1 + 2.0**-40), f"row {{row}} rotated on by {k:.0f} is not at position p + {k:.0f}")
+
+
+@declare("R(0) x = x", contract="rotary", exact=True, dtypes="all")
+def position_zero_is_the_identity(t: PositionTrial) -> None:
+    """At position 0 nothing is rotated, bit for bit: the cosine of 0 is 1."""
+    run = t.rotate(positions=np.zeros(t.case.queries))
+    t.same_bits(run.out, t.x, "feature {column} of row {row} changed at position 0")
+
+
+@declare("x = e_j  ⇒  R(p) x lies in the pair of j", contract="rotary", exact=True, queries=(1, 2, 3, 5), layout="contiguous")
+def pairs_are_as_declared(t: PositionTrial) -> None:
+    """A single feature turns into its partner and into no other: neighbours where pairing is interleaved, halves where it is half."""
+    feature = t.choice("feature", t.rotary_dim)
+    one = np.zeros(t.x.shape)
+    one[..., feature] = 1.0
+    ours = np.zeros(t.x.shape[-1], dtype=bool)
+    half = t.rotary_dim // 2
+    ours[[feature, feature ^ 1 if t.pairing == "interleaved" else (feature + half) % t.rotary_dim]] = True
+    t.same_bits(t.rotate(one).out, np.zeros(one.shape),
+                f"feature {feature} went into feature {{column}}, which is not its partner (supports: pairing = {t.pairing!r})", ~ours)
+
+
+@declare("R(p) x [rotary_dim:] = x [rotary_dim:]", contract="rotary", exact=True, needs=("rotary_dim",), dtypes="all",
+         dim=(4, 6, 8, 12, 16, 32), rotary_dim=(2, 4, 6, 8))
+def features_beyond_rotary_dim_are_untouched(t: PositionTrial) -> None:
+    """Where only the first rotary_dim features turn, the others pass bit for bit."""
+    beyond = np.arange(t.width) >= t.rotary_dim
+    t.same_bits(t.rotate().out, t.x, f"feature {{column}} changed, though rotary_dim is {t.rotary_dim}", beyond)
+
+
+@declare("∂(R x)_i / ∂(x, p)_j = 0 for j ≠ i", contract="rotary", exact=True, queries=(2, 3, 4, 5, 17))
+def rows_turn_by_their_own_position(t: PositionTrial) -> None:
+    """A row depends on its own features and its own position: other rows and other positions do not change a bit of it."""
+    row = t.choice("row", t.case.queries)
+    others = np.arange(t.case.queries) != row
+    plain = t.rotate().out
+    moved = t.rotate(np.where(others[:, None], -t.x, t.x), np.where(others, t.positions + 5, t.positions)).out
+    t.same_bits(moved, plain, f"row {row} changed with other rows or their positions", ~others[:, None])
+
+
+@declare("x, positions after = before", contract="rotary", exact=True, dtypes="all")
+def rotation_leaves_its_arguments(t: PositionTrial) -> None:
+    """What is rotated is rotated in the answer, not in place."""
+    t.rotate()
+    for name, held in t.buffers.contents():
+        t.same_bits(held, t.x, f"{name} was changed by the call")
+    t.same_bits(t.target.framework.read(t.given_positions), t.positions, "the positions were changed by the call")
+
+
+# ---------------------------------------------------------------- slopes: 2^(−8h/n), the bias of distance d is −slope · d
+
+
+@declare("slope_h = 2^(−8h/n); further heads: 2^(−8(2j−1)/2n)", contract="slopes", dtypes="all")
+def slopes_follow_the_published_rule(t: PositionTrial) -> None:
+    """For n = 2^k heads a geometric series; further heads take every other slope of the series of 2n, from its first."""
+    run = t.slopes()
+    t.inside(run, run.bound, f"the slope of head {{column}} of {t.case.kv_heads} is off")
+
+
+def series_of(run: PositionRun) -> list[tuple[Array, Array]]:
+    """The slopes and their bounds: the series of the largest power of two, and that of the heads beyond it."""
+    n = exactly.series(len(run.out))
+    return [(run.out[:n].astype(Wide), run.bound[:n]), (run.out[n:].astype(Wide), run.bound[n:])]
+
+
+@declare("s_h² = s_(h−1) s_(h+1)", contract="slopes", dtypes="all", kv_heads=(3, 4, 5, 6, 7, 8, 11, 12, 16, 20, 24, 40, 71))
+def slopes_are_geometric(t: PositionTrial) -> None:
+    """In either series the slopes fall by one and the same factor from head to head."""
+    for s, e in series_of(t.slopes()):
+        slack = 2 * s[1:-1] * e[1:-1] + s[:-2] * e[2:] + s[2:] * e[:-2] + e[1:-1] ** 2 + e[:-2] * e[2:]
+        t.close((s[1:-1] ** 2).astype(np.float64), s[:-2] * s[2:], slack + 2.0**-52 * s[1:-1] ** 2,
+                "the slope of head {column} + 1 of its series is not the geometric mean of its neighbours")
+
+
+@declare("s_1 = s_2 / s_1 = 2^(−8/n)", contract="slopes", dtypes="all")
+def first_slope_is_the_ratio(t: PositionTrial) -> None:
+    """A series begins with its own ratio, 2^(−8/n) for n = 2^k heads, so that the last slope is 1/256."""
+    run, n = t.slopes(), exactly.series(t.case.kv_heads)
+    first = run.out[:1]
+    t.close(first, np.exp2(Wide(-8) / n), run.bound[:1] + 2.0**-53, f"the first of {t.case.kv_heads} slopes is not 2^(-8/{n})")
+    t.close(run.out[n - 1 : n], np.full(1, 2.0**-8), run.bound[n - 1 : n], f"slope {n} of {t.case.kv_heads} is not 1/256")
+
+
+@declare("1 > s_1 > s_2 > … > 0", contract="slopes", exact=True)
+def slopes_are_positive_and_decrease(t: PositionTrial) -> None:
+    """Every head loses interest with distance, each of a series less than the one before; no two heads are alike."""
+    run = t.slopes()
+    if not ((run.out > 0) & (run.out < 1)).all():
+        t.fail(f"a slope lies outside (0, 1): {run.out.min():.6g} to {run.out.max():.6g}")
+    if any((np.diff(s) >= 0).any() for s, _ in series_of(run)) or len(np.unique(run.out)) != len(run.out):
+        t.fail("the slopes of a series do not fall from head to head")
+
+
+# ---------------------------------------------------------------- buckets: near distances one by one, far ones logarithmically
+
+
+@declare("b = d for d < n/2, else n/2 + ⌊(n/2) ln(2d/n) / ln(2M/n)⌋", contract="buckets")
+def buckets_follow_the_published_rule(t: PositionTrial) -> None:
+    """Every relative position has the bucket of the published rule; where rounding decides a logarithm, either of two."""
+    low, high = exactly.buckets(t.relative, t.case.bidirectional, t.case.num_buckets, t.max_distance)
+    out = t.buckets()
+    t.close(out, np.clip(out, low, high), np.zeros(out.shape), "the bucket of query {row} and key {column} is wrong")
+
+
+@declare("|d| < n/2  ⇒  b = |d|", contract="buckets", exact=True)
+def small_distances_have_their_own_bucket(t: PositionTrial) -> None:
+    """Up to half of the buckets of a direction stand for one distance each."""
+    past = -np.arange(t.side // 2)
+    t.same_bits(t.buckets(past), -past, "distance {column} does not have its own bucket")
+
+
+@declare("d ≤ d'  ⇒  b(d) ≤ b(d')", contract="buckets", exact=True)
+def buckets_grow_with_distance(t: PositionTrial) -> None:
+    """A farther key of the past never has a smaller bucket; nor has one of the future, where it counts."""
+    far = np.arange(2 * t.max_distance + 3)
+    for relative in (-far, far[1:]):
+        steps = np.diff(t.buckets(relative))
+        t.at_least(steps, np.zeros(steps.shape), np.zeros(steps.shape), "the bucket falls after distance {column}")
+
+
+@declare("0 ≤ b < n,  n of them reached", contract="buckets", exact=True)
+def buckets_are_in_range(t: PositionTrial) -> None:
+    """No bucket lies outside the table of biases, nor is the first or the last of it never used."""
+    far = np.arange(-4 * t.max_distance, 4 * t.max_distance + 1)
+    out = t.buckets(far)
+    if (out.min(), out.max()) != (0, t.case.num_buckets - 1):
+        t.fail(f"the buckets are {out.min():.0f} to {out.max():.0f}, expected 0 to {t.case.num_buckets - 1}")
+
+
+@declare("d > M  ⇒  b = n − 1", contract="buckets", exact=True)
+def far_distances_share_a_bucket(t: PositionTrial) -> None:
+    """Beyond max_distance all keys of the past are in the last bucket of their direction, however far."""
+    far = t.max_distance + np.array([1, 2, 10, 1000, 10**6])
+    t.same_bits(t.buckets(-far), np.full(far.shape, t.side - 1), "a distance beyond the largest is not in the last bucket")
+
+
+@declare("b(+d) = b(−d) + n/2", contract="buckets", exact=True, needs=("bidirectional",), bidirectional=True)
+def future_has_buckets_of_its_own(t: PositionTrial) -> None:
+    """Bidirectionally, a key d positions ahead has the bucket of one d behind, in the upper half of the table."""
+    far = np.arange(1, 2 * t.max_distance)
+    t.same_bits(t.buckets(far), t.buckets(-far) + t.side, "distance {column} + 1 ahead is not in the upper half")
+
+
+@declare("j > i  ⇒  b = 0", contract="buckets", exact=True, needs=("bidirectional",), bidirectional=False)
+def one_direction_does_not_look_ahead(t: PositionTrial) -> None:
+    """In one direction, all keys ahead share the bucket of distance 0."""
+    ahead = np.arange(1, 2 * t.max_distance)
+    t.same_bits(t.buckets(ahead), np.zeros(ahead.shape), "distance {column} + 1 ahead has a bucket of its own")
+
+
+# ---------------------------------------------------------------- all of them
+
+
+@declare("shape, dtype and device as asked", contract="positions", exact=True, dtypes="all")
+def positions_have_the_right_form(t: PositionTrial) -> None:
+    """The answer has the shape, the type and the device that were asked for; twice the same call gives the same bits."""
+    first = t.answer_again()
+    shape, dtype, device = t.form
+    asked = t.target.contract != "buckets" and (t.target.contract == "rotary" or "dtype" in t.target.parameters)
+    if (asked and dtype != t.case.dtype) or device != t.case.device:
+        t.fail(f"returned {dtype} on {device}, expected {t.case.dtype} on {t.case.device}")
+    t.same_bits(t.answer_again(), first, "the same call gave different bits")
