@@ -1,0 +1,82 @@
+"""A kernel with two mistakes: one run names both, and after the repair of one only the other remains."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor
+
+from impls.mutants import core
+from impls.mutants.registry import SIGNATURES, SUPPORTS
+from properties import catalogue
+from properties.engine.find_target import Builtins
+from properties.engine.reading import read_failure
+from properties.engine.run import verify_target
+from properties.engine.search import Plan
+from properties.engine.target import Target, make_target
+from properties.engine.text import findings_text
+
+# The name of a mistake → the step of the correct attention that it replaces.
+MISTAKES: dict[str, dict[str, Any]] = {
+    "mutants.causal.one_too_far": {"frontier": lambda queries, keys: core.frontier(queries, keys, 1)},
+    "mutants.scaling.no_square_root": {"default_scale": lambda q: 1 / max(q.shape[-1], 1)},
+    "mutants.heads.tiled": {"repeat_heads": lambda x, heads: x.repeat(1, heads // max(x.shape[1], 1), 1, 1)},
+}
+THEMES = ("causality", "scaling", "heads", "softmax")
+CASES = 40
+
+
+def attention_with(*mistakes: str) -> Target:
+    """The correct attention with some of its steps replaced by wrong ones."""
+    steps = {name: step for mistake in mistakes for name, step in MISTAKES[mistake].items()}
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return core.attention(q, k, v, **options, **steps)
+
+    attention.__signature__ = SIGNATURES["attention"]  # type: ignore[attr-defined]
+    attention.supports = SUPPORTS  # type: ignore[attr-defined]
+    return make_target("mine", attention)
+
+
+@cache
+def one_run(*mistakes: str) -> tuple[set[str], set[str]]:
+    """The mistakes that some finding of a run is read as, and those of them that the report prints."""
+    suspects = Builtins().suspects()
+    report = verify_target(attention_with(*mistakes), catalogue.select(THEMES), Plan(examples=CASES))
+    readings = {f.property.name: read_failure(report.target, f, suspects) for f in report.findings}
+    told = findings_text(report, CASES, read=lambda finding: readings[finding.property.name])
+    return ({suspect.name for named in readings.values() for suspect in named},
+            set(re.findall(r'"[^\n]*" \((mutants\.[\w.]+)\)', told)))
+
+
+FAR, DIM, TILED = MISTAKES
+PAIRS = [(FAR, DIM), (FAR, TILED), (DIM, TILED)]
+# One mistake read as (a, b), (b, a) and (a) counts as three in the report and takes the places that are printed in full.
+CROWDED_OUT = pytest.param(DIM, TILED, marks=pytest.mark.xfail(strict=True, reason="the report prints one mistake several times"))
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_both_mistakes_are_recognised(one: str, other: str) -> None:
+    assert {one, other} <= one_run(one, other)[0]
+
+
+@pytest.mark.parametrize(("one", "other"), [*PAIRS[:2], CROWDED_OUT])
+def test_the_report_names_both(one: str, other: str) -> None:
+    assert {one, other} <= one_run(one, other)[1]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_left_is_named_alone(mistake: str) -> None:
+    recognised, printed = one_run(mistake)
+    assert mistake in printed
+    assert not recognised & (MISTAKES.keys() - {mistake})
+
+
+def test_nothing_is_left() -> None:
+    assert one_run() == (set(), set())
