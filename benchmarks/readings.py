@@ -1,0 +1,116 @@
+"""Readings: is a wrong attention called by its name, and what is an unknown mistake called?
+
+    python -m benchmarks.readings              # every mutant; ten minutes or so
+    python -m benchmarks.readings 5            # every fifth
+    python -m benchmarks.readings 1 "causal.*" # those that match
+
+Every mutant is refuted by the property that it names, and the finding is read with all mutants as suspects, then without the
+mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module.
+Mistakes of layers are not read at all (the reading is of attentions), nor is a mutant that its killer does not refute; both are
+counted. Writes ``readings.json`` and ``READINGS.md`` beside this file. Exit status 1 if less than 95 % of what is read is called by
+its name, among others or alone.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from impls.mutants import forget, load_all
+from properties.catalogue import PROPERTIES
+from properties.engine.find_target import Builtins
+from properties.engine.reading import read_failure
+from properties.engine.search import Plan, search
+from properties.engine.target import make_target
+
+GOAL = 0.95
+HERE = Path(__file__).with_name("readings.json")
+
+
+def theme(name: str) -> str:
+    return name.removeprefix("mutants.").partition(".")[0]
+
+
+def verdict_without(name: str, named: list[str]) -> str:
+    """What the reading says when the mutant itself is no suspect."""
+    others = [other for other in named if other != name]
+    if not others:
+        return "nothing"
+    same = [theme(other) == theme(name) for other in others]
+    return "same kind only" if all(same) else "another kind only" if not any(same) else "same kind among others"
+
+
+def read(name: str, mutant: Any, suspects: list[Any]) -> dict[str, Any]:
+    """One mutant: the names in its reading, first those expected to break the property, and how long it took."""
+    forget()
+    target = make_target("mine", mutant.function)
+    prop = PROPERTIES[mutant.killed_by]
+    forget()
+    finding = search(target, prop, Plan()).finding
+    if finding is None:
+        return {"state": "not refuted"}
+    if prop.contract != "attention":
+        return {"state": "of layers"}
+    began = time.monotonic()
+    forget()
+    named = [suspect.name.removeprefix("mutants.") for suspect in read_failure(target, finding, suspects)]
+    return {"state": "read", "named": named, "seconds": round(time.monotonic() - began, 2), "case": repr(finding.case)}
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({part / max(whole, 1):.1%})"
+
+
+def summary(rows: dict[str, dict[str, Any]]) -> tuple[str, bool]:
+    """The table, and whether the goal is met."""
+    states = Counter(row["state"] for row in rows.values())
+    read_rows = {name: row["named"] for name, row in rows.items() if row["state"] == "read"}
+    named = {name: found for name, found in read_rows.items() if name in found}
+    missed = {name: found for name, found in read_rows.items() if name not in found}
+    alone = [name for name, found in named.items() if len(found) == 1]
+    shown = [name for name, found in named.items() if name in found[:3]]
+    without = Counter(verdict_without(name, found) for name, found in read_rows.items())
+    total = len(read_rows)
+    lines = ["# What the reading of a failure is worth", "", "Made by `python -m benchmarks.readings`, which says what is counted.", "",
+             "| | mutants |", "|---|---|",
+             f"| refuted by the property they name, and read | {total} |",
+             f"| of layers: not read | {states['of layers']} |",
+             f"| not refuted by the property they name | {states['not refuted']} |",
+             f"| **the true mistake is among those named** | {percent(len(named), total)} |",
+             f"| … among the three that are shown | {percent(len(shown), total)} |",
+             f"| … and is the only one | {percent(len(alone), total)} |",
+             "| **without the mutant itself among the suspects** | |"]
+    for kind in ("nothing", "same kind only", "same kind among others", "another kind only"):
+        what = "nothing is named" if kind == "nothing" else kind
+        lines.append(f"| … {what} | {percent(without[kind], total)} |")
+    seconds = sorted(row["seconds"] for row in rows.values() if row["state"] == "read")
+    lines += ["", f"One reading takes {seconds[len(seconds) // 2]:.1f} s at the median, {seconds[-1]:.1f} s at most." if seconds else ""]
+    lines += ["", "Not called by their name:", ""]
+    lines += [f"* `{n}`: {', '.join(found[:3]) or 'nothing named'}" for n, found in missed.items()] or ["none"]
+    lines += ["", "Called something of another kind only, without themselves:", ""]
+    lines += [f"* `{n}`: {', '.join(o for o in found if o != n)}" for n, found in read_rows.items()
+              if verdict_without(n, found) == "another kind only"] or ["none"]
+    return "\n".join(lines) + "\n", len(named) >= GOAL * total
+
+
+def main(stride: int = 1, pattern: str = "*") -> int:
+    mutants, _ = load_all()
+    suspects = Builtins().suspects()
+    rows: dict[str, dict[str, Any]] = {}
+    for name in [n for n in mutants if fnmatch.fnmatchcase(n, pattern)][::stride]:
+        rows[name] = read(name, mutants[name], suspects)
+        print(name, rows[name], file=sys.stderr, flush=True)
+    HERE.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    table, enough = summary(rows)
+    HERE.with_name("READINGS.md").write_text(table, encoding="utf-8")
+    print(table)
+    return 0 if enough else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if sys.argv[1:] else 1, *sys.argv[2:3]))
