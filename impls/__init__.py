@@ -1,4 +1,4 @@
-"""Attentions to be checked: one small readable module each.
+"""Attentions, and encodings of positions, to be checked: one small readable module each.
 
 contract        what every attention here accepts and refuses, in one place
 catalogue       the list of them, without importing any
@@ -10,6 +10,9 @@ online_softmax  tile by tile, and in parts merged afterwards: how kernels really
 torch_manual    modules that train: SelfAttention, AttentionHead, MultiHeadAttention
 torch_mha       ``torch.nn.MultiheadAttention`` as the library ships it
 torch_sdpa      ``F.scaled_dot_product_attention``, one entry for each backend
+
+positions_numpy sinusoids, rotations, ALiBi's slopes, T5's buckets
+positions_torch the same as model code writes them
 
 numpy_operands  what the NumPy modules share before the first product
 mutants         attentions that are wrong on purpose

@@ -12,7 +12,7 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention or multihead, as the module ``contract`` defines them
+    contract: str  # attention, multihead, or one of positions, as the module ``contract`` defines them
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
@@ -50,6 +50,16 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("torch_sdpa.efficient", "torch_sdpa:efficient", "attention", TORCH, "SDPA, memory-efficient backend", CUDA),
     Entry("torch_sdpa.cudnn", "torch_sdpa:cudnn", "attention", TORCH, "SDPA, cuDNN backend", CUDA),
 )
+    Entry("positions_numpy.sinusoidal", "positions_numpy:sinusoidal", "sinusoidal", (), "sines and cosines, NumPy"),
+    Entry("positions_numpy.rotary", "positions_numpy:rotary", "rotary", (), "neighbours rotate, NumPy"),
+    Entry("positions_numpy.slopes", "positions_numpy:slopes", "slopes", (), "ALiBi, the published function"),
+    Entry("positions_numpy.buckets", "positions_numpy:buckets", "buckets", (), "T5, NumPy"),
+    Entry("positions_torch.sinusoidal", "positions_torch:sinusoidal", "sinusoidal", TORCH, "through exp and log"),
+    Entry("positions_torch.rotary", "positions_torch:rotary", "rotary", TORCH, "neighbours rotate"),
+    Entry("positions_torch.rotary_half", "positions_torch:rotary_half", "rotary", TORCH, "halves rotate"),
+    Entry("positions_torch.rotary_complex", "positions_torch:rotary_complex", "rotary", TORCH, "complex product"),
+    Entry("positions_torch.slopes", "positions_torch:slopes", "slopes", TORCH, "ALiBi, as exp2"),
+    Entry("positions_torch.buckets", "positions_torch:buckets", "buckets", TORCH, "T5, logarithms in float32"),
 
 
 def load(entry: Entry) -> Any:

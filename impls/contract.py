@@ -1,4 +1,4 @@
-"""The two contracts that the modules of this folder meet, and the refusals they share.
+"""The contracts that the modules of this folder meet, and the refusals they share.
 
 ``attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False) -> out``
 
@@ -24,6 +24,16 @@ need_weights=True) -> (out, attention weights or None)``
             a projection is y = x Wᵀ + b, as in torch.nn.Linear
     key_padding_mask  (batch, keys), bool: True = padding, ignored
     out     (batch, queries, embed);  attention weights (batch, num_heads, queries, keys)
+
+``sinusoidal(length, dim, *, offset=0, base=10000.0, dtype) -> (length, dim)``, ``rotary(x, positions, *, base=10000.0,
+rotary_dim=dim) -> x's shape``, ``slopes(num_heads, *, dtype) -> (num_heads,)`` and ``buckets(relative_position, *,
+bidirectional=True, num_buckets=32, max_distance=128) -> integers of the same shape``
+
+    dim               pair i of features turns by base^(-2i/dim) a position; features 2i and 2i+1 are a pair, or, where
+                      ``supports`` says pairing = "half", features i and i + dim/2
+    x                 (batch, heads, length, dim);  positions (length,) whole numbers
+    rotary_dim        so many features rotate, counted from the first; the others pass
+    relative_position key position - query position
 
 The functions below look at shapes alone, so they serve arrays of any framework.
 """

@@ -50,7 +50,7 @@ def rotary(x: Any, positions: Any, *, base: float = 10000.0, rotary_dim: int | N
     return out.astype(x.dtype)
 
 
-@supports(framework="numpy")
+@supports(framework="numpy", dtypes=["float64"], arithmetic={"float64": "same"})
 def slopes(num_heads: int) -> list[float]:
     """The published function: a power of two has its own series, others borrow from the next power of two."""
     if num_heads & (num_heads - 1) == 0:
@@ -60,7 +60,7 @@ def slopes(num_heads: int) -> list[float]:
     return slopes(closest) + slopes(2 * closest)[0::2][: num_heads - closest]
 
 
-@supports(framework="numpy")
+@supports(framework="numpy", dtypes=["float64"], arithmetic={"float64": "same"})
 def buckets(
     relative_position: Any, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
 ) -> Any:

@@ -32,7 +32,7 @@ def angles(positions: Tensor, dim: int, base: float, dtype: torch.dtype) -> Tens
     return torch.outer(positions.to(dtype), frequencies)
 
 
-@supports(framework="torch", arithmetic=WIDE)
+@supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
 def sinusoidal(
     length: int, dim: int, *, offset: int = 0, base: float = 10000.0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
@@ -46,7 +46,7 @@ def sinusoidal(
     return encoding.to(dtype)
 
 
-@supports(framework="torch", arithmetic=WIDE)
+@supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
 def rotary(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: int | None = None) -> Tensor:
     """Neighbours 2i and 2i+1 of x (batch, heads, length, dim) turned by one angle."""
     rotary_dim = x.shape[-1] if rotary_dim is None else rotary_dim
@@ -58,7 +58,7 @@ def rotary(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: i
     return torch.cat((turned.to(x.dtype), x[..., rotary_dim:]), dim=-1)
 
 
-@supports(framework="torch", arithmetic=EAGER, pairing="half")
+@supports(framework="torch", dtypes=list(WIDE), arithmetic=EAGER, pairing="half")
 def rotary_half(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: int | None = None) -> Tensor:
     """x cos + rotate_half(x) sin, with tables in the dtype of x, as in model code."""
     rotary_dim = x.shape[-1] if rotary_dim is None else rotary_dim
@@ -70,7 +70,7 @@ def rotary_half(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_d
     return torch.cat((front * cos + torch.cat((-second, first), dim=-1) * sin, rest), dim=-1)
 
 
-@supports(framework="torch", arithmetic=WIDE)
+@supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
 def rotary_complex(x: Tensor, positions: Tensor, *, base: float = 10000.0) -> Tensor:
     """(x_2i + i x_2i+1) · e^(i p w): a product of complex numbers."""
     wide = angle_dtype(x.dtype)
@@ -80,7 +80,7 @@ def rotary_complex(x: Tensor, positions: Tensor, *, base: float = 10000.0) -> Te
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(turn), turn)).flatten(-2).to(x.dtype)
 
 
-@supports(framework="torch", arithmetic=WIDE)
+@supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
 def slopes(num_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """2^(−8h/n), h = 1 … n, for the largest power of two n; then every other slope of the series of 2n."""
     n = 1 << (num_heads.bit_length() - 1)
@@ -90,7 +90,7 @@ def slopes(num_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.exp2(-8 * torch.cat((own, further))).to(dtype)
 
 
-@supports(framework="torch")
+@supports(framework="torch", dtypes=["float64"], arithmetic={"float64": "same"})
 def buckets(
     relative_position: Tensor, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
 ) -> Tensor:

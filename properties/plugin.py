@@ -68,11 +68,12 @@ def _found(config: pytest.Config) -> dict[str, Any]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``attention_check``: every property of every target; ``known_deviation``; ``target``: every target itself."""
+    """``attention_check``: every property of every target; ``known_deviation``; ``target``: every attention and layer itself."""
     wanted = {"attention_check", "known_deviation", "target"} & set(metafunc.fixturenames)
     marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")}
     for name in wanted - marked:
         from .engine.checks import checks, deviation_checks
+        from .engine.position_target import POSITIONS
 
         found = _found(metafunc.config)
         targets, plan = found["targets"], found["plan"]
@@ -82,5 +83,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             made = [pytest.param(check, id=f"{check.target.name}-{number}")
                     for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))]
         else:
-            made = [pytest.param(target, id=target.name) for target in targets]
+            made = [pytest.param(target, id=target.name) for target in targets if target.contract not in POSITIONS]
         metafunc.parametrize(name, made)

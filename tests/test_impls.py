@@ -38,6 +38,7 @@ KEYS = {
     "mask_kinds",
     "mask_axes",
     "value_dim",
+    "pairing",
     "mask_and_causal",
     "zero_sizes",
 }
@@ -155,7 +156,7 @@ def test_zero_sizes_give_zeros(entry, empty):
     assert not out.any() or empty == "dim"
 
 
-@pytest.mark.parametrize("entry", HERE, **NAMED)
+@pytest.mark.parametrize("entry", ATTENTIONS + LAYERS, **NAMED)
 def test_inputs_stay_and_outputs_are_new(entry):
     torch = pytest.importorskip("torch")
     if entry.contract == "attention":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import permissive
 import pytest
+from exact_positions import POSITION_MISTAKES, POSITION_TARGETS
 
 from properties.catalogue import PROPERTIES
 from properties.engine.declare import Property
@@ -23,7 +24,7 @@ NAMES = tuple(PROPERTIES)
 
 def target_for(prop: Property) -> Target:
     """The exact target that a property is about."""
-    return LAYER if prop.contract == "multihead" else ATTENTION
+    return POSITION_TARGETS.get(prop.contract) or (LAYER if prop.contract == "multihead" else ATTENTION)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -458,7 +459,7 @@ LAYER_MISTAKES: dict[str, Any] = {
 
 
 def test_every_property_has_a_mistake() -> None:
-    assert {*MISTAKES, *LAYER_MISTAKES} == set(NAMES)
+    assert {*MISTAKES, *LAYER_MISTAKES, *POSITION_MISTAKES} == set(NAMES)
 
 
 def test_the_small_layer_is_right_without_a_mistake() -> None:
@@ -473,8 +474,11 @@ def test_the_small_layer_is_right_without_a_mistake() -> None:
 def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing."""
     prop = PROPERTIES[name]
-    wrong = MISTAKES[name] if prop.contract == "attention" else layer(LAYER_MISTAKES[name])
-    target = make_target("wrong", wrong, FACTS)
+    if name in POSITION_MISTAKES:
+        target = POSITION_MISTAKES[name]
+    else:
+        wrong = MISTAKES[name] if prop.contract == "attention" else layer(LAYER_MISTAKES[name])
+        target = make_target("wrong", wrong, FACTS)
     assert not inapplicable(target, prop)
     outcome: Outcome = search(target, prop, Plan(examples=150))
     assert outcome.finding is not None

@@ -161,7 +161,7 @@ def search_all(options: argparse.Namespace, json_to: Any) -> int:
     if options.json:
         write_json(json_to or options.json, reports, absent)
     if len(reports) > 1 or not options.target:
-        print(text.matrix_text(reports, properties, absent))
+        print(text.matrices_text(reports, properties, absent))
     return 0 if all(report.ok for report in reports) else 1
 
 

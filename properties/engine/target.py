@@ -191,7 +191,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
     """Which dtypes the target takes; the others, with what it said, are not tried and named in the report."""
     accepted: list[str] = []
     untried: dict[str, str] = {}
-    wanted = target.supports.dtypes or target.framework.dtypes
+    wanted = target.supports.dtypes or (("float64",) if target.contract == "buckets" else target.framework.dtypes)
     for dtype in (d for d in target.framework.dtypes if d in wanted):
         try:
             _smoke(target, dtype, device)

@@ -220,6 +220,17 @@ def arithmetic_lines(report: Report) -> list[str]:
     return lines
 
 
+def matrices_text(reports: Sequence[Report], properties: Sequence[Property], absent: dict[str, str]) -> str:
+    """One matrix for all reports on the same properties: attentions and layers first, then each kind of positions."""
+    alike: dict[tuple[str, ...], list[Report]] = {}
+    for report in reports:
+        alike.setdefault(tuple(p.name for p in properties if p.name in report.outcomes), []).append(report)
+    parts = []
+    for names, members in alike.items():
+        parts.append(matrix_text(members, [p for p in properties if p.name in names], absent if not parts else {}))
+    return "\n\n".join(parts) or matrix_text(reports, properties, absent)
+
+
 def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absent: dict[str, str]) -> str:
     """Implementation × property, with the number of cases in each cell.
 

@@ -1,0 +1,160 @@
+"""Positions that are right, the exact answers rounded once, and one mistake for every property of positions.
+
+They know no implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from properties import position_exact as exactly
+from properties.arithmetic import default_arithmetic
+from properties.engine.target import Target, make_target
+
+ANY = default_arithmetic("float64")  # has no part in an exact answer
+Change = Callable[..., Any]
+
+
+def sinusoidal(length: int, dim: int, *, offset: int = 0, base: float = 10000.0, dtype: Any = torch.float64) -> Tensor:
+    """The exact encoding."""
+    t = exactly.turn(np.arange(offset, offset + length, dtype=np.float64), (dim + 1) // 2, dim, base, ANY)
+    return torch.from_numpy(exactly.sinusoid(t, dim, "interleaved", ANY)[0].out.copy()).to(dtype)
+
+
+def rotary(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: int | None = None) -> Tensor:
+    """The exact rotation."""
+    rotary_dim = x.shape[-1] if rotary_dim is None else rotary_dim
+    t = exactly.turn(positions.double().numpy(), rotary_dim // 2, rotary_dim, base, ANY)
+    return torch.from_numpy(exactly.rotation(x.double().numpy(), t, "interleaved", ANY)[0].out.copy()).to(x.dtype)
+
+
+def slopes(num_heads: int, *, dtype: Any = torch.float64) -> Tensor:
+    """The exact slopes."""
+    return torch.from_numpy(exactly.slopes(num_heads, ANY)[0].out.copy()).to(dtype)
+
+
+def buckets(
+    relative_position: Tensor, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
+) -> Tensor:
+    """The exact buckets."""
+    low, high = exactly.buckets(relative_position.numpy(), bidirectional, num_buckets, max_distance)
+    return torch.from_numpy(np.where(low == high, low, high))
+
+
+RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary, "slopes": slopes, "buckets": buckets}
+POSITION_TARGETS: dict[str, Target] = {
+    name: make_target(f"exact {name}", function, {"framework": "torch"}) for name, function in RIGHT.items()
+}
+POSITION_TARGETS["positions"] = POSITION_TARGETS["rotary"]  # properties of all of them
+
+
+def sinusoid_with(change: Change) -> Any:
+    """change(call, arguments) answers, where call(**changes) is the right answer to changed arguments."""
+
+    def wrong(length: int, dim: int, *, offset: int = 0, base: float = 10000.0, dtype: Any = torch.float64) -> Any:
+        given = {"length": length, "dim": dim, "offset": offset, "base": base, "dtype": dtype}
+        return change(lambda **changes: sinusoidal(**{**given, **changes}), given)
+
+    return wrong
+
+
+def rotary_with(change: Change) -> Any:
+    def wrong(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: int | None = None) -> Any:
+        given = {"x": x, "positions": positions, "base": base, "rotary_dim": rotary_dim}
+        return change(lambda **changes: rotary(**{**given, **changes}), given)
+
+    return wrong
+
+
+def slopes_with(change: Callable[[Tensor], Tensor]) -> Any:
+    def wrong(num_heads: int, *, dtype: Any = torch.float64) -> Any:
+        return change(slopes(num_heads, dtype=dtype))
+
+    return wrong
+
+
+def buckets_with(change: Change) -> Any:
+    def wrong(
+        relative_position: Tensor, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
+    ) -> Any:
+        given = {"relative_position": relative_position, "bidirectional": bidirectional, "num_buckets": num_buckets,
+                 "max_distance": max_distance}  # fmt: skip
+        return change(lambda **changes: buckets(**{**given, **changes}), given)
+
+    return wrong
+
+
+def one_feature_more(call: Change, given: dict[str, Any]) -> Tensor:
+    out = call()
+    out[:, -1:] *= 1 + 2.0**-20
+    return out
+
+
+def far_rows_drift(call: Change, given: dict[str, Any]) -> Tensor:
+    out = call()
+    return out * (1 + 0.01 * torch.arange(len(out))[:, None] % 7 / 7).to(out.dtype)
+
+
+def rolled_pairs(call: Change, given: dict[str, Any]) -> Tensor:
+    dim = given["rotary_dim"] or given["x"].shape[-1]
+    turned = call(x=given["x"][..., :dim].roll(1, -1), rotary_dim=None).roll(-1, -1)
+    return torch.cat((turned, given["x"][..., dim:]), dim=-1)
+
+
+def in_place(call: Change, given: dict[str, Any]) -> Tensor:
+    given["positions"] += 1
+    return call()
+
+
+MISTAKES: dict[str, Any] = {
+    "sinusoid_is_inside_the_bound": sinusoid_with(one_feature_more),
+    "sine_and_cosine_are_of_one_angle": sinusoid_with(one_feature_more),
+    "encoding_of_a_sum_is_a_rotation": sinusoid_with(far_rows_drift),
+    "frequencies_are_geometric": sinusoid_with(one_feature_more),
+    "positions_start_at_zero": sinusoid_with(lambda call, given: call(offset=given["offset"] + 1)),
+    "longer_encoding_begins_with_the_shorter": sinusoid_with(
+        lambda call, given: call() * (1 + 2.0**-9 * given["length"])
+    ),
+    "offset_shifts_the_encoding": sinusoid_with(lambda call, given: call(offset=given["offset"] * 2)),
+    "rotation_is_inside_the_bound": rotary_with(lambda call, given: call(positions=-given["positions"])),
+    "rotation_keeps_the_norm_of_every_pair": rotary_with(lambda call, given: call() * (1 + 2.0**-7)),
+    "scores_depend_on_the_distance_alone": rotary_with(lambda call, given: call(positions=given["positions"] ** 2)),
+    "rotations_add_up": rotary_with(lambda call, given: call(positions=given["positions"].clamp(max=99))),
+    "position_zero_is_the_identity": rotary_with(lambda call, given: call(positions=given["positions"] + 1)),
+    "pairs_are_as_declared": rotary_with(rolled_pairs),
+    "features_beyond_rotary_dim_are_untouched": rotary_with(lambda call, given: call(rotary_dim=None)),
+    "rows_turn_by_their_own_position": rotary_with(
+        lambda call, given: call(positions=given["positions"] - given["positions"][:1])
+    ),
+    "rotation_leaves_its_arguments": rotary_with(in_place),
+    "slopes_follow_the_published_rule": slopes_with(lambda s: s * (1 + 2.0**-6)),
+    "slopes_are_geometric": slopes_with(lambda s: s + 0.01),
+    "first_slope_is_the_ratio": slopes_with(lambda s: s * (1 + 2.0**-6)),
+    "slopes_are_positive_and_decrease": slopes_with(lambda s: -s),
+    "buckets_follow_the_published_rule": buckets_with(
+        lambda call, given: call(max_distance=given["max_distance"] * 2)
+    ),
+    "small_distances_have_their_own_bucket": buckets_with(
+        lambda call, given: call(relative_position=given["relative_position"] - 1)
+    ),
+    "buckets_grow_with_distance": buckets_with(lambda call, given: given["num_buckets"] - call()),
+    "buckets_are_in_range": buckets_with(lambda call, given: call() + 1),
+    "far_distances_share_a_bucket": buckets_with(
+        lambda call, given: call(max_distance=given["max_distance"] * 10**9)
+    ),
+    "future_has_buckets_of_its_own": buckets_with(
+        lambda call, given: call(relative_position=-given["relative_position"])
+    ),
+    "one_direction_does_not_look_ahead": buckets_with(
+        lambda call, given: call(relative_position=-given["relative_position"].abs())
+    ),
+    "positions_have_the_right_form": rotary_with(lambda call, given: call().double()),
+}
+POSITION_MISTAKES: dict[str, Target] = {
+    name: make_target("wrong", function, {"framework": "torch"}) for name, function in MISTAKES.items()
+}
