@@ -49,7 +49,6 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("torch_sdpa.flash_cuda", "torch_sdpa:flash_cuda", "attention", TORCH, "SDPA, flash backend of CUDA", CUDA),
     Entry("torch_sdpa.efficient", "torch_sdpa:efficient", "attention", TORCH, "SDPA, memory-efficient backend", CUDA),
     Entry("torch_sdpa.cudnn", "torch_sdpa:cudnn", "attention", TORCH, "SDPA, cuDNN backend", CUDA),
-)
     Entry("positions_numpy.sinusoidal", "positions_numpy:sinusoidal", "sinusoidal", (), "sines and cosines, NumPy"),
     Entry("positions_numpy.rotary", "positions_numpy:rotary", "rotary", (), "neighbours rotate, NumPy"),
     Entry("positions_numpy.slopes", "positions_numpy:slopes", "slopes", (), "ALiBi, the published function"),
@@ -60,6 +59,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("positions_torch.rotary_complex", "positions_torch:rotary_complex", "rotary", TORCH, "complex product"),
     Entry("positions_torch.slopes", "positions_torch:slopes", "slopes", TORCH, "ALiBi, as exp2"),
     Entry("positions_torch.buckets", "positions_torch:buckets", "buckets", TORCH, "T5, logarithms in float32"),
+)
 
 
 def load(entry: Entry) -> Any:

@@ -86,7 +86,7 @@ MEMORY: dict[str, Any] = {}  # what mutants with a state remember between calls
 def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | None) -> str:
     """Give `function` its public signature and its `supports`; return its registered name."""
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    if contract in POSITIONS or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
     # A projection spreads a NaN over all heads, also over those to which its key is visible.
     facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
