@@ -1,0 +1,55 @@
+"""Peers, side by side: which wrong attentions each suite rejects, and which right ones.
+
+    python -m benchmarks.peers                    # all suites, about an hour of CPU, nearly all of it attncheck's on right ones
+    python -m benchmarks.peers ONNX JAX           # these only; the table has what was measured before, too
+    python -m benchmarks.peers --seconds 150      # stop judging after that time; the next run goes on from there
+
+Prints the table and writes results.json and peers.svg beside this file. Verdicts that are in results.json already are
+kept: remove the file to begin anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+
+from impls.mutants import load_all
+
+from . import own, picture, report, results
+from .others import PEERS
+from .results import Record
+
+CONTRACTS = ("attention", "multihead")  # position encodings are no attentions: not compared
+
+
+def main() -> int:
+    judges: dict[str, Callable[[Record], str]] = {**{name: peer.reject for name, peer in PEERS.items()}, report.OURS: own.reject}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
+    parser.add_argument("suite", nargs="*", help=", ".join(judges))
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop judging after that time")
+    options = parser.parse_args()
+    unknown = [suite for suite in options.suite if suite not in judges]
+    if unknown:
+        parser.error(f"no suite {', '.join(unknown)}; there are {', '.join(judges)}")
+    wrong_ones, right_ones = load_all()
+    mutants = {name: mutant for name, mutant in wrong_ones.items() if mutant.contract in CONTRACTS}
+    honest = {name: variant for name, variant in right_ones.items() if variant.contract in CONTRACTS}
+    everything: dict[str, Record] = {**mutants, **honest}
+    attentions = {name: record for name, record in everything.items() if record.contract == "attention"}
+    kept = results.load()
+    until = time.monotonic() + options.seconds
+    finished = True
+    for suite in options.suite or judges:
+        finished &= results.fill(kept, suite, judges[suite], everything if suite == report.OURS else attentions, until)
+        results.save(kept)
+    wrong = sum(mutant.contract == "attention" for mutant in mutants.values())
+    rows = report.count(kept, mutants, honest)
+    (results.HERE / "peers.svg").write_text(picture.svg(rows, wrong, report.OURS), encoding="utf-8")
+    print(report.text(kept, mutants, honest, {name: peer.calls for name, peer in PEERS.items()}))
+    return 0 if finished else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
