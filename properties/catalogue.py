@@ -6,11 +6,25 @@ import difflib
 import fnmatch
 from types import ModuleType
 
-from . import causality, chunks, heads, layers, masks, numbers, positions, purity, scaling, softmax, symmetry, values
+from . import (
+    causality,
+    chunks,
+    distances,
+    heads,
+    layers,
+    masks,
+    numbers,
+    positions,
+    purity,
+    scaling,
+    softmax,
+    symmetry,
+    values,
+)
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, layers, positions,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, layers, positions, distances,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

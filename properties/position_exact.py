@@ -116,11 +116,11 @@ def rotation(x: Array, t: Turn, pairing: str, a: Arithmetic) -> tuple[Exact, Arr
     rotary = 2 * t.angle.shape[1]
     x1, x2 = split(x[..., :rotary].astype(Wide), pairing)
     y1, y2 = x1 * t.cos - x2 * t.sin, x1 * t.sin + x2 * t.cos
-    allowed = [product_error(x1, x2, t.cos, t.sin, t.cos_bound, t.sin_bound, a),
-               product_error(x1, x2, t.sin, t.cos, t.sin_bound, t.cos_bound, a)]
+    first = product_error(x1, x2, t.cos, t.sin, t.cos_bound, t.sin_bound, a)
+    second = product_error(x1, x2, t.sin, t.cos, t.sin_bound, t.cos_bound, a)
     rest = x[..., rotary:]
     wide = np.concatenate([join(y1, y2, rotary, pairing), rest.astype(Wide)], axis=-1)
-    return Exact(wide), np.concatenate([join(*allowed, rotary, pairing), np.zeros(rest.shape)], axis=-1)
+    return Exact(wide), np.concatenate([join(first, second, rotary, pairing), np.zeros(rest.shape)], axis=-1)
 
 
 def product_error(x1: Array, x2: Array, f1: Array, f2: Array, e1: Any, e2: Any, a: Arithmetic) -> Array:

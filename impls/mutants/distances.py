@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .registry import honest, mutant
+from .registry import Function, honest, mutant
 
 
 def series(num_heads: int) -> int:
@@ -56,7 +56,7 @@ def buckets(
 # --- slopes -------------------------------------------------------------------------------------------------------
 
 
-def _slopes(mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None) -> Any:
+def _slopes(mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None) -> Callable[[Function], Function]:
     return mutant(mistake, source=source, killed_by=killed_by, contract="slopes", bug=bug)
 
 
@@ -121,7 +121,7 @@ def repeated_products(num_heads: int, *, dtype: torch.dtype | None = None) -> Te
 # --- buckets ------------------------------------------------------------------------------------------------------
 
 
-def _buckets(mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None) -> Any:
+def _buckets(mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None) -> Callable[[Function], Function]:
     return mutant(mistake, source=source, killed_by=killed_by, contract="buckets", bug=bug)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .registry import honest, mutant
+from .registry import Function, honest, mutant
 from .sinusoids import wider
 
 Pair = tuple[Tensor, Tensor]
@@ -64,11 +64,17 @@ def rotary(
 
 def _mutant(
     mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None, **supports: Any
-) -> Any:
+) -> Callable[[Function], Function]:
     return mutant(mistake, source=source, killed_by=killed_by, contract="rotary", bug=bug, supports=supports or None)
 
 
-@_mutant("halves are rotated with the table of neighbours", "scores_depend_on_the_distance_alone", "raiyanyahya/how-to-train-your-gpt#6", "F11", pairing="half")
+@_mutant(
+    "halves are rotated with the table of neighbours",
+    "scores_depend_on_the_distance_alone",
+    "raiyanyahya/how-to-train-your-gpt#6",
+    "F11",
+    pairing="half",
+)
 def halves_with_the_table_of_neighbours(x: Tensor, positions: Tensor, **options: Any) -> Tensor:
     def mixed(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Pair:
         (c1, c2), (s1, s2) = (halves(t.repeat_interleave(2, -1)) for t in (cos, sin))
@@ -119,7 +125,12 @@ def cosine_in_bfloat16(x: Tensor, positions: Tensor, **options: Any) -> Tensor:
     return rotary(x, positions, **options, rule=rule)
 
 
-@_mutant("the table is sliced by the heads, not by the length", "rows_turn_by_their_own_position", "labmlai/annotated_deep_learning_paper_implementations#215", "F13")
+@_mutant(
+    "the table is sliced by the heads, not by the length",
+    "rows_turn_by_their_own_position",
+    "labmlai/annotated_deep_learning_paper_implementations#215",
+    "F13",
+)
 def positions_along_the_heads(x: Tensor, positions: Tensor, **options: Any) -> Tensor:
     if not len(positions):
         return rotary(x, positions, **options)
@@ -216,7 +227,7 @@ def positions_accumulate(x: Tensor, positions: Tensor, **options: Any) -> Tensor
 # --- correct, in unusual ways -------------------------------------------------------------------------------------
 
 
-def _honest(idea: str, source: str = "common practice", bug: str | None = None, **supports: Any) -> Any:
+def _honest(idea: str, source: str = "common practice", bug: str | None = None, **supports: Any) -> Callable[[Function], Function]:
     return honest(idea, source=source, contract="rotary", bug=bug, supports=supports or None)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .registry import honest, mutant
+from .registry import Function, honest, mutant
 
 
 def wider(dtype: torch.dtype) -> torch.dtype:
@@ -42,7 +42,7 @@ def sinusoidal(
     return encoding.to(dtype)
 
 
-def _mutant(mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None) -> Any:
+def _mutant(mistake: str, killed_by: str, source: str = "teaching code", bug: str | None = None) -> Callable[[Function], Function]:
     return mutant(mistake, source=source, killed_by=killed_by, contract="sinusoidal", bug=bug)
 
 
@@ -144,7 +144,7 @@ def sines_then_cosines(length: int, dim: int, **options: Any) -> Tensor:
 # --- correct, in unusual ways -------------------------------------------------------------------------------------
 
 
-def _honest(idea: str, bug: str | None = None, **supports: Any) -> Any:
+def _honest(idea: str, bug: str | None = None, **supports: Any) -> Callable[[Function], Function]:
     return honest(idea, contract="sinusoidal", bug=bug, supports=supports or None)
 
 

@@ -21,6 +21,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
         return refuted.violation, trial
     except Raised as raised:
         hint = " (zero sizes are not supported? declare zero_sizes = false)" if has_zero_size(case) else ""
+        if target.contract == "sinusoidal" and case.dim % 2:
+            hint += " (an odd dim is not supported? declare odd_dim = false)"
         return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0), trial
     return None, trial
 

@@ -50,9 +50,9 @@ def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
     for contract, names in NAMES.items():
         first = given[: len(names)]
         required = [p.name for p in formal.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        if len(first) == len(names) and all(name in known for name, known in zip(first, names, strict=True)):
-            if not set(required) - set(first) - set(PARAMETERS[contract]):
-                return contract
+        named = len(first) == len(names) and all(name in known for name, known in zip(first, names, strict=True))
+        if named and not set(required) - set(first) - set(PARAMETERS[contract]):
+            return contract
     return None
 
 

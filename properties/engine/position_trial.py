@@ -29,6 +29,15 @@ class PositionTrial(Trial):
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
 
+    @cached_property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """Every answer of the trial with its bound, for the reading of a failure."""
+        return []
+
+    def _noted(self, out: Array, exact: exactly.Exact, allowed: Array) -> PositionRun:
+        self.answers.append((out, allowed))
+        return PositionRun(out, exact, allowed)
+
     @property
     def base(self) -> float:
         """The base of the frequencies; 10,000 by default."""
@@ -62,7 +71,7 @@ class PositionTrial(Trial):
         out, self.form = answer(self.target, length, case.dim, **options)
         out = self._settled(out, (length, case.dim))
         t = self.turn(offset + np.arange(length, dtype=np.float64))
-        return PositionRun(out, *exactly.sinusoid(t, case.dim, self.pairing, self.arithmetic))
+        return self._noted(out, *exactly.sinusoid(t, case.dim, self.pairing, self.arithmetic))
 
     def turn(self, positions: Array) -> exactly.Turn:
         """Sines and cosines of positions, exactly, with their bounds."""
@@ -111,7 +120,7 @@ class PositionTrial(Trial):
         options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
         out, self.form = answer(self.target, given, self.given_positions, **options)
         out = self._settled(out, x.shape)
-        return PositionRun(out, *exactly.rotation(x, self.turns(positions), self.pairing, self.arithmetic))
+        return self._noted(out, *exactly.rotation(x, self.turns(positions), self.pairing, self.arithmetic))
 
     def turns(self, positions: Array) -> exactly.Turn:
         """Sines and cosines of the rotated pairs at these positions."""
@@ -127,7 +136,7 @@ class PositionTrial(Trial):
         """The slopes of all heads."""
         out, self.form = answer(self.target, self.case.kv_heads, **self._options())
         out = self._settled(out, (self.case.kv_heads,))
-        return PositionRun(out, *exactly.slopes(self.case.kv_heads, self.arithmetic))
+        return self._noted(out, *exactly.slopes(self.case.kv_heads, self.arithmetic))
 
     @property
     def side(self) -> int:
@@ -158,10 +167,13 @@ class PositionTrial(Trial):
         options = {name: value for name, value in wanted.items()
                    if name in self.target.parameters and (case.explicit or value != usual[name])}
         out, self.form = answer(self.target, integers(self.target.framework, relative, case.device), **options)
-        return self._settled(out, relative.shape)
+        self.answers.append((self._settled(out, relative.shape), np.zeros(relative.shape)))
+        return out
 
     def answer_again(self) -> Array:
         """The call that the case stands for, whatever the contract."""
         if self.target.contract == "buckets":
             return self.buckets()
-        return {"sinusoidal": self.sinusoid, "rotary": self.rotate, "slopes": self.slopes}[self.target.contract]().out
+        if self.target.contract == "slopes":
+            return self.slopes().out
+        return (self.sinusoid() if self.target.contract == "sinusoidal" else self.rotate()).out

@@ -16,10 +16,14 @@ import numpy as np
 
 from .attempt import attempt
 from .case import Case
+from .coordinates import Array
+from .declare import Property
 from .diagnosis import Finding
 from .dtypes import FLOAT_TYPES
+from .position_target import POSITIONS
+from .position_trial import PositionTrial
 from .target import CannotRun, Raised, Target, as_attention, make_target
-from .trial import Run
+from .trial import Run, Violation
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
 
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
+    if target.contract in POSITIONS:
+        return _read_positions(target, finding, suspects)
     if finding.property.contract != "attention":
         return []
     alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
@@ -56,6 +62,39 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         return [s for s in kin if _refuted_alike(s, finding, failing)]
     found = [s for s in kin if _behaves_alike(s, runs)]
     return sorted(found, key=lambda s: s.killed_by != finding.property.name)
+
+
+def _read_positions(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
+    """The suspects that the property refutes, too, with the same answers inside the bound, on every failing case."""
+    cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
+    seen = {case: answers_of(target, finding.property, case)[1] for case in cases}
+
+    def alike(wrong: Target) -> bool:
+        for case, answers in seen.items():
+            violation, others = answers_of(wrong, finding.property, case)
+            if violation is None or not others or len(others) != len(answers) or not all(map(_near, answers, others)):
+                return False
+        return True
+
+    found = []
+    for one in suspects:
+        try:
+            if one.contract == target.contract and alike(one.make()):
+                found.append(one)
+        except CannotRun:
+            continue
+    return sorted(found, key=lambda s: s.killed_by != finding.property.name)
+
+
+def answers_of(target: Target, prop: Property, case: Case) -> tuple[Violation | None, list[tuple[Array, Array]]]:
+    """What a property says of a target of positions, and every answer with its bound."""
+    violation, trial = attempt(target, prop, case)
+    return violation, trial.answers if isinstance(trial, PositionTrial) else []
+
+
+def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+    with np.errstate(invalid="ignore"):
+        return one[0].shape == other[0].shape and bool((np.abs(one[0] - other[0]) <= 2 * one[1]).all())
 
 
 def variations(case: Case) -> list[Case]:

@@ -225,7 +225,7 @@ def matrices_text(reports: Sequence[Report], properties: Sequence[Property], abs
     alike: dict[tuple[str, ...], list[Report]] = {}
     for report in reports:
         alike.setdefault(tuple(p.name for p in properties if p.name in report.outcomes), []).append(report)
-    parts = []
+    parts: list[str] = []
     for names, members in alike.items():
         parts.append(matrix_text(members, [p for p in properties if p.name in names], absent if not parts else {}))
     return "\n\n".join(parts) or matrix_text(reports, properties, absent)
