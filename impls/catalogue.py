@@ -40,6 +40,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("online_softmax.split_kv", "online_softmax:split_kv", "attention", (), "three parts merged by log-sum-exp"),
     Entry("torch_manual.attention", "torch_manual:attention", "attention", TORCH, "PyTorch by hand", BOTH),
     Entry("torch_manual.multihead", "torch_manual:multihead", "multihead", TORCH, "a layer by hand", BOTH),
+    Entry("torch_features.attention", "torch_features:attention", "attention", TORCH, "windows, softcap, ALiBi, sinks", BOTH),
     Entry("torch_mha.train", "torch_mha:train", "multihead", TORCH, "nn.MultiheadAttention, train", BOTH),
     Entry("torch_mha.eval_weights", "torch_mha:eval_weights", "multihead", TORCH, "the same, eval, with weights", BOTH),
     Entry("torch_mha.eval_fast", "torch_mha:eval_fast", "multihead", TORCH, "the same, eval, without weights", BOTH),

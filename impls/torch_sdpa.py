@@ -45,6 +45,7 @@ class SDPA:
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
+        dropout_p: float = 0.0,
     ) -> Tensor:
         """softmax(scale · Q Kᵀ + bias) V (Vaswani et al. 2017, equation 1)"""
         if self.fused:
@@ -53,7 +54,7 @@ class SDPA:
                 attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]  # (1, …, 1, L, S)
         with nullcontext() if self.backend is None else sdpa_kernel([self.backend]):
             return scaled_dot_product_attention(
-                q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+                q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa, dropout_p=dropout_p
             )
 
 
@@ -86,6 +87,7 @@ flash = SDPA(
         "dtypes": ["float64", "float32", *HALVES],
         "arithmetic": {"float64": "same", "float32": "same", "float16": "fused", "bfloat16": "fused"},
         "value_dim": False,
+        "parameters": ["attn_mask", "is_causal", "scale", "enable_gqa"],  # no dropout
     },
 )
 flash_cuda = SDPA(

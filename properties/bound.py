@@ -205,6 +205,8 @@ def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Ar
     single += a.eps_exp**2 + (8 * a.u_acc) ** 2 * soft.rescales
     if problem.bias is not None:
         single += (a.u_s * logit) ** 2
+    if problem.bias_size is not None:
+        single += (2 * a.u_s * problem.bias_size) ** 2
     common = length * math.sqrt(pre)  # the rounding of a query is shared by all its keys
     if a.shift:
         common = common + 2 * a.u_acc * np.maximum(np.abs(logit), np.maximum(np.abs(exact.top), soft.lse))

@@ -10,6 +10,7 @@ from . import (
     causality,
     chunks,
     distances,
+    features,
     heads,
     layers,
     masks,
@@ -24,7 +25,7 @@ from . import (
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, layers, positions, distances,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, layers, positions, distances,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

@@ -18,7 +18,7 @@ def offset(t: Trial) -> int:
 
 
 @declare("∂out_i/∂(q, k, v)_j = 0 for j > i", needs=("is_causal",), exact=True, is_causal=True,
-         values=("normal", "one_hot", "simple", "rising"), zero_sizes=False)
+         features=("window_size", "softcap", "alibi_slopes", "sinks"), values=("normal", "one_hot", "simple", "rising"), zero_sizes=False)
 def future_tokens_are_ignored(t: Trial) -> None:
     """Changing tokens after position i does not change a single bit of the rows up to i."""
     queries, keys = t.inputs.shape[2:]

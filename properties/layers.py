@@ -8,7 +8,6 @@ import numpy as np
 
 from .engine.coordinates import Array
 from .engine.declare import declare
-from .engine.domain import SHORT
 from .engine.layer_trial import LayerRun, LayerTrial
 from .oracle import join_heads, split_heads
 

@@ -13,6 +13,7 @@ from .engine.exact import live
 from .engine.inputs import MASKS
 from .engine.precision import note_tighter
 from .engine.regimes import CONTINUOUS, REGIMES
+from .engine.supports import FEATURES
 from .engine.trial import Trial
 
 ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case
@@ -23,6 +24,7 @@ SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hid
 
 
 @declare("|out − exact| ≤ E", dtypes="all", edits=EDITS, zero_sizes=False, at_least={"keys": 2}, values=TELLING, mask=SHOWING,
+         features=FEATURES,
          scale=(None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 16.0))
 def output_is_inside_the_bound(t: Trial) -> None:
     """Every element of the output is as near to the exact answer as its arithmetic promises."""

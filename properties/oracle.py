@@ -9,6 +9,7 @@ out as float64 arrays with a tail, ``value + tail``, so that nobody else has to 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Problem:
     bias: Array | None = None  # float64, broadcasts to (B, H, L, S), added to the scores; -inf hides a key
     empty_rows: str = "zero"  # what a row without a visible key gives: zero | nan | mean (of all S values)
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap), before the bias
+    bias_size: Array | None = None  # of the part of the bias that the attention computes itself, from above
 
     def __post_init__(self) -> None:
         if self.empty_rows not in ("zero", "nan", "mean"):
@@ -98,6 +100,26 @@ def distance(actual: Array, value: Array, tail: Array) -> Array:
         gap = np.abs((actual - value) - tail)
         same = (actual == value) & ~np.isfinite(value) | np.isnan(actual) & np.isnan(value)
         return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
+
+
+def with_sinks(problem: Problem, sinks: Array) -> Problem:
+    """The problem with one more key for every head, seen by all rows: its logit is sinks (H,), its value is zero.
+
+    Xiao et al. (Efficient streaming language models with attention sinks, 2024); as a learned logit in gpt-oss.
+    """
+    B, H, L, S = problem.shape
+
+    def more(x: Array) -> Array:
+        return np.concatenate([x, np.zeros((*x.shape[:2], 1, x.shape[3]))], axis=2)
+
+    visible = np.ones((B, H, L, S + 1), bool)
+    bias = np.zeros((B, H, L, S + 1))
+    if problem.visible is not None:
+        visible[..., :S] = problem.visible
+    if problem.bias is not None:
+        bias[..., :S] = problem.bias
+    bias[..., S] = sinks[:, None]
+    return dataclasses.replace(problem, k=more(problem.k), v=more(problem.v), visible=visible, bias=bias)
 
 
 def solve(problem: Problem, precision: Precision = "float64") -> Exact:

@@ -8,6 +8,7 @@ from .engine.case import Case
 from .engine.declare import declare
 from .engine.domain import EVERY_LAYOUT, NAN_EDITS
 from .engine.inputs import Inputs, make_inputs
+from .engine.supports import FEATURES
 from .engine.target import Raised
 from .engine.trial import Trial
 
@@ -30,7 +31,7 @@ def outputs_alias_no_input(t: Trial) -> None:
             t.fail(f"the output shares memory with {name}")
 
 
-@declare("f(x) = f(x)", exact=True)
+@declare("f(x) = f(x)", exact=True, features=FEATURES)
 def same_call_same_bits(t: Trial) -> None:
     """The same call gives the same bits, every time."""
     first = t.run()
@@ -67,7 +68,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     return calls
 
 
-@declare("f(view of x) = f(copy of x)", layout=(*EVERY_LAYOUT, *("expanded",) * 3),
+@declare("f(view of x) = f(copy of x)", features=FEATURES, layout=(*EVERY_LAYOUT, *("expanded",) * 3),
          batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
 def memory_layout_changes_nothing(t: Trial) -> None:
     """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
@@ -75,7 +76,7 @@ def memory_layout_changes_nothing(t: Trial) -> None:
     t.close(view.out, copy.out, view.bound + copy.bound, f"row {{row}} differs for {t.case.layout} inputs")
 
 
-@declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all")
+@declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all", features=FEATURES)
 def output_has_the_right_form(t: Trial) -> None:
     """The output has the shape (batch, heads, queries, value_dim), the dtype and the device of the queries."""
     out = t.target.call(t.inputs, t.buffers)

@@ -135,6 +135,8 @@ def scores_bound(
         post = (1 + post) * (1 + growth((a.u_s, 4)) + a.eps_exp) - 1
     error = (1 + post) * error + post * np.abs(exact.scores)
     if problem.bias is not None:
+        if problem.bias_size is not None:  # computed by the attention, and rounded to float64 by the oracle
+            error = error + 2 * a.u_s * problem.bias_size
         error = (1 + a.u_s) * error + a.u_s * np.abs(exact.logits)
     error = np.where(np.isnan(error), np.inf, error)
 

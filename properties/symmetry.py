@@ -8,6 +8,7 @@ import numpy as np
 from .engine.declare import declare
 from .engine.domain import SHORT
 from .engine.exact import coarse
+from .engine.supports import FEATURES
 from .engine.trial import Trial
 
 
@@ -28,7 +29,7 @@ def permuted_queries_permute_rows(t: Trial) -> None:
             "row {row} depends on the order of the queries")
 
 
-@declare("∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b", exact=True, batch=(2, 3, 4), zero_sizes=False,
+@declare("∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b", exact=True, features=FEATURES, batch=(2, 3, 4), zero_sizes=False,
          values=("normal", "one_hot", "simple"))
 def batch_elements_are_independent(t: Trial) -> None:
     """Changing the other batch elements does not change a single bit of one."""
@@ -37,7 +38,7 @@ def batch_elements_are_independent(t: Trial) -> None:
     t.same_bits(changed.out, plain.out, "batch element {batch} changed when the others changed", one)
 
 
-@declare("∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h", exact=True, kv_heads=(2, 3, 4), zero_sizes=False,
+@declare("∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h", exact=True, features=FEATURES, kv_heads=(2, 3, 4), zero_sizes=False,
          values=("normal", "one_hot", "simple"))
 def heads_are_independent(t: Trial) -> None:
     """Changing the other heads does not change a single bit of one."""
@@ -57,7 +58,8 @@ def _replaced(t: Trial, where: np.ndarray):  # type: ignore[no-untyped-def]
     )
 
 
-@declare("out(P over batch) = P over batch of out", batch=(2, 3, 4, 5), queries=(1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 65))
+@declare("out(P over batch) = P over batch of out", features=FEATURES, batch=(2, 3, 4, 5),
+         queries=(1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 65))
 def permuted_batch_permutes_the_output(t: Trial) -> None:
     """Reordering the batch reorders the output."""
     order = t.permutation("batch", t.inputs.shape[0])

@@ -9,6 +9,7 @@ import numpy as np
 
 from .engine.declare import declare
 from .engine.exact import coarse, live
+from .engine.supports import FEATURES
 from .engine.trial import Trial
 
 
@@ -53,7 +54,7 @@ def shifted_values_shift_the_output(t: Trial) -> None:
     t.close(shifted.out, plain.out + shift, allowed, "row {row} did not shift with its values", live(t))
 
 
-@declare("out(V·diag(±1)) = out(V)·diag(±1)", exact=True)
+@declare("out(V·diag(±1)) = out(V)·diag(±1)", exact=True, features=FEATURES)
 def flipped_value_signs_flip_the_output(t: Trial) -> None:
     """Changing the sign of a feature of all values changes the sign of that feature of the output, and not a bit else."""
     sign = np.where(t.noise("sign", (t.inputs.v.shape[3],)) < 0, -1.0, 1.0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from . import features
 from .core import INF, attention, both, check, default_scale, frontier, hide, mix, read_mask, scores, softmax, widen
 from .layer import Answer, Weights, multihead, project, renamed
 from .registry import WIDE, honest
@@ -255,3 +256,36 @@ def scale_in_the_query(query: Tensor, key: Tensor, value: Tensor, weights: Weigh
     return multihead(
         query, key, value, weights, **options, project=scaled, scores=lambda q, k, scale: scores(q, k, 1.0)
     )
+
+
+# ---------------------------------------------------------------- features
+
+
+@honest("ALiBi with the distance off by a constant: the softmax does not see it", source="vllm-project/vllm#945", bug="H02",
+        supports=features.FACTS)
+def alibi_off_by_a_constant(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    def shifted(slopes: Tensor, queries: int, keys: int) -> Tensor:
+        return features.distance_bias(slopes, queries, keys) + slopes[:, None, None]
+
+    step = {} if options.get("return_lse") or options.get("sinks") is not None else {"distance_bias": shifted}
+    return features.attention(q, k, v, **options, **step)
+
+
+@honest("dropout makes up for the dropped weights after the product with V", source="Dao-AILab/flash-attention#93", bug="H06",
+        supports=features.FACTS)
+def dropout_rescaled_last(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    p = options.get("dropout_p", 0.0)
+    if not p or options.get("return_lse"):
+        return features.attention(q, k, v, **options)
+    kept = features.attention(q, k, v, **options, drop=lambda weight, p: features.drop(weight, p) * (1 - p))
+    return (kept.double() / (1 - p)).to(q.dtype)
+
+
+@honest("windows as two triangles", supports=features.FACTS)
+def window_of_two_triangles(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    def band(queries: int, keys: int, left: int, right: int) -> Tensor:
+        ones = torch.ones(queries, keys, dtype=torch.bool)
+        seen = ones if right < 0 else ones.tril(right)
+        return seen if left < 0 else seen.triu(-left)
+
+    return features.attention(q, k, v, **options, window=band)

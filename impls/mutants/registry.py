@@ -13,7 +13,7 @@ Function = Callable[..., Any]
 # One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
-    "numerics", "tiles", "splits", "state", "shapes", "layers", "layer_weights", "layer_masks", "teaching",
+    "numerics", "tiles", "splits", "state", "shapes", "features", "layers", "layer_weights", "layer_masks", "teaching",
     "sinusoids", "rotations", "distances",
 )  # fmt: skip
 

@@ -37,6 +37,12 @@ class Case:
     mask_axes: str = "LS"  # the axes, of B H L S, along which the mask varies; the others have size 1
     mask_rank: int = 2  # leading axes along which the mask does not vary are dropped down to this rank
     mask_density: float = 0.5
+    window_left: int | None = None  # keys visible before the diagonal; None: all. Not passed where both sides are None
+    window_right: int | None = None  # keys visible after it
+    softcap: float | None = None  # None: the parameter is not passed; so with the three below
+    alibi: bool = False  # alibi_slopes is given, one per head
+    sinks: bool = False  # sinks is given, one logit per head
+    lengths: bool = False  # kv_lengths is given, one per batch element
     values: str = "normal"  # a regime of regimes.REGIMES
     magnitude: int = 0  # q is multiplied by 2**magnitude
     layout: str = "contiguous"  # how the arrays lie in memory: frameworks.LAYOUTS

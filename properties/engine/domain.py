@@ -48,6 +48,16 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
+# What is drawn for a parameter where a property takes it in passing, and where it is about it.
+FEATURES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
+    "window_size": ({"window_left": (None, None, None, 0, 1, 2, 5, 16), "window_right": (None, None, None, 0, 1, 2, 5, 16)},
+                    {"window_left": (0, 1, 2, 3, 7, 16, 17, 700), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
+    "softcap": ({"softcap": (None, None, 1.0, 8.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
+    "alibi_slopes": ({"alibi": (False, False, True)}, {"alibi": (True,)}),
+    "sinks": ({"sinks": (False, False, True)}, {"sinks": (True,)}),
+    "kv_lengths": ({"lengths": (False, False, True)}, {"lengths": (True,)}),
+    "return_lse": ({}, {}),
+}  # fmt: skip
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
 
 
@@ -89,6 +99,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         fields["scale"] = pick(SCALES)
     if target.contract == "multihead" and prop.contract == "multihead":
         fields["with_bias"] = pick((False, True))
+    for name in prop.domain.get("features", ()):
+        if name in takes:
+            fields |= {field: pick(table) for field, table in FEATURES[name][name in prop.needs].items()}
     masks: dict[str, Strategy] = {}
     if "attn_mask" in takes:
         masks = {
@@ -99,7 +112,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
     causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
-    special = {"zero_sizes", "dtypes", "dtype", "at_least"}
+    special = {"zero_sizes", "dtypes", "dtype", "at_least", "features"}
     chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in special}
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
         if name in chosen and isinstance(prop.domain[name], tuple):

@@ -6,6 +6,8 @@ A framework is a few functions; NumPy and PyTorch are here. Nothing else in the 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +47,9 @@ class Framework(Protocol):
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         """Shape, name of the dtype, kind of device."""
 
+    def chance(self, seed: int) -> AbstractContextManager[Any]:
+        """While it is open, random numbers start from the seed; afterwards they go on as before."""
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether two arrays may overlap."""
 
@@ -78,6 +83,9 @@ class NumpyFramework:
 
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         return tuple(array.shape), str(array.dtype), "cpu"
+
+    def chance(self, seed: int) -> AbstractContextManager[Any]:
+        return nullcontext()  # a NumPy attention draws from a generator of its own
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))
@@ -120,6 +128,12 @@ class TorchFramework:
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         return tuple(array.shape), str(array.dtype).removeprefix("torch."), str(array.device.type)
 
+    @contextmanager
+    def chance(self, seed: int) -> Iterator[None]:
+        with self.torch.random.fork_rng():
+            self.torch.manual_seed(seed)
+            yield
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         if a.numel() == 0 or b.numel() == 0:
             return False
@@ -158,8 +172,8 @@ class Buffers:
     def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
         """An array of the framework that holds the carrier's numbers in the given layout."""
         layout = layout if carrier.ndim >= 2 else "contiguous"
-        if carrier.dtype == bool:
-            dtype = "bool"
+        if carrier.dtype != np.float64:
+            dtype = str(carrier.dtype)
         key = (name, carrier.shape, dtype, device, layout)
         if key not in self._kept:
             self._kept[key] = _lay_out(self.framework, carrier.shape, dtype, device, layout)
@@ -175,7 +189,7 @@ class Buffers:
 
 def _lay_out(fw: Framework, shape: tuple[int, ...], dtype: str, device: str, layout: str) -> tuple[Any, Any]:
     """(view that is passed, view that is written). What lies around the view is NaN: reading it shows."""
-    poison = 1.0 if dtype == "bool" else np.nan
+    poison = np.nan if "float" in dtype else 1.0
     if len(shape) < 2:
         view = fw.full(shape, poison, dtype, device)
         return view, view

@@ -33,6 +33,14 @@ class Inputs:
     device: str = "cpu"
     layout: str = "contiguous"
     explicit: bool = False  # pass every parameter, also with its default value
+    window: tuple[int | None, int | None] | None = None  # keys visible before and after the diagonal; None: all
+    softcap: float | None = None
+    slopes: Array | None = None  # (H,) of ALiBi
+    sinks: Array | None = None  # (H,) logits of a key without a value
+    lengths: Array | None = None  # (B,) int: how many of the keys are in use
+    return_lse: bool = False
+    dropout: float = 0.0  # probability
+    chance: int = 0  # seed of what is dropped, where the framework has one
 
     def but(self, **changes: object) -> Inputs:
         """The same call with some arguments changed; carriers are rounded to the type again."""
@@ -54,7 +62,12 @@ class Inputs:
         from_end = {"B": 4, "H": 3, "L": 2, "S": 1}[axis]
         if mask is not None and mask.ndim >= from_end and mask.shape[-from_end] > 1:
             mask = np.take(mask, heads if axis == "H" else index, axis=-from_end)
-        return dataclasses.replace(self, q=q, k=k, v=v, mask=mask)
+        slopes, sinks, lengths = self.slopes, self.sinks, self.lengths
+        if axis == "H":
+            slopes, sinks = (None if x is None else x[heads] for x in (slopes, sinks))
+        if axis == "B" and lengths is not None:
+            lengths = lengths[index]
+        return dataclasses.replace(self, q=q, k=k, v=v, mask=mask, slopes=slopes, sinks=sinks, lengths=lengths)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -78,15 +91,39 @@ class Inputs:
         seen = np.ones(self.shape, dtype=bool)
         if self.mask is not None:
             seen &= self.mask if self.mask.dtype == bool else self.mask != -np.inf
+        ahead = self.ahead(causal)
         if self.is_causal:
-            seen &= frontier(self.shape[2], self.shape[3], causal)
+            seen &= ahead <= 0
+        if self.lengths is not None:
+            seen &= np.arange(self.shape[3]) < self.lengths[:, None, None, None]
+        if self.window is not None:
+            left, right = self.window
+            seen &= (ahead >= -left if left is not None else True) & (ahead <= right if right is not None else True)
         return seen
+
+    def ahead(self, causal: str = "top-left") -> Array:
+        """(L, S) or (B, 1, L, S): how far key j lies after the diagonal of row i, where a causal row ends.
+
+        The diagonal begins at the first key (top-left), or ends at the last key in use (bottom-right).
+        """
+        queries, keys = self.shape[2:]
+        offset: Array = np.zeros((), dtype=np.int64)
+        if causal == "bottom-right":
+            offset = (np.array(keys) if self.lengths is None else self.lengths[:, None, None, None]) - queries
+        return np.arange(keys) - (np.arange(queries)[:, None] + offset)
 
     def bias(self) -> Array | None:
         """The finite part of an additive mask, 0 where it is -inf; None for a bool mask or none."""
         if self.mask is None or self.mask.dtype == bool:
             return None
         return np.where(self.mask == -np.inf, 0.0, self.mask)
+
+    def alibi(self, causal: str = "top-left") -> Array | None:
+        """−slope · |distance of key j from the diagonal of row i| (…, H, L, S) (Press, Smith & Lewis 2022)."""
+        if self.slopes is None:
+            return None
+        bias: Array = -self.slopes[:, None, None] * np.abs(self.ahead(causal))
+        return bias
 
 
 def frontier(queries: int, keys: int, causal: str = "top-left") -> Array:
@@ -232,6 +269,11 @@ def make_inputs(case: Case) -> Inputs:
         device=case.device,
         layout=case.layout,
         explicit=case.explicit,
+        window=None if case.window_left is None is case.window_right else (case.window_left, case.window_right),
+        softcap=case.softcap,
+        slopes=round_to(case.dtype, 2.0 ** (-8 * uniform(case.seed, "slopes", (case.heads,)))) if case.alibi else None,
+        sinks=round_to(case.dtype, 2 * normal(case.seed, "sinks", (case.heads,))) if case.sinks else None,
+        lengths=_lengths(case, (case.batch, 1, 1, case.keys), 0)[:, 0, 0, 0] if case.lengths else None,
     )
 
 
@@ -247,7 +289,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,), "int | None": (int, type(None)), "float": _NUMBERS, "float | None": (*_NUMBERS, type(None)),
     "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,),
 }  # fmt: skip
-_SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "seed": 0}
+_SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "window_left": 0,
+          "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2}
 _CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
             "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS}  # fmt: skip
 

@@ -193,6 +193,11 @@ def features(case: Case) -> Iterable[str]:
         yield "L > S" if case.queries > case.keys else "L < S"
     if case.width != case.dim:
         yield "Dv != D"
+    for name in ("softcap", "alibi", "sinks", "lengths"):
+        if getattr(case, name):
+            yield name
+    if case.window_left is not None or case.window_right is not None:
+        yield "window"
     if case.layout != "contiguous":
         yield f"layout {case.layout}"
     if case.values != "normal":

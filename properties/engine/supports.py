@@ -14,7 +14,8 @@ from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
 from .position_target import POSITIONS
 
-PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", "key_padding_mask", "need_weights")
+FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
+PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),

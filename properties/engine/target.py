@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,16 +81,33 @@ class Target:
             options["scale"] = inputs.scale
         if inputs.group != 1:
             options["enable_gqa"] = True
+        if inputs.window is not None:
+            options["window_size"] = tuple(-1 if side is None else side for side in inputs.window)
+        if inputs.softcap is not None:
+            options["softcap"] = inputs.softcap
+        for name, carrier in (("alibi_slopes", inputs.slopes), ("sinks", inputs.sinks), ("kv_lengths", inputs.lengths)):
+            if carrier is not None:
+                options[name] = place(name, carrier)
+        if inputs.return_lse:
+            options["return_lse"] = True
+        if inputs.dropout:
+            options["dropout_p"] = inputs.dropout
         return tensors, options
 
-    def call(self, inputs: Inputs, buffers: Buffers) -> Any:
-        """The target's own answer, unread. Raises Raised if the target raises."""
+    def answer(self, inputs: Inputs, buffers: Buffers) -> Any:
+        """All that the target returns. Raises Raised if it raises."""
         tensors, options = self.arrays(inputs, buffers)
         try:
-            with np.errstate(all="ignore"):
+            chance = self.framework.chance(inputs.chance) if inputs.dropout else nullcontext()
+            with np.errstate(all="ignore"), chance:
                 result = self.function(*tensors, **options)
         except Exception as error:
             raise Raised(error) from error
+        return result
+
+    def call(self, inputs: Inputs, buffers: Buffers) -> Any:
+        """The target's own output, unread. Raises Raised if the target raises."""
+        result = self.answer(inputs, buffers)
         return result[0] if isinstance(result, tuple | list) and result else result
 
     def read(self, result: Any) -> Array:

@@ -13,6 +13,7 @@ from ..arithmetic import Arithmetic, arithmetic, default_arithmetic
 from . import coordinates
 from .case import Case
 from .coordinates import Array
+from .dtypes import FLOAT_TYPES
 from .inputs import Inputs, make_inputs
 from .target import Target
 
@@ -129,6 +130,18 @@ class Trial:
         self.runs.append(Run(self, inputs, out))
         return self.runs[-1]
 
+    def run_lse(self) -> tuple[Run, Array, float]:
+        """Call the target for its log-sum-exp too: (output, lse (B, H, L), unit roundoff of the type it came in)."""
+        inputs = self.inputs.but(return_lse=True)
+        answer = self.target.answer(inputs, self.buffers)
+        if not (isinstance(answer, tuple | list) and len(answer) == 2 and self.target.framework.is_array(answer[1])):
+            self.fail("with return_lse it does not return (out, lse)")
+        shape, dtype, _ = self.target.framework.describe(answer[1])
+        if shape != inputs.shape[:3] or dtype not in FLOAT_TYPES:
+            self.fail(f"the log-sum-exp is {dtype} of shape {shape}, expected numbers of shape {inputs.shape[:3]}")
+        self.runs.append(Run(self, inputs, self.target.read(answer[0])))
+        return self.runs[-1], self.target.framework.read(answer[1]), 2.0 ** -FLOAT_TYPES[dtype].precision
+
     def weights(self, inputs: Inputs | None = None) -> Weights:
         """The attention matrix (B, H, L, S), read by choosing V = I (or its columns, where Dv must equal D)."""
         inputs = self.inputs if inputs is None else inputs
@@ -145,15 +158,20 @@ class Trial:
 
     def solve(self, inputs: Inputs) -> oracle.Exact:
         """What the oracle says of a call."""
+        bias, alibi = inputs.bias(), inputs.alibi(self.supports.causal)
         problem = oracle.Problem(
             q=inputs.q,
             k=inputs.k,
             v=inputs.v,
             scale=inputs.effective_scale,
             visible=self.visible(inputs),
-            bias=inputs.bias(),
+            bias=bias if alibi is None else alibi if bias is None else bias + alibi,
+            bias_size=None if inputs.slopes is None else inputs.slopes[:, None, None] * max(inputs.shape[2:]),
             empty_rows=self.supports.empty_rows,
+            softcap=inputs.softcap,
         )
+        if inputs.sinks is not None:
+            problem = oracle.with_sinks(problem, inputs.sinks)
         return oracle.solve(problem, precision="extended" if inputs.dtype == "float64" else "float64")
 
     def visible(self, inputs: Inputs | None = None) -> Array:
