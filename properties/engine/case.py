@@ -46,6 +46,8 @@ class Case:
     values: str = "normal"  # a regime of regimes.REGIMES
     magnitude: int = 0  # q is multiplied by 2**magnitude
     layout: str = "contiguous"  # how the arrays lie in memory: frameworks.LAYOUTS
+    grad: str = "normal"  # the gradient of the output: grad_output.GRADS
+    grad_layout: str = "contiguous"  # and how it lies in memory: grad_output.GRAD_LAYOUTS
     explicit: bool = False  # parameters are passed even where they have their default value
     with_bias: bool = True  # layers: the projections have biases
     offset: int = 0  # positions: the first one

@@ -63,6 +63,8 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "mask_axes": ("LS", "BHLS"),
     "values": ("normal", "simple", "one_hot"),
     "layout": ("contiguous", "transposed"),
+    "grad": ("normal", "ones"),
+    "grad_layout": ("contiguous", "transposed", "everywhere"),
     "offset": (0, 1, 300),
     "scattered": (False, True),
     "base": (None, 100.0),
@@ -82,7 +84,7 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
     matters: list[str] = []
     indifferent: list[str] = []
     for name, values in ALTERNATIVES.items():
-        if name in fixed or not _can_vary(name, seen, case):
+        if name in fixed or not _can_vary(name, seen, case) or (name.startswith("grad") and name not in prop.domain):
             continue
         about = prop.domain.get(name)
         values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values

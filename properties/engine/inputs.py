@@ -13,6 +13,7 @@ from .case import TENSORS, Case
 from .coordinates import Array, bits, normal, uniform
 from .dtypes import FLOAT_TYPES, round_to
 from .frameworks import LAYOUTS
+from .grad_output import GRAD_LAYOUTS, GRADS
 from .regimes import REGIMES
 
 AXES = "BHLS"
@@ -292,7 +293,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "window_left": 0,
           "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2}
 _CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
-            "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS}  # fmt: skip
+            "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS,
+            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS}  # fmt: skip
 
 
 def read_case(text: str) -> Case:

@@ -21,6 +21,7 @@ from .deviations import Deviation
 from .diagnosis import Finding, diagnose
 from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
 from .dtypes import DTYPES
+from .gradients import CAPABILITIES, refusal
 from .position_domain import position_features
 from .position_target import POSITIONS
 from .saved import Saved
@@ -92,12 +93,15 @@ def inapplicable(target: Target, prop: Property) -> str:
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
     facts = ("value_dim", "mask_and_causal", "returns_weights")
-    missing = [name for name in prop.needs if name not in seen.parameters and name not in facts]
+    missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
     if missing:
         return f"the target takes no {', '.join(missing)}"
     for fact in facts:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
+    for capability in CAPABILITIES:
+        if capability in prop.needs and (why := refusal(target, capability)):
+            return why
     longest = seen.supports.max_length
     if target.contract in POSITIONS:
         return ""
@@ -200,6 +204,8 @@ def features(case: Case) -> Iterable[str]:
         yield "window"
     if case.layout != "contiguous":
         yield f"layout {case.layout}"
+    if case.grad_layout != "contiguous":
+        yield f"gradient {case.grad_layout}"
     if case.values != "normal":
         yield f"values {case.values}"
     if has_zero_size(case):

@@ -48,6 +48,8 @@ class Supports:
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
     arithmetic: Mapping[str, str] | None = None  # dtype → kind
+    gradients: bool | None = None  # of q, k, v; None: found out by one call
+    bias_gradients: bool | None = None  # of an additive mask; likewise
     contract: str | None = None  # None: told by the signature
     pairing: str = "interleaved"  # positions: features 2i and 2i + 1 form a pair; half: i and i + dim/2
     odd_dim: bool = True  # sinusoids: dim may be odd

@@ -230,6 +230,12 @@ class Trial:
             self.notes.used = max(self.notes.used, float(fraction.max()))
         self._settle(wrong, actual, expected, allowed, says)
 
+    def within(
+        self, error: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True
+    ) -> None:
+        """error <= allowed, element by element, for an error that is known to more digits than a float64 holds."""
+        self._bounded(error, actual, expected, allowed, says, where)
+
     def inside(self, run: Any, allowed: Array, says: str, where: Array | bool = True) -> None:
         """The answer is as near to the exact one as allowed; the oracle keeps more digits than a float64 holds."""
         out = np.asarray(run.out, dtype=np.float64)

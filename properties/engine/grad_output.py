@@ -1,0 +1,69 @@
+"""The gradient of the output, dO, from the case: its numbers, and how they lie in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .case import Case
+from .coordinates import Array, bits, choice, normal
+from .dtypes import round_to
+
+# Where dO lies in memory. out.sum().backward() gives "everywhere": one number, seen through strides of 0.
+GRAD_LAYOUTS = ("contiguous", "everywhere", "expanded", "transposed", "feature_major", "padded", "strided", "offset")
+
+
+def _normal(case: Case, shape: tuple[int, ...]) -> Array:
+    return normal(case.seed, "grad", shape)
+
+
+def _ones(case: Case, shape: tuple[int, ...]) -> Array:
+    return np.ones(shape)
+
+
+def _zero(case: Case, shape: tuple[int, ...]) -> Array:
+    return np.zeros(shape)
+
+
+def _simple(case: Case, shape: tuple[int, ...]) -> Array:
+    """Small powers of two and zeros."""
+    table = np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0, 1.0, -2.0])
+    return table[(bits(case.seed, "grad simple", shape) >> np.uint64(40)) % np.uint64(8)]
+
+
+def _one_hot(case: Case, shape: tuple[int, ...]) -> Array:
+    """1 at one element, 0 elsewhere."""
+    out = np.zeros(shape)
+    if out.size:
+        out.reshape(-1)[choice(case.seed, "grad at", out.size)] = 1.0
+    return out
+
+
+def _one_row(case: Case, shape: tuple[int, ...]) -> Array:
+    """Numbers in one row of every head, 0 elsewhere."""
+    row = choice(case.seed, "grad row", max(shape[2], 1))
+    return np.where(np.arange(shape[2])[:, None] == row, _normal(case, shape), 0.0)
+
+
+def _uneven(case: Case, shape: tuple[int, ...]) -> Array:
+    """Rows of very different magnitude."""
+    return _normal(case, shape) * 2.0 ** (np.arange(shape[2]) % 3 * 4.0 - 6)[:, None]
+
+
+def _positive(case: Case, shape: tuple[int, ...]) -> Array:
+    return np.abs(_normal(case, shape)) + 1
+
+
+GRADS = {
+    "normal": _normal, "ones": _ones, "simple": _simple, "one_row": _one_row, "one_hot": _one_hot, "uneven": _uneven,
+    "positive": _positive, "zero": _zero,
+}  # fmt: skip
+
+
+def make_grad(case: Case, shape: tuple[int, ...]) -> Array:
+    """dO (B, H, L, Dv) as a carrier; constant where its layout repeats one number or one batch element."""
+    grad = round_to(case.dtype, GRADS[case.grad](case, shape))
+    if case.grad_layout == "everywhere":
+        grad = np.broadcast_to(grad.reshape(-1)[:1] if grad.any() else np.float64(case.grad != "zero"), shape)
+    elif case.grad_layout == "expanded":
+        grad = np.broadcast_to(grad[:1], shape)
+    return np.array(grad)

@@ -1,0 +1,168 @@
+"""The backward pass: one forward and backward call of the target, with claims about it, and whether the target has one.
+
+Gradients are asked of PyTorch targets through ``torch.autograd.grad``. The leaves are views of the same buffers as in any
+other call, so that a changed call writes into the same memory.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from .. import gradient_bound
+from ..gradient_oracle import Gradients, differentiate
+from .coordinates import Array
+from .dtypes import round_to
+from .frameworks import Buffers
+from .grad_output import make_grad
+from .inputs import Inputs
+from .target import Raised, Target, first_line, smoke_inputs
+from .trial import Run, Trial
+
+OPERANDS = ("q", "k", "v")
+
+
+class Backward(Run):
+    """One answer of the target with its gradients, and what the oracle says of them."""
+
+    def __init__(self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any]) -> None:
+        super().__init__(trial, inputs, out)
+        self.grad_out, self.parts = grad_out, parts
+        read = trial.target.framework.read
+        self.q, self.k, self.v, self.mask = (read(parts[name]) if name in parts else None for name in (*OPERANDS, "mask"))
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """The exact gradients."""
+        return differentiate(self.exact, self.grad_out)
+
+    @cached_property
+    def limits(self) -> gradient_bound.GradientBound:
+        """How far the gradients of a correct attention may be from the exact ones."""
+        return gradient_bound.rigorous(self.gradients, self.trial.arithmetic)
+
+    def inside(self, name: str, says: str, where: Array | bool = True) -> None:
+        """The gradient of q, k, v or the mask is as near to the exact one as its bound allows."""
+        actual = np.asarray(getattr(self, name))
+        if name == "mask":
+            (expected, tail), allowed = self.gradients.of_bias(actual.shape), self.limits.of_bias(actual.shape)
+            with np.errstate(all="ignore"):
+                error = np.abs((actual - expected) - tail)
+            full = (1,) * (4 - actual.ndim) + actual.shape
+            error, actual, expected, allowed = (x.reshape(full) for x in (error, actual, expected, allowed))
+        else:
+            expected, allowed = getattr(self.gradients, name), getattr(self.limits, name)
+            error = self.gradients.error(name, actual)
+        self.trial.within(error, actual, expected, allowed, says, where)
+
+
+def run_backward(
+    t: Trial,
+    inputs: Inputs | None = None,
+    grad_out: Array | None = None,
+    *,
+    wrt: tuple[str, ...] = OPERANDS,
+    layout: str | None = None,
+    times: int = 1,
+) -> Backward:
+    """Call the target and differentiate Σ grad_out · out with respect to these of q, k, v and mask.
+
+    ``times`` > 1 differentiates the same graph again and keeps the last answer.
+    """
+    inputs = t.inputs if inputs is None else inputs
+    shape = (*inputs.shape[:3], inputs.v.shape[3])
+    grad_out = make_grad(t.case, shape) if grad_out is None else round_to(inputs.dtype, grad_out)
+    out, leaves = forward(t.target, inputs, t.buffers, wrt)
+    answer = t.target.read(out)
+    if answer.shape != shape:
+        t.fail(f"the output has shape {answer.shape}, expected {shape}")
+    if not out.requires_grad:
+        t.fail(f"the output carries no gradient, though {', '.join(leaves)} ask for one")
+    placed = place_grad(t.target, grad_out, inputs, t.buffers, layout or t.case.grad_layout)
+    for left in reversed(range(times)):
+        found = differentiate_graph(t.target, out, leaves, placed, keep=left > 0)
+    parts = dict(zip(leaves, found, strict=True))
+    for name, part in parts.items():
+        if part is None:
+            t.fail(f"{name} receives no gradient: it is cut off from the output")
+        elif tuple(part.shape) != tuple(leaves[name].shape):
+            t.fail(f"the gradient of {name} has shape {tuple(part.shape)}, expected {tuple(leaves[name].shape)}")
+    run = Backward(t, inputs, answer, grad_out, {name: _bhld(t.target, name, part) for name, part in parts.items()})
+    t.runs.append(run)
+    return run
+
+
+def forward(target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """The output, and the leaves of which gradients are asked, by name. Raises Raised."""
+    tensors, options = target.arrays(inputs, buffers)
+    tensors = [x.detach().requires_grad_(name in wrt) for name, x in zip(OPERANDS, tensors, strict=True)]
+    leaves = {name: x for name, x in zip(OPERANDS, tensors, strict=True) if name in wrt}
+    if "mask" in wrt:
+        leaves["mask"] = options["attn_mask"] = options["attn_mask"].detach().requires_grad_()
+    try:
+        with np.errstate(all="ignore"):
+            out = target.function(*tensors, **options)
+    except Exception as error:
+        raise Raised(error) from error
+    return (out[0] if isinstance(out, tuple | list) and out else out), leaves
+
+
+def differentiate_graph(target: Target, out: Any, leaves: dict[str, Any], grad_out: Any, keep: bool = False) -> Any:
+    """The gradients of the leaves, None for one that the output does not depend on. Raises Raised."""
+    import torch
+
+    try:
+        return torch.autograd.grad(out, list(leaves.values()), grad_out, retain_graph=keep, allow_unused=True)
+    except Exception as error:
+        raise Raised(error) from error
+
+
+def place_grad(target: Target, grad_out: Array, inputs: Inputs, buffers: Buffers, layout: str) -> Any:
+    """dO as an array of the framework, in its layout."""
+    if layout == "everywhere" and grad_out.size:
+        one = buffers.array("grad", grad_out.reshape(-1)[:1].reshape(-1, 1, 1, 1), inputs.dtype, inputs.device, "contiguous")
+        placed = target.framework.expand(one, grad_out.shape)
+    else:
+        placed = buffers.array("grad", grad_out, inputs.dtype, inputs.device, layout)
+    return target.framework.permute(placed, (0, 2, 1, 3)) if target.supports.layout == "blhd" else placed
+
+
+def _bhld(target: Target, name: str, part: Any) -> Any:
+    swapped = target.supports.layout == "blhd" and name in OPERANDS
+    return target.framework.permute(part, (0, 2, 1, 3)) if swapped else part
+
+
+# ---------------------------------------------------------------- what a target can
+
+_REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
+CAPABILITIES = {"gradients": OPERANDS, "bias_gradients": ("mask",)}
+
+
+def refusal(target: Target, capability: str) -> str:
+    """Why gradients, or those of an additive mask, cannot be asked of a target; empty if they can."""
+    known = _REFUSALS.setdefault(target, {})
+    if capability not in known:
+        known[capability] = _find_out(target, capability)
+    return known[capability]
+
+
+def _find_out(target: Target, capability: str) -> str:
+    words = capability.replace("_", " ")
+    if target.contract != "attention":
+        return f"{words} are asked of attentions, not of {target.contract}"
+    if target.framework.name != "torch":
+        return f"{target.framework.name} arrays carry no gradients"
+    if getattr(target.supports, capability) is False:
+        return f"declared as not supported: {words}"
+    dtype = target.dtypes[0]
+    inputs = smoke_inputs(target.supports, dtype, target.supports.devices[0])
+    if capability == "bias_gradients":
+        inputs = inputs.but(mask=np.zeros((inputs.shape[2], inputs.shape[3])))
+    try:
+        out, _ = forward(target, inputs, target.buffers(), CAPABILITIES[capability])
+    except Raised as raised:
+        return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
+    return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
