@@ -1,6 +1,6 @@
 """Sensitivity: the smallest relative fault that is noticed, by attncheck and by two rules in common use.
 
-    python -m benchmarks.sensitivity                     # all; half an hour or so
+    python -m benchmarks.sensitivity                     # all; three quarters of an hour or so
     python -m benchmarks.sensitivity bfloat16 float32    # these types only; the others are kept as measured before
 
 A fault of size ε is put into a correct attention in PyTorch: ``same``, all computed in the type itself; ``wide``, in the next
@@ -99,7 +99,7 @@ def leaning(towards: Callable[[Tensor], Tensor]) -> Callable[[float], dict[str, 
 
     def fault(eps: float) -> dict[str, Any]:
         def narrow(out: Tensor, dtype: torch.dtype) -> Tensor:
-            below = torch.ldexp(torch.ones_like(out), torch.frexp(out).exponent - 1)  # the power of two below |out|
+            below = torch.ldexp((out != 0).to(out.dtype), torch.frexp(out).exponent - 1)  # the power of two below |out|; 0 for 0
             return (out + eps * below * towards(out)).to(dtype)
 
         return {"narrow": narrow}
@@ -266,6 +266,7 @@ def measure(dtypes: list[str], table: dict[str, Any]) -> None:
             print(f"{dtype} {kind:<6} {fault:<32} {name:<24} {shown(row[name]):>9}  {', '.join(dict.fromkeys(by))}"
                   f"  {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         HERE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        HERE.with_name("SENSITIVITY.md").write_text(markdown(table), encoding="utf-8")
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -300,7 +301,6 @@ def markdown(table: dict[str, Any]) -> str:
 def main(dtypes: list[str]) -> int:
     table: dict[str, Any] = json.loads(HERE.read_text(encoding="utf-8")) if HERE.exists() and dtypes else {}
     measure(dtypes or list(KINDS), table)
-    HERE.with_name("SENSITIVITY.md").write_text(markdown(table), encoding="utf-8")
     print(markdown(table))
     rows = [(kernel.split()[0], row) for kernel, rows in table.items() for row in rows.values()]
     alarms = any(row["attncheck"]["false_alarm"] for _, row in rows)
