@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import fnmatch
 import importlib
@@ -15,6 +16,7 @@ from .deviations import Deviation, read_deviations
 from .reading import Suspect, suspect
 from .supports import Supports
 from .target import CannotRun, Target, first_line, make_target
+from .variants import NARROWED, make_variant
 
 
 class Builtins:
@@ -59,6 +61,9 @@ def find_targets(
 
     Raises CannotRun with one sentence: a typo lists near matches, a target that cannot run says why.
     """
+    text, _, variant = text.partition("@")
+    if variant:
+        return [_varied(target, variant, device) for target in find_targets(text, builtins, supports, device)]
     names = builtins.matching(text)
     if names:
         able = [name for name in names if builtins.unavailable(name, device) is None]
@@ -66,6 +71,18 @@ def find_targets(
             raise CannotRun(f"{text} cannot run on {device}: {builtins.unavailable(names[0], device)}")
         return [make_target(name, builtins.module.load(builtins.entries[name]), supports, device) for name in able]
     return [make_target(text, load_callable(text, builtins), supports, device)]
+
+
+def _varied(target: Target, variant: str, device: str) -> Target:
+    """A target seen through a transformation of its framework."""
+    if target.framework.name != "torch":
+        raise CannotRun(f"{target.name} takes arrays of {target.framework.name}; variants are for torch")
+    try:
+        function = make_variant(variant, target.function)
+    except ValueError as error:
+        raise CannotRun(str(error)) from None
+    supports = dataclasses.replace(target.supports, framework="torch", **NARROWED.get(variant, {}))
+    return make_target(f"{target.name}@{variant}", function, supports, device)
 
 
 def load_callable(text: str, builtins: Builtins) -> Any:

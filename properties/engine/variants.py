@@ -1,0 +1,167 @@
+"""Variants: the same target seen through a transformation of PyTorch, which must not change what it computes.
+
+``TARGET@compile`` is ``torch.compile`` of TARGET, and so on. A variant is a target like any other: every property is put to
+it, against the same oracle, so that agreement with the eager target follows from both lying inside the bound.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+def each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with ``change`` applied to every tensor in it."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: each(item, change) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(each(item, change) for item in value)
+    return value
+
+
+def no_grad(function: Function) -> Function:
+    """Under ``torch.no_grad()``."""
+    import torch
+
+    return torch.no_grad()(lambda *args, **options: function(*args, **options))
+
+
+def inference_mode(function: Function) -> Function:
+    """Under ``torch.inference_mode()``."""
+    import torch
+
+    return torch.inference_mode()(lambda *args, **options: function(*args, **options))
+
+
+def requires_grad(function: Function) -> Function:
+    """With floating-point arguments that require gradients: dispatchers choose other kernels then."""
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        def leaf(x: Any) -> Any:
+            return x.detach().requires_grad_() if x.is_floating_point() else x
+
+        return each(function(*each(args, leaf), **each(options, leaf)), lambda x: x.detach())
+
+    return recorded
+
+
+def autocast(function: Function) -> Function:
+    """float32 arguments under ``torch.autocast`` to bfloat16. It is held against the arithmetic of bfloat16."""
+    import torch
+
+    def cast(*args: Any, **options: Any) -> Any:
+        def single(x: Any) -> Any:
+            return x.float() if x.is_floating_point() else x
+
+        device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        with torch.autocast(device, dtype=torch.bfloat16):
+            out = function(*each(args, single), **each(options, single))
+        return each(out, lambda x: x.to(torch.bfloat16) if x.is_floating_point() else x)
+
+    return cast
+
+
+def vmap(function: Function) -> Function:
+    """One batch element at a time, mapped over the batch by ``torch.func.vmap``."""
+    import torch
+
+    def mapped(*args: Any, **options: Any) -> Any:
+        tensors = {name: x for name, x in options.items() if isinstance(x, torch.Tensor)}
+        fixed = {name: x for name, x in options.items() if name not in tensors}
+        batch = args[0].shape[0]
+        along = {name: 0 if name in ("kv_lengths", "key_padding_mask") or x.ndim == 4 and x.shape[0] == batch > 1 else None
+                 for name, x in tensors.items()}
+
+        def single(*one: Any) -> Any:
+            first = tuple(x[None] if isinstance(x, torch.Tensor) else x for x in one[: len(args)])
+            back = {name: x[None] if along[name] == 0 else x for name, x in zip(tensors, one[len(args) :], strict=True)}
+            return each(function(*first, **back, **fixed), lambda x: x[0])
+
+        dims = tuple(0 if isinstance(x, torch.Tensor) else None for x in args)
+        return torch.func.vmap(single, in_dims=(*dims, *along.values()), randomness="different")(*args, *tensors.values())
+
+    return mapped
+
+
+def compiled(function: Function) -> Function:
+    """Under ``torch.compile``, compiled anew for arguments of another form."""
+    import torch
+
+    made: dict[Any, Function] = {}
+
+    def run(*args: Any, **options: Any) -> Any:
+        form: list[Any] = [sorted((name, x) for name, x in options.items() if not isinstance(x, torch.Tensor))]
+        each((args, options), lambda x: form.append((x.shape, x.stride(), x.dtype)) or x)
+        key = repr(form)
+        if key not in made:
+            if len(made) >= 4:  # beyond a number of forms torch.compile falls back to eager without a word
+                made.clear()
+                torch.compiler.reset()
+            made[key] = torch.compile(lambda *a, **o: function(*a, **o), dynamic=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler
+            return made[key](*args, **options)
+
+    return run
+
+
+def exported(function: Function) -> Function:
+    """As ``torch.export`` writes it down, exported anew for every call."""
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self, fixed: dict[str, Any]) -> None:
+            super().__init__()
+            self.fixed = fixed
+
+        def forward(self, *args: Any, **options: Any) -> Any:
+            return function(*args, **options, **self.fixed)
+
+    def run(*args: Any, **options: Any) -> Any:
+        tensors = {name: x for name, x in options.items() if isinstance(x, torch.Tensor)}
+        module = Module({name: x for name, x in options.items() if name not in tensors})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter
+            return torch.export.export(module, args, tensors).module()(*args, **tensors)
+
+    return run
+
+
+VARIANTS: dict[str, Callable[[Function], Function]] = {
+    "no_grad": no_grad,
+    "inference_mode": inference_mode,
+    "requires_grad": requires_grad,
+    "autocast": autocast,
+    "vmap": vmap,
+    "compile": compiled,
+    "export": exported,
+}
+# What a transformation cannot do is not asked of it.
+NARROWED: dict[str, dict[str, Any]] = {
+    "autocast": {"dtypes": ("bfloat16",), "arithmetic": {"bfloat16": "eager"}},
+    "vmap": {"zero_sizes": False},
+    "export": {"zero_sizes": False},
+}
+
+
+def make_variant(name: str, function: Function) -> Function:
+    """The transformed callable. Raises ValueError that lists near matches for a typo."""
+    if name not in VARIANTS:
+        near = difflib.get_close_matches(name, VARIANTS, 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(VARIANTS)}"
+        raise ValueError(f"there is no variant {name!r}; {hint}")
+    changed = VARIANTS[name](function)
+    try:
+        changed.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        pass
+    return changed

@@ -1,0 +1,77 @@
+"""Variants: an attention that is wrong only under a transformation is refuted under it, and by no other means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from impls.torch_manual import attention
+from properties.catalogue import PROPERTIES
+from properties.engine.find_target import Builtins, find_targets
+from properties.engine.search import Plan, search
+from properties.engine.target import CannotRun, Target, make_target
+from properties.engine.variants import NARROWED, VARIANTS, make_variant
+
+CASES = {"compile": 2, "export": 4}
+CENTRAL = PROPERTIES["output_is_inside_the_bound"]
+
+# How code can tell that it runs under the variant; the mistakes below show there alone.
+TELLS: dict[str, Callable[[Any], bool]] = {
+    "no_grad": lambda q: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+    "inference_mode": lambda q: torch.is_inference_mode_enabled(),
+    "requires_grad": lambda q: q.requires_grad,
+    "autocast": lambda q: torch.is_autocast_enabled("cpu"),
+    "vmap": lambda q: torch.func.debug_unwrap(q) is not q,
+    "compile": lambda q: torch.compiler.is_compiling() and not torch.compiler.is_exporting(),
+    "export": lambda q: torch.compiler.is_exporting(),
+}
+
+
+def wrong_under(variant: str) -> Callable[..., Any]:
+    def mine(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+        return attention(q, k, v, is_causal=is_causal, scale=0.05 if TELLS[variant](q) else None)
+
+    return mine
+
+
+def seen_through(variant: str, function: Callable[..., Any]) -> Target:
+    return make_target(f"mine@{variant}", make_variant(variant, function), {"framework": "torch", **NARROWED.get(variant, {})})
+
+
+def finds(target: Target, cases: int = 40) -> bool:
+    return search(target, CENTRAL, Plan(examples=cases, shrink=False)).finding is not None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
+    mine = wrong_under(variant)
+    assert finds(seen_through(variant, mine), CASES.get(variant, 40))
+    if variant != "no_grad":
+        assert not finds(make_target("mine", mine, {"framework": "torch"}))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_right_attention_is_right_under_every_variant(variant: str) -> None:
+    outcome = search(seen_through(variant, attention), CENTRAL, Plan(examples=CASES.get(variant, 60)))
+    assert outcome.status == "passed", outcome.finding
+
+
+def test_a_variant_is_named_after_the_target() -> None:
+    builtins = Builtins()
+    (target,) = find_targets("torch_manual.attention@no_grad", builtins)
+    assert target.name == "torch_manual.attention@no_grad" and target.parameters
+    assert [t.name for t in find_targets("torch_manual.*@autocast", builtins)] == [
+        "torch_manual.attention@autocast", "torch_manual.multihead@autocast"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("torch_manual.attention@compiled", "did you mean 'compile'"),
+    ("numpy_matmul.attention@compile", "variants are for torch"),
+])  # fmt: skip
+def test_what_cannot_be_varied_is_said(text: str, says: str) -> None:
+    with pytest.raises(CannotRun, match=says):
+        find_targets(text, Builtins())
