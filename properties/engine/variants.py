@@ -102,13 +102,13 @@ def compiled(function: Function) -> Function:
         form: list[Any] = [sorted((name, x) for name, x in options.items() if not isinstance(x, torch.Tensor))]
         each((args, options), lambda x: form.append((x.shape, x.stride(), x.dtype)) or x)
         key = repr(form)
-        if key not in made:
-            if len(made) >= 4:  # beyond a number of forms torch.compile falls back to eager without a word
-                made.clear()
-                torch.compiler.reset()
-            made[key] = torch.compile(lambda *a, **o: function(*a, **o), dynamic=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler
+            if key not in made:
+                if len(made) >= 4:  # beyond a number of forms torch.compile falls back to eager without a word
+                    made.clear()
+                    torch.compiler.reset()
+                made[key] = torch.compile(lambda *a, **o: function(*a, **o), dynamic=False)
             return made[key](*args, **options)
 
     return run
