@@ -6,6 +6,7 @@ it, against the same oracle, so that agreement with the eager target follows fro
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import warnings
@@ -160,8 +161,6 @@ def make_variant(name: str, function: Function) -> Function:
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(VARIANTS)}"
         raise ValueError(f"there is no variant {name!r}; {hint}")
     changed = VARIANTS[name](function)
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         changed.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        pass
     return changed
