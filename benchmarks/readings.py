@@ -105,7 +105,8 @@ def main(stride: int = 1, pattern: str = "*") -> int:
     for name in [n for n in mutants if fnmatch.fnmatchcase(n, pattern)][::stride]:
         rows[name] = read(name, mutants[name], suspects)
         print(name, rows[name], file=sys.stderr, flush=True)
-    HERE.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    lines = (f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items())
+    HERE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     table, enough = summary(rows)
     HERE.with_name("READINGS.md").write_text(table, encoding="utf-8")
     print(table)

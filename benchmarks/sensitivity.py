@@ -276,25 +276,31 @@ def shown(cell: dict[str, Any]) -> str:
     return "alarm" if cell["false_alarm"] else "not seen" if cell["eps"] is None else f"{cell['eps']:.1e}"
 
 
+def times(row: dict[str, Any], name: str) -> float:
+    """How many times smaller a fault attncheck notices than another; nan if that one flags the correct attention."""
+    return math.nan if row[name]["false_alarm"] else (row[name]["eps"] or math.inf) / (row["attncheck"]["eps"] or math.inf)
+
+
 def ratio(row: dict[str, Any]) -> float:
-    """The better of the two rules over attncheck; a rule that flags the correct attention has nothing to say."""
-    rivals = [row[name]["eps"] or math.inf for name in ("assert_close", "flash rule") if not row[name]["false_alarm"]]
-    return min(rivals, default=math.inf) / (row["attncheck"]["eps"] or math.inf)
+    """The smaller of the two ratios; a rule that flags the correct attention has nothing to say."""
+    return min((x for name in ("assert_close", "flash rule") if not math.isnan(x := times(row, name))), default=math.inf)
 
 
 def markdown(table: dict[str, Any]) -> str:
     lines = ["# The smallest fault that is noticed", "",
              "Made by `python -m benchmarks.sensitivity`, which says what the faults and the judges are. ε in all of three rounds; *alarm*: "
-             "flags the correct attention, too. Ratio: the better of `assert_close` and flash-attention's rule, over attncheck.", "",
-             "| kernel | fault | attncheck | " + " | ".join(list(JUDGES)[1:]) + " | ratio | goal | noticed first by |",
-             "|" + "---|" * (len(JUDGES) + 5)]
+             "flags the correct attention, too. After ε of a rule, in brackets: over that of attncheck. The goal is for `assert_close` and "
+             "`flash rule`, both.", "",
+             "| kernel | fault | attncheck | " + " | ".join(list(JUDGES)[1:]) + " | goal | noticed first by |",
+             "|" + "---|" * (len(JUDGES) + 4)]
     for kernel, rows in table.items():
         for fault, row in rows.items():
             goal = GOALS.get(kernel.split()[0])
             verdict = "" if goal is None else f"≥ {goal:.0f}" + ("" if ratio(row) >= goal else ", **missed**")
             by = ", ".join(f"`{name}`" for name in dict.fromkeys(row["attncheck"]["by"]))
-            cells = " | ".join(shown(row[name]) for name in JUDGES)
-            lines.append(f"| {kernel} | {fault} | {cells} | {ratio(row):.1f} | {verdict} | {by} |")
+            others = (shown(row[n]) + ("" if math.isnan(x := times(row, n)) else f" ({x:.2g})") for n in list(JUDGES)[1:])
+            cells = " | ".join([shown(row["attncheck"]), *others])
+            lines.append(f"| {kernel} | {fault} | {cells} | {verdict} | {by} |")
     return "\n".join(lines) + "\n"
 
 
