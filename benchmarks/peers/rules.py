@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -138,23 +138,6 @@ def poisoned(poison: float, rule: Rule) -> Check:
         return rule(subject(replace(clean.fresh(), k=k, v=v)), clean)
 
     return check
-
-
-def _alone(given: Arguments, element: int) -> Arguments:
-    """One batch element of a call."""
-    one = partial(torch.narrow, dim=0, start=element, length=1)
-    mask = given.mask if given.mask is None or given.mask.ndim < 4 or len(given.mask) == 1 else one(given.mask)
-    return replace(given, q=one(given.q), k=one(given.k), v=one(given.v), mask=mask)
-
-
-def batch_invariant(subject: Subject, call: Call) -> str:
-    """The bits of a batch element do not depend on the others."""
-    given = draw(call)
-    together = subject(given.fresh()).clone()
-    for element in range(call.shape[0]):
-        if not torch.equal(together[element : element + 1], subject(_alone(given, element).fresh())):
-            return "alone, a batch element has other bits"
-    return ""
 
 
 def causal_is_a_triangle(rule: Rule) -> Check:
