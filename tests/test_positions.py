@@ -248,3 +248,17 @@ def test_a_shortened_table_is_found_by_a_few_calls() -> None:
     target = make_target("mine", lossy, {"framework": "torch"})
     finding = search(target, PROPERTIES["sinusoid_is_inside_the_bound"], Plan()).finding
     assert finding and finding.case.dim % 2 == 1  # 2i/dim is not i/⌈dim/2⌉ there, and only there
+
+
+def test_angles_in_float16_are_a_claim_of_their_own() -> None:
+    """A rotation wholly in halves holds where it says so, and is refuted where it does not."""
+
+    def rotate(x: Any, positions: Any) -> Any:
+        return core_rotations.rotary(x, positions, wide=x.dtype)
+
+    prop = PROPERTIES["rotation_is_inside_the_bound"]
+    honest = make_target("mine", rotate, {"framework": "torch", "arithmetic": "same"})
+    outcome = search(honest, prop, Plan(examples=100))
+    assert outcome.finding is None and outcome.notes.ill_posed == 0
+    silent = search(make_target("mine", rotate, {"framework": "torch"}), prop, Plan())
+    assert silent.finding and silent.finding.case.dtype in ("float16", "bfloat16")

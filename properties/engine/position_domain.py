@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from ..arithmetic import arithmetic, default_arithmetic
 from .case import Case
 from .declare import Property
 from .draws import Strategy, either, independent, natural, pick
@@ -57,18 +58,34 @@ def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[st
     for name, value in prop.domain.items():
         if name in tables:
             tables[name] = value if isinstance(value, tuple) else (value,)
-    tables = {name: table for name, table in narrowed(target, tables).items()}
-    fields: dict[str, Strategy] = {name: pick(table) for name, table in tables.items()}
-    fields |= {"dtype": pick(position_dtypes(target, prop, dtypes)), "seed": natural(2**31)}
-    if device != "cpu":
-        fields["device"] = st.just(device)
-    drawn = [st.builds(Case, **fields)]
-    longest = target.supports.max_length
-    if target.contract == "sinusoidal" and "queries" not in prop.domain and not longest:
-        least = prop.domain.get("dim", (1,))
-        few = {"queries": pick(LONG), "dim": pick([d for d in tables["dim"] if d <= max(4, min(least))]), "offset": st.just(0)}
-        drawn = drawn * 24 + [st.builds(Case, **{**fields, **few})]
+    tables = narrowed(target, tables)
+    drawn: list[Strategy] = []
+    for dtype in position_dtypes(target, prop, dtypes):
+        largest = largest_angle(target, dtype)
+        own = {name: representable(name, table, largest) for name, table in tables.items()}
+        fields: dict[str, Strategy] = {name: pick(table) for name, table in own.items()}
+        fields |= {"dtype": st.just(dtype), "seed": natural(2**31)}
+        if device != "cpu":
+            fields["device"] = st.just(device)
+        drawn += [st.builds(Case, **fields)] * 24
+        if target.contract == "sinusoidal" and "queries" not in prop.domain and not target.supports.max_length:
+            least = min(prop.domain.get("dim", (1,)))
+            few = {"queries": pick(representable("queries", LONG, largest)), "offset": st.just(0),
+                   "dim": pick([d for d in own["dim"] if d <= max(4, least)])}  # fmt: skip
+            drawn += [st.builds(Case, **{**fields, **few})]
     return independent(either(drawn))
+
+
+def largest_angle(target: Target, dtype: str) -> float:
+    """The largest number of the type in which a target declares to compute its angles."""
+    kind = target.supports.kind(dtype)
+    return (arithmetic(kind, dtype) if kind else default_arithmetic(dtype)).max_acc
+
+
+def representable(name: str, table: tuple[Any, ...], largest: float) -> tuple[Any, ...]:
+    """The part of a table that does not overflow there: float16 ends at 65,504, and positions go on from the offset."""
+    room = {"offset": largest / 2, "base": largest, "queries": largest / 2}.get(name)
+    return table if room is None else tuple(x for x in table if x is None or x < room)
 
 
 def narrowed(target: Target, tables: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
