@@ -101,7 +101,7 @@ def far_distances_share_a_bucket(t: PositionTrial) -> None:
 
 
 @declare("b(+d) = b(−d) + n/2", contract="buckets", exact=True, needs=("bidirectional",), bidirectional=True)
-def future_has_buckets_of_its_own(t: PositionTrial) -> None:
+def past_and_future_have_buckets_of_their_own(t: PositionTrial) -> None:
     """Bidirectionally, a key d positions ahead has the bucket of one d behind, in the upper half of the table."""
     far = np.arange(1, 2 * t.max_distance)
     t.same_bits(t.buckets(far), t.buckets(-far) + t.side, "distance {column} + 1 ahead is not in the upper half")

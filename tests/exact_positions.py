@@ -147,7 +147,7 @@ MISTAKES: dict[str, Any] = {
     "far_distances_share_a_bucket": buckets_with(
         lambda call, given: call(max_distance=given["max_distance"] * 10**9)
     ),
-    "future_has_buckets_of_its_own": buckets_with(
+    "past_and_future_have_buckets_of_their_own": buckets_with(
         lambda call, given: call(relative_position=-given["relative_position"])
     ),
     "one_direction_does_not_look_ahead": buckets_with(

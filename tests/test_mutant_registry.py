@@ -60,7 +60,7 @@ PROPERTIES = {
     "slopes_follow_the_published_rule", "slopes_are_geometric", "first_slope_is_the_ratio",
     "slopes_are_positive_and_decrease", "buckets_follow_the_published_rule", "small_distances_have_their_own_bucket",
     "buckets_grow_with_distance", "buckets_are_in_range", "far_distances_share_a_bucket",
-    "future_has_buckets_of_its_own", "one_direction_does_not_look_ahead", "positions_have_the_right_form",
+    "past_and_future_have_buckets_of_their_own", "one_direction_does_not_look_ahead", "positions_have_the_right_form",
 }  # fmt: skip
 
 

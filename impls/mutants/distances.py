@@ -157,7 +157,7 @@ def past_and_future_exchanged(relative_position: Tensor, **options: Any) -> Tens
     return buckets(relative_position, **options, distance=lambda relative: relative.clamp(min=0))
 
 
-@_buckets("bidirectionally, the past has the upper half", "future_has_buckets_of_its_own")
+@_buckets("bidirectionally, the past has the upper half", "past_and_future_have_buckets_of_their_own")
 def upper_half_for_the_past(relative_position: Tensor, **options: Any) -> Tensor:
     return buckets(relative_position, **options, ahead=lambda relative: relative < 0)
 
