@@ -19,6 +19,7 @@ from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import make_inputs
+from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
 from properties.engine.supports import Supports
 from properties.engine.target import CannotRun, make_target
@@ -316,6 +317,18 @@ def test_two_files_of_one_name_are_two_targets(tmp_path: Path) -> None:
         )
     found = [find_targets(f"{tmp_path / folder / 'kernel.py'}:attention", Builtins())[0] for folder in ("one", "two")]
     assert [float(target(SMALL)[0, 0, 0, 0]) for target in found] == [1.0, 2.0]
+
+
+def test_a_property_about_other_dtypes_is_not_exercised() -> None:
+    """Bias of rounding is looked for in half precision only: nothing can be drawn where only float32 is asked for."""
+    target = make_target("mine", attention)
+    properties = [PROPERTIES[name] for name in ("rounding_is_not_biased", "rows_sum_to_one")]
+    plan = Plan(examples=2, dtypes=("float32",))
+    about, any_of_them = verify_target(target, properties, plan).outcomes.values()
+    assert (about.status, about.not_exercised) == ("not exercised", "is about float16 or bfloat16")
+    assert any_of_them.status == "passed" and any_of_them.cases == 2
+    single = make_target("mine", attention, {"dtypes": ["float64"]})
+    assert search(single, properties[1], plan).not_exercised == "the target takes no float32"
 
 
 def test_a_glob_names_several() -> None:

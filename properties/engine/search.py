@@ -85,8 +85,8 @@ def same_subject(prop: Property, target: Target) -> bool:
     return concerns(prop, target) if target.contract in POSITIONS else not about_positions
 
 
-def inapplicable(target: Target, prop: Property) -> str:
-    """Why a property cannot be tried on a target; empty if it can."""
+def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
+    """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
         return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract}"
     if prop.direct and target.contract != "attention":
@@ -102,6 +102,8 @@ def inapplicable(target: Target, prop: Property) -> str:
     for capability in CAPABILITIES:
         if capability in prop.needs and (why := refusal(target, capability)):
             return why
+    if dtypes and not set(dtypes) & set(target.dtypes):
+        return f"the target takes no {' or '.join(dtypes)}"
     longest = seen.supports.max_length
     if target.contract in POSITIONS:
         return ""
@@ -111,6 +113,8 @@ def inapplicable(target: Target, prop: Property) -> str:
             return f"declared max_length {longest}, it needs {min(table)} {name}"
     if not drawable(seen, prop):
         return f"the target takes no {' or '.join(prop.domain['dtype'])}"
+    if dtypes and not set(dtypes) & set(drawable(seen, prop)):
+        return f"is about {' or '.join(prop.domain['dtype'])}"
     for name in MASK_FACTS:
         if "attn_mask" in prop.needs and name in prop.domain and not mask_choices(seen, prop, name):
             return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
@@ -120,7 +124,7 @@ def inapplicable(target: Target, prop: Property) -> str:
 def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
     """Try to refute one property of one target, within the plan."""
     outcome = Outcome(prop, target.name)
-    outcome.not_exercised = inapplicable(target, prop)
+    outcome.not_exercised = inapplicable(target, prop, plan.dtypes)
     if outcome.not_exercised:
         return outcome
     seen = as_attention(target) if prop.contract == "attention" else target
