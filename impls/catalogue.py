@@ -39,6 +39,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry("online_softmax.split_kv", "online_softmax:split_kv", "attention", (), "three parts merged by log-sum-exp"),
     Entry("torch_manual.attention", "torch_manual:attention", "attention", TORCH, "PyTorch by hand", BOTH),
+    Entry("flash_backward.attention", "flash_backward:attention", "attention", TORCH, "both passes by hand, tiled", BOTH),
     Entry("torch_manual.multihead", "torch_manual:multihead", "multihead", TORCH, "a layer by hand", BOTH),
     Entry("torch_features.attention", "torch_features:attention", "attention", TORCH, "windows, softcap, ALiBi, sinks", BOTH),
     Entry("torch_mha.train", "torch_mha:train", "multihead", TORCH, "nn.MultiheadAttention, train", BOTH),

@@ -11,6 +11,7 @@ from . import (
     chunks,
     distances,
     features,
+    gradients,
     heads,
     layers,
     masks,
@@ -25,7 +26,8 @@ from . import (
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, layers, positions, distances,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, layers,
+    positions, distances,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

@@ -47,9 +47,10 @@ class Gradients:
     def of_bias(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """The gradient of a bias of this shape, and its tail."""
         lift, _ = number_system(precision_of(self.exact))
-        total = sum_to(lift(self.logits) + lift(self.logits_tail), shape)
-        value = nearest(total)
-        return value, tail(total, value)
+        with np.errstate(all="ignore"):
+            total = sum_to(lift(self.logits) + lift(self.logits_tail), shape)
+            value = nearest(total)
+            return value, tail(total, value)
 
 
 def differentiate(exact: Exact, grad_out: Array) -> Gradients:

@@ -19,7 +19,7 @@ from properties.engine.target import Target, make_target
 Array = Any
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
-NAMES = tuple(PROPERTIES)
+NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme != "gradients")  # those: test_gradient_properties
 
 
 def target_for(prop: Property) -> Target:

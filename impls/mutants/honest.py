@@ -16,6 +16,9 @@ from .registry import WIDE, honest
 
 LSE = {**WIDE, "float64": "same+lse", "float32": "same+lse"}
 LEAKS = {"masked_nan": "leaks"}
+# Where a whole tile is hidden, automatic differentiation multiplies the zero of the branch not taken by an infinity: the
+# gradients are NaN. Such kernels need a backward pass by hand (see honest_gradients).
+FORWARD = {"gradients": False}
 
 
 @honest("the core itself")
@@ -88,7 +91,7 @@ def plus_one_where_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
     return attention(q, k, v, **options, hide=kept)
 
 
-@honest("hidden logits get -inf added: a NaN in a hidden key leaks", supports=LEAKS)
+@honest("hidden logits get -inf added: a NaN in a hidden key leaks", supports={**LEAKS, **FORWARD})
 def minus_infinity_added(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def add(logit: Tensor, visible: Tensor | None, bias: Tensor | None) -> Tensor:
         logit = logit if bias is None else logit + bias
@@ -159,7 +162,7 @@ def normalised_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
     return attention(q, k, v, **options, softmax=logarithm)
 
 
-@honest("normalised after the values are mixed, not before")
+@honest("normalised after the values are mixed, not before", supports=FORWARD)
 def normalised_at_the_end(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(1 << 30))
 
@@ -167,27 +170,27 @@ def normalised_at_the_end(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
 # --- tiles and splits ---------------------------------------------------------------------------------------------
 
 
-@honest("online softmax, one key at a time")
+@honest("online softmax, one key at a time", supports=FORWARD)
 def tiles_of_1(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(1))
 
 
-@honest("online softmax in tiles of 3")
+@honest("online softmax in tiles of 3", supports=FORWARD)
 def tiles_of_3(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(3))
 
 
-@honest("online softmax in tiles of 16")
+@honest("online softmax in tiles of 16", supports=FORWARD)
 def tiles_of_16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(16))
 
 
-@honest("online softmax in tiles of 64")
+@honest("online softmax in tiles of 64", supports=FORWARD)
 def tiles_of_64(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(64))
 
 
-@honest("online softmax in tiles of 16, the last one first")
+@honest("online softmax in tiles of 16, the last one first", supports=FORWARD)
 def tiles_backwards(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(16, tiles=backwards))
 
@@ -196,6 +199,7 @@ def tiles_backwards(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     "tiles are shifted by the log-sum-exp so far, not by the maximum",
     source="Dao-AILab/flash-attention#1884",
     bug="H04",
+    supports=FORWARD,
 )
 def shifted_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def ahead(state: State, logit: Tensor, value: Tensor, visible: Tensor | None) -> State:
@@ -208,12 +212,12 @@ def shifted_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(16, absorb=ahead))
 
 
-@honest("split-KV in parts of 16, merged and renormalised")
+@honest("split-KV in parts of 16, merged and renormalised", supports=FORWARD)
 def split_and_renormalised(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=split_kv)
 
 
-@honest("split-KV in parts of 16, merged by exp(lse - total lse)", supports={"arithmetic": LSE})
+@honest("split-KV in parts of 16, merged by exp(lse - total lse)", supports={"arithmetic": LSE, **FORWARD})
 def split_and_merged_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def wider(x: Tensor) -> Tensor:  # a log-sum-exp of -65504, the least mask of float16, is too coarse in float32
         return x.double() if x.element_size() == 2 else x
@@ -221,7 +225,7 @@ def split_and_merged_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> 
     return attention(q, k, v, **options, widen=wider, reduce=partial(split_kv, merge=merge_by_lse))
 
 
-@honest("split-KV in parts of 3, merged and renormalised")
+@honest("split-KV in parts of 3, merged and renormalised", supports=FORWARD)
 def split_into_parts_of_3(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=partial(split_kv, block=3))
 

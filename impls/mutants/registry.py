@@ -13,8 +13,8 @@ Function = Callable[..., Any]
 # One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
-    "numerics", "tiles", "splits", "state", "shapes", "features", "layers", "layer_weights", "layer_masks", "teaching",
-    "sinusoids", "rotations", "distances",
+    "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "layers", "layer_weights", "layer_masks",
+    "teaching", "sinusoids", "rotations", "distances",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -146,7 +146,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms")
+    themes = (*THEMES, "honest", "honest_forms", "honest_gradients")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}
