@@ -49,16 +49,38 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
+    dropout_p: float = 0.0,
+    window_size: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    return_lse: bool = False,
+) -> Any:
     """The exact answer, rounded once."""
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ValueError("shapes do not fit")
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ValueError("heads differ")
     seen, bias = seen_and_bias(attn_mask, is_causal, (*q.shape[:3], k.shape[2]))
+    ahead = np.arange(k.shape[2]) - np.arange(q.shape[2])[:, None]
+    if window_size is not None:
+        left, right = (side if side >= 0 else np.inf for side in window_size)
+        seen &= (ahead >= -left) & (ahead <= right)
+    if kv_lengths is not None:
+        seen &= np.arange(k.shape[2]) < carrier(kv_lengths)[:, None, None, None]
+    if alibi_slopes is not None:
+        distance = -carrier(alibi_slopes)[:, None, None] * np.abs(ahead)
+        bias = distance if bias is None else bias + distance
     factor = (q.shape[3] or 1) ** -0.5 if scale is None else scale
-    problem = oracle.Problem(carrier(q), carrier(k), carrier(v), scale=factor, visible=seen, bias=bias)
-    return rounded(oracle.solve(problem, "extended" if q.dtype == torch.float64 else "float64").out, q)
+    problem = oracle.Problem(carrier(q), carrier(k), carrier(v), scale=factor, visible=seen, bias=bias, softcap=softcap)
+    if sinks is not None:
+        problem = oracle.with_sinks(problem, carrier(sinks))
+    exact = oracle.solve(problem, "extended" if q.dtype == torch.float64 else "float64")
+    if dropout_p:
+        kept = (torch.rand(exact.weights.shape) >= dropout_p).numpy() / (1 - dropout_p)
+        return rounded((exact.weights * kept) @ exact.v, q)
+    return (rounded(exact.out, q), rounded(exact.lse, q)) if return_lse else rounded(exact.out, q)
 
 
 def multihead(

@@ -10,6 +10,7 @@ import numpy as np
 import permissive
 import pytest
 from exact_positions import POSITION_MISTAKES, POSITION_TARGETS
+from feature_mistakes import FEATURE_MISTAKES
 
 from properties.catalogue import PROPERTIES
 from properties.engine.declare import Property
@@ -459,7 +460,7 @@ LAYER_MISTAKES: dict[str, Any] = {
 
 
 def test_every_property_has_a_mistake() -> None:
-    assert {*MISTAKES, *LAYER_MISTAKES, *POSITION_MISTAKES} == set(NAMES)
+    assert {*MISTAKES, *LAYER_MISTAKES, *POSITION_MISTAKES, *FEATURE_MISTAKES} == set(NAMES)
 
 
 def test_the_small_layer_is_right_without_a_mistake() -> None:
@@ -474,8 +475,9 @@ def test_the_small_layer_is_right_without_a_mistake() -> None:
 def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing."""
     prop = PROPERTIES[name]
-    if name in POSITION_MISTAKES:
-        target = POSITION_MISTAKES[name]
+    made = POSITION_MISTAKES | FEATURE_MISTAKES
+    if name in made:
+        target = made[name]
     else:
         wrong = MISTAKES[name] if prop.contract == "attention" else layer(LAYER_MISTAKES[name])
         target = make_target("wrong", wrong, FACTS)

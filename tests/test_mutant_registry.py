@@ -17,51 +17,24 @@ from impls.mutants.core import attention
 from impls.mutants.layer import multihead
 from impls.mutants.registry import SIGNATURES
 from impls.mutants.witnesses import Witness, witnesses
+from properties.catalogue import PROPERTIES as CATALOGUE
 
 CORES = {"attention": attention, "multihead": multihead}
 ALL_MUTANTS, ALL_HONEST = load_all()
-MUTANTS = {name: each for name, each in ALL_MUTANTS.items() if each.contract in CORES}  # the others: test_positions.py
-HONEST = {name: each for name, each in ALL_HONEST.items() if each.contract in CORES}
+ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients")  # themes whose mistakes show in calls that no witness makes
+
+
+def plain(table: dict[str, Any]) -> dict[str, Any]:
+    """What can be told by calls with the core's own parameters; positions, features and gradients have tests of their own."""
+    return {name: x for name, x in table.items() if x.contract in CORES and name.partition(".")[0] not in ELSEWHERE}
+
+
+MUTANTS, HONEST = plain(ALL_MUTANTS), plain(ALL_HONEST)
 CALLS = {
     contract: sorted(witnesses(contract), key=lambda witness: len(witness.name) % 7) for contract in CORES
 }  # mixed
 
-PROPERTIES = {
-    "rows_sum_to_one", "weights_are_not_negative", "shifted_logits_change_nothing", "shifted_bias_changes_nothing",
-    "larger_logit_larger_weight", "one_key_takes_all", "equal_logits_share_equally", "huge_scale_picks_the_maximum",
-    "zero_scale_averages", "output_stays_in_the_hull_of_values", "constant_values_are_returned",
-    "output_is_linear_in_values", "shifted_values_shift_the_output", "flipped_value_signs_flip_the_output",
-    "permuted_value_columns_permute_the_output", "masked_keys_are_deleted", "masked_garbage_changes_nothing",
-    "masked_nan_is_contained", "bool_mask_equals_minus_infinity", "neutral_mask_changes_nothing", "masks_compose",
-    "masks_broadcast", "masks_stay_with_their_batch_and_head", "rows_without_keys_follow_the_convention",
-    "future_tokens_are_ignored", "prefix_of_output_is_output_of_prefix", "causal_frontier_is_exact",
-    "causal_equals_triangular_mask", "permuted_keys_change_nothing", "permuted_queries_permute_rows",
-    "batch_elements_are_independent", "heads_are_independent", "permuted_batch_permutes_the_output",
-    "permuted_heads_permute_the_output", "flipped_feature_signs_change_nothing",
-    "powers_of_two_move_between_query_and_key", "orthogonal_basis_changes_nothing",
-    "uniform_weights_decode_the_mask", "grouped_heads_equal_repeated_heads", "head_concatenation_preserves_shape",
-    "scaling_reduces_variance", "default_scale_is_one_over_sqrt_dim", "scale_folds_into_the_query",
-    "chunks_merge_to_the_whole", "duplicated_keys_change_nothing", "key_at_minus_infinity_changes_nothing",
-    "output_is_inside_the_bound", "degenerate_output_is_inside_the_bound", "rounding_is_not_biased",
-    "nan_query_is_not_hidden", "nan_key_is_not_hidden", "nan_value_is_not_hidden", "finite_results_do_not_overflow",
-    "inputs_are_unchanged", "outputs_alias_no_input", "same_call_same_bits", "calls_between_change_nothing",
-    "memory_layout_changes_nothing", "output_has_the_right_form", "bad_shapes_raise", "missing_values_raise",
-    "layer_is_inside_the_bound", "self_attention_is_inside_the_bound", "layer_equals_its_kernel",
-    "weights_reproduce_the_output", "need_weights_changes_nothing",
-    "rows_without_keys_do_not_depend_on_need_weights", "padding_mask_deletes_keys",
-    "padding_composes_with_the_mask", "heads_touch_only_their_slice", "zero_output_projection_returns_the_bias",
-    "permuted_heads_of_the_layer_change_nothing", "self_attention_commutes_with_permutation",
-    "layer_ignores_future_tokens", "layer_arguments_are_unchanged", "layer_output_has_the_right_form",
-    "sinusoid_is_inside_the_bound", "sine_and_cosine_are_of_one_angle", "encoding_of_a_sum_is_a_rotation",
-    "frequencies_are_geometric", "positions_start_at_zero", "longer_encoding_begins_with_the_shorter",
-    "offset_shifts_the_encoding", "rotation_is_inside_the_bound", "rotation_keeps_the_norm_of_every_pair",
-    "scores_depend_on_the_distance_alone", "rotations_add_up", "position_zero_is_the_identity", "pairs_are_as_declared",
-    "features_beyond_rotary_dim_are_untouched", "rows_turn_by_their_own_position", "rotation_leaves_its_arguments",
-    "slopes_follow_the_published_rule", "slopes_are_geometric", "first_slope_is_the_ratio",
-    "slopes_are_positive_and_decrease", "buckets_follow_the_published_rule", "small_distances_have_their_own_bucket",
-    "buckets_grow_with_distance", "buckets_are_in_range", "far_distances_share_a_bucket",
-    "past_and_future_have_buckets_of_their_own", "one_direction_does_not_look_ahead", "positions_have_the_right_form",
-}  # fmt: skip
+PROPERTIES = set(CATALOGUE)
 
 
 @pytest.fixture(autouse=True, scope="module")

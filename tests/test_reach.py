@@ -255,12 +255,39 @@ NUMBERS += [f"{what} {dtype}" for dtype in FLOAT_TYPES for what in ("subnormal v
 NUMBERS += ["a value above half the largest of float16"]
 
 
+def feature_facts(x: Inputs) -> Iterator[str]:
+    if x.window is not None:
+        sides = [name for name, side in zip(("left", "right"), x.window, strict=True) if side is not None]
+        yield f"window to the {' and the '.join(sides)}"
+        if 0 in x.window:
+            yield "window with a side of 0"
+        if max(side or 0 for side in x.window) > x.shape[2] + x.shape[3]:
+            yield "window wider than the sequence"
+        if x.is_causal:
+            yield "window and causal"
+        if x.mask is not None:
+            yield "window and mask"
+    for name in ("softcap", "slopes", "sinks", "lengths"):
+        if getattr(x, name) is not None:
+            yield name
+            if x.mask is not None:
+                yield f"{name} and mask"
+    if x.lengths is not None and x.shape[3] and (x.lengths == 0).any():
+        yield "a length of 0"
+
+
+FEATURES = [f"window to the {side}" for side in ("left", "right", "left and the right")]
+FEATURES += ["window with a side of 0", "window wider than the sequence", "window and causal", "window and mask"]
+FEATURES += [f"{name}{mask}" for name in ("softcap", "slopes", "sinks", "lengths") for mask in ("", " and mask")]
+FEATURES += ["a length of 0"]
+
+
 def facts_of(prop: str, rounds: int = ROUNDS) -> Counter[str]:
     """How often each fact holds, over the cases of a property."""
     found: Counter[str] = Counter()
     for case in drawn(ATTENTION, prop, rounds):
         x = make_inputs(case)
-        found.update({*size_facts(x), *mask_facts(x), *number_facts(x), x.dtype})
+        found.update({*size_facts(x), *mask_facts(x), *number_facts(x), *feature_facts(x), x.dtype})
         found["cases"] += 1
     return found
 
@@ -270,15 +297,15 @@ UNRESTRICTED = "output_has_the_right_form"  # any case at all, every dtype alike
 
 def test_sizes_masks_and_numbers() -> None:
     """Everything is drawn for a property that restricts nothing, and each of four dtypes in a seventh of its cases."""
-    assert not set(PROPERTIES[UNRESTRICTED].domain) - {"dtypes"}
+    assert not set(PROPERTIES[UNRESTRICTED].domain) - {"dtypes", "features"}
     found = facts_of(UNRESTRICTED, 1)
     assert found["cases"] == 500
     assert min(found[dtype] for dtype in FLOAT_TYPES) > found["cases"] / 7
-    asks([*SIZES, *MASKS, *NUMBERS], found)
+    asks([*SIZES, *MASKS, *NUMBERS, *FEATURES], found)
 
 
 def test_no_fact_hangs_on_a_seed() -> None:
-    asks([*SIZES, *MASKS, *NUMBERS], facts_of(UNRESTRICTED), hits=ROUNDS)  # one in 500 on average
+    asks([*SIZES, *MASKS, *NUMBERS, *FEATURES], facts_of(UNRESTRICTED), hits=ROUNDS)  # one in 500 on average
 
 
 def test_the_central_property_leaves_no_number_out() -> None:

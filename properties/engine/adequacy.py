@@ -19,6 +19,6 @@ def is_adequate(t: Trial, run: Run) -> bool:
     value = np.repeat(inputs.v, inputs.group, axis=1)
     wrong: list[Array] = [np.zeros(1), value.mean(axis=2, keepdims=True)]
     if not t.visible().all():
-        wrong.append(t.solve(inputs.but(mask=None, is_causal=False)).out)
+        wrong.append(t.solve(inputs.but(mask=None, is_causal=False, window=None, lengths=None)).out)
     with np.errstate(invalid="ignore"):
         return all(bool((np.abs(answer - run.exact.out) > 2 * run.bound).any()) for answer in wrong)

@@ -37,8 +37,8 @@ SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the 
 # Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
 PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (10, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
-    (5, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 3), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
-    (5, {"queries": (*TINY, *EDGES * 3), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (6, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 3), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (6, {"queries": (*TINY, *EDGES * 3), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
     (2, {"queries": (1, 2, 3, 5, 65), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
     (1, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
@@ -50,12 +50,12 @@ LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
 # What is drawn for a parameter where a property takes it in passing, and where it is about it.
 FEATURES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
-    "window_size": ({"window_left": (None, None, None, 0, 1, 2, 5, 16), "window_right": (None, None, None, 0, 1, 2, 5, 16)},
+    "window_size": ({"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
                     {"window_left": (0, 1, 2, 3, 7, 16, 17, 700), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
-    "softcap": ({"softcap": (None, None, 1.0, 8.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
+    "softcap": ({"softcap": (None, None, None, None, 2.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
     "alibi_slopes": ({"alibi": (False, False, True)}, {"alibi": (True,)}),
-    "sinks": ({"sinks": (False, False, True)}, {"sinks": (True,)}),
-    "kv_lengths": ({"lengths": (False, False, True)}, {"lengths": (True,)}),
+    "sinks": ({"sinks": (False, False, False, True)}, {"sinks": (True,)}),
+    "kv_lengths": ({"lengths": (False, False, False, True)}, {"lengths": (True,)}),
     "return_lse": ({}, {}),
 }  # fmt: skip
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
@@ -105,7 +105,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     masks: dict[str, Strategy] = {}
     if "attn_mask" in takes:
         masks = {
-            "mask": pick(("random", "leading_tile", *MASKS)),
+            "mask": pick(("random", "leading_tile", "leading_tile", *MASKS)),
             "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
             "mask_axes": pick([axes for axes in MASK_AXES if axes in supports.mask_axes]),
             "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),

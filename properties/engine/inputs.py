@@ -274,7 +274,7 @@ def make_inputs(case: Case) -> Inputs:
         softcap=case.softcap,
         slopes=round_to(case.dtype, 2.0 ** (-8 * uniform(case.seed, "slopes", (case.heads,)))) if case.alibi else None,
         sinks=round_to(case.dtype, 2 * normal(case.seed, "sinks", (case.heads,))) if case.sinks else None,
-        lengths=_lengths(case, (case.batch, 1, 1, case.keys), 0)[:, 0, 0, 0] if case.lengths else None,
+        lengths=_lengths(case, (case.batch, 1, 1, case.keys), case.batch < 2)[:, 0, 0, 0] if case.lengths else None,
     )
 
 
