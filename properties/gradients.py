@@ -96,8 +96,7 @@ def value_gradient_reads_the_weights(t: Trial) -> None:
     grad, read = run.grad_out, np.nan_to_num(weights.out)
     expected = over_groups(read.swapaxes(-1, -2) @ grad, kv_heads)
     terms = over_groups(size(read).swapaxes(-1, -2) @ np.abs(grad), kv_heads)
-    with np.errstate(invalid="ignore"):  # 0 · ∞: nothing is promised
-        slack = over_groups(weights.bound.swapaxes(-1, -2) @ np.abs(grad), kv_heads)
+    slack = over_groups(weights.bound.swapaxes(-1, -2) @ np.abs(grad), kv_heads)
     allowed = run.limits.v + slack + rounding(terms, t.inputs.shape[2] * t.inputs.group)
     t.close(run.v, expected, np.where(np.isnan(allowed), np.inf, allowed), "the gradient of value {row} is not what its weights give")
 
@@ -163,8 +162,7 @@ def values_and_outputs_balance(t: Trial) -> None:
     out = np.where(live(t), run.out, 0.0)
     back, forth = (run.v * t.inputs.v).sum(axes), over_groups((grad * out).sum(axes), kv_heads)
     terms = size(run.v * t.inputs.v).sum(axes) + over_groups(size(grad * out).sum(axes), kv_heads)
-    with np.errstate(invalid="ignore"):  # 0 · ∞: nothing is promised
-        allowed = (run.limits.v * np.abs(t.inputs.v)).sum(axes) + over_groups((np.abs(grad) * run.bound).sum(axes), kv_heads)
+    allowed = (run.limits.v * np.abs(t.inputs.v)).sum(axes) + over_groups((np.abs(grad) * run.bound).sum(axes), kv_heads)
     balance(t, back, forth, allowed + rounding(terms, run.v.size + out.size), "⟨dV, V⟩ is not ⟨dO, out⟩ in head {head} of batch {batch}")
 
 
@@ -175,8 +173,7 @@ def queries_and_keys_balance(t: Trial) -> None:
     q, k = t.inputs.q, t.inputs.k
     one, other = over_groups((run.q * q).sum(axes), kv_heads), (run.k * k).sum(axes)
     terms = over_groups(size(run.q * q).sum(axes), kv_heads) + size(run.k * k).sum(axes)
-    with np.errstate(invalid="ignore"):  # 0 · ∞: nothing is promised
-        allowed = over_groups((run.limits.q * np.abs(q)).sum(axes), kv_heads) + (run.limits.k * np.abs(k)).sum(axes)
+    allowed = over_groups((run.limits.q * np.abs(q)).sum(axes), kv_heads) + (run.limits.k * np.abs(k)).sum(axes)
     balance(t, one, other, allowed + rounding(terms, q.size + k.size), "⟨dQ, Q⟩ is not ⟨dK, K⟩ in head {head} of batch {batch}")
 
 
@@ -249,7 +246,7 @@ def rows_without_keys_poison_no_gradient(t: Trial) -> None:
          zero_sizes=False)
 def each_gradient_can_be_asked_alone(t: Trial) -> None:
     """Which of the inputs ask for a gradient does not change the gradients of those that do."""
-    names = OPERANDS
+    names: tuple[str, ...] = OPERANDS
     if t.inputs.bias() is not None and not refusal(t.target, "bias_gradients"):
         names = ("mask", *OPERANDS)
     alone = names[max(t.choice("alone", 6) - 6 + len(names), 0)]  # the mask three times in six

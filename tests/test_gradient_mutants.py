@@ -142,7 +142,7 @@ def test_every_mutant_is_wrong_and_no_two_are_alike() -> None:
     for name, each in MUTANTS.items():
         forget()
         seen[name] = behaviour(each.function)
-        assert distance(seen[name], right) > 4, f"{name} is not wrong in any of these calls"
+        assert distance(seen[name], right) > 2, f"{name} is not wrong in any of these calls"
     names = list(seen)
     for i, one in enumerate(names):
         for other in names[i + 1 :]:

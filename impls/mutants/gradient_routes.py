@@ -193,7 +193,8 @@ def keys_shared_by_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) ->
 )
 def contiguous_assumed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def in_memory_order(grad: Tensor) -> Tensor:
-        order = sorted(range(4), key=lambda axis: -grad.stride(axis))
+        strides = grad.stride()
+        order = sorted(range(4), key=lambda axis: -strides[axis])
         return widen(grad.permute(order).reshape(grad.shape))
 
     return attention(q, k, v, **options, take=in_memory_order)

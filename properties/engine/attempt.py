@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .case import Case
 from .declare import Property
 from .layer_trial import LayerTrial
@@ -16,7 +18,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     seen = as_attention(target) if prop.contract == "attention" else target
     trial = trial_of(seen, prop)(seen, case, notes)
     try:
-        prop.check(trial)
+        with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
+            prop.check(trial)
     except Refuted as refuted:
         return refuted.violation, trial
     except Raised as raised:

@@ -30,9 +30,14 @@ class Backward(Run):
 
     def __init__(self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any]) -> None:
         super().__init__(trial, inputs, out)
+        self.q: Any
+        self.k: Any
+        self.v: Any
+        self.mask: Any
         self.grad_out, self.parts = grad_out, parts
         read = trial.target.framework.read
-        self.q, self.k, self.v, self.mask = (read(parts[name]) if name in parts else None for name in (*OPERANDS, "mask"))
+        asked = {name: read(parts[name]) for name in parts}  # what was not asked is None
+        self.q, self.k, self.v, self.mask = (asked.get(name) for name in (*OPERANDS, "mask"))
 
     @cached_property
     def gradients(self) -> Gradients:
