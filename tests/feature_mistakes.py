@@ -68,7 +68,7 @@ FEATURE_MISTAKES: dict[str, Target] = {
     "window_edges_are_exact": wrong(change("window_size", lambda w: (w[0] + (w[0] >= 0), w[1]))),
     "window_equals_band_mask": wrong(change("window_size", lambda w: (w[1], w[0]))),
     "wide_window_is_no_window": wrong(change("window_size", lambda w: (min(w[0], 1), w[1]))),
-    "keys_outside_the_window_are_ignored": wrong(change("window_size", lambda w: (-1, w[1]))),
+    "keys_outside_the_window_are_ignored": wrong(change("window_size", lambda w: (w[0], -1))),
     "softcap_bounds_the_weights": wrong(change("softcap", lambda c: None)),
     "softcap_leaves_the_mask_alone": wrong(answer=leaks_under_a_cap),
     "alibi_equals_its_bias": wrong(change("alibi_slopes", lambda m: 2 * m)),

@@ -110,7 +110,8 @@ def multihead(
 
 def attention_target(**supports: Any) -> Target:
     """The exact attention as a target, with facts that narrow it."""
-    return make_target("exact", attention, {"framework": "torch", **supports})
+    arithmetic = {"float64": "same", "float32": "same"}
+    return make_target("exact", attention, {"framework": "torch", "arithmetic": arithmetic, **supports})
 
 
 def layer_target(**supports: Any) -> Target:

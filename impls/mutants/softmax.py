@@ -295,7 +295,7 @@ def denominator_plus(epsilon: float) -> Any:
     return wrong
 
 
-@mutant("1e-6 is added to the denominator", source="teaching code", killed_by="one_key_takes_all")
+@mutant("1e-6 is added to the denominator", source="teaching code", killed_by="a_single_key_gives_its_value")
 def denominator_plus_1e_6(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, softmax=denominator_plus(1e-6))
 
@@ -406,3 +406,14 @@ def divided_by_the_count(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 )
 def nan_becomes_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)
+
+
+@mutant("the exponentials of odd keys come from a unit that is 2^-21 low, and are normalised afterwards",
+        source="teaching code", killed_by="equal_weights_average_exactly")  # fmt: skip
+def odd_lanes_low(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    def uneven(logit: Tensor, visible: Tensor | None) -> Tensor:
+        lane = torch.arange(logit.shape[-1]) % 2
+        weight = softmax(logit, visible) * (1 - lane.to(logit.dtype) * 2.0**-21)
+        return weight / weight.sum(-1, keepdim=True).where(weight.sum(-1, keepdim=True) > 0, 1.0)
+
+    return attention(q, k, v, **options, softmax=uneven)

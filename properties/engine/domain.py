@@ -112,7 +112,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
     causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
-    special = {"zero_sizes", "dtypes", "dtype", "at_least", "features"}
+    special = {"zero_sizes", "dtypes", "dtype", "at_least", "features", "arithmetic"}
     chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in special}
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
         if name in chosen and isinstance(prop.domain[name], tuple):
@@ -178,9 +178,10 @@ MASK_FACTS: dict[str, Callable[[Target], tuple[str, ...]]] = {
 
 
 def drawable(target: Target, prop: Property) -> list[str]:
-    """The dtypes of the target that the property is about, widest first."""
+    """The dtypes of the target that the property is about, and in whose declared arithmetic it holds, widest first."""
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
-    return [d for d in FLOAT_TYPES if d in target.dtypes and d in about]
+    holds = prop.domain.get("arithmetic", lambda arithmetic: True)
+    return [d for d in FLOAT_TYPES if d in target.dtypes and d in about and holds(target.supports.declared(d))]
 
 
 def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> list[str]:

@@ -111,10 +111,13 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
         table = prop.domain.get(name)
         if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
             return f"declared max_length {longest}, it needs {min(table)} {name}"
+    about = prop.domain.get("dtype", DTYPES)
+    if not set(seen.dtypes) & set(about):
+        return f"the target takes no {' or '.join(about)}"
     if not drawable(seen, prop):
-        return f"the target takes no {' or '.join(prop.domain['dtype'])}"
+        return "does not hold exactly in the declared arithmetic"
     if dtypes and not set(dtypes) & set(drawable(seen, prop)):
-        return f"is about {' or '.join(prop.domain['dtype'])}"
+        return f"is about {' or '.join(drawable(seen, prop))}"
     for name in MASK_FACTS:
         if "attn_mask" in prop.needs and name in prop.domain and not mask_choices(seen, prop, name):
             return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"

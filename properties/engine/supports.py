@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..arithmetic import Arithmetic, arithmetic, default_arithmetic
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
 from .position_target import POSITIONS
@@ -74,6 +75,11 @@ class Supports:
         declared: dict[str, Any] = content.get("supports", content)
         cls.read(declared)
         return declared
+
+    def declared(self, dtype: str) -> Arithmetic:
+        """The declared arithmetic, or the loosest sane one."""
+        kind = self.kind(dtype)
+        return arithmetic(kind, dtype) if kind else default_arithmetic(dtype)
 
     def kind(self, dtype: str) -> str | None:
         """The declared kind of arithmetic for a dtype, None if nothing is declared."""

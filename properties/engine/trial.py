@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import bound, oracle
-from ..arithmetic import Arithmetic, arithmetic, default_arithmetic
+from ..arithmetic import Arithmetic
 from . import coordinates
 from .case import Case
 from .coordinates import Array
@@ -115,8 +115,7 @@ class Trial:
     @cached_property
     def arithmetic(self) -> Arithmetic:
         """The declared arithmetic, or the loosest sane one."""
-        kind = self.supports.kind(self.case.dtype)
-        return arithmetic(kind, self.case.dtype) if kind else default_arithmetic(self.case.dtype)
+        return self.supports.declared(self.case.dtype)
 
     # ------------------------------------------------------------ answers
 
