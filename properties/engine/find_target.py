@@ -43,10 +43,12 @@ class Builtins:
         """Attentions with a known mistake, for the reading of a failure; none where they cannot be imported."""
         base = __package__.removesuffix("properties.engine")
         try:
-            mutants, _ = importlib.import_module(f"{base}impls.mutants").load_all()
+            module = importlib.import_module(f"{base}impls.mutants")
+            mutants, _ = module.load_all()
         except ImportError:
             return []
-        return [suspect(f"mutants.{name}", m.mistake, m.contract, m.function, m.killed_by) for name, m in mutants.items()]
+        return [suspect(f"mutants.{name}", m.mistake, m.contract, m.function, m.killed_by, module.forget)
+                for name, m in mutants.items()]
 
     def deviations(self) -> tuple[Deviation, ...]:
         """What is known to be wrong with them."""

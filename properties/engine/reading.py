@@ -1,13 +1,15 @@
 """The reading of a failure: which named mistake behaves like the target on the failing cases.
 
 The target's answers in the failing trials are compared with those of known-wrong attentions to the same calls. A mistake
-is a reading if it agrees with the target on every call, and is wrong where the target is wrong.
+is a reading if it agrees with the target on every call, and is wrong where the target is wrong. Every comparison starts anew:
+nothing is remembered of earlier calls, and random numbers start from the same seed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,10 +22,18 @@ from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
 from .dtypes import FLOAT_TYPES
+from .frameworks import Buffers, Framework
 from .position_target import POSITIONS
 from .position_trial import PositionTrial
-from .target import CannotRun, Raised, Target, as_attention, make_target
+from .target import CannotRun, Raised, Target, as_attention, make_target, smoke_inputs
 from .trial import Run, Violation
+
+Tried = tuple[Case, Violation | None, list[Run]]  # a case, what the property says of the target, and what it answered
+UNSETTLING = "calls_between_change_nothing"  # its calls show what a target remembers
+
+
+def nothing() -> None:
+    """Forget nothing: there is nothing to remember."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +45,95 @@ class Suspect:
     contract: str
     make: Callable[[], Target]
     killed_by: str = ""  # the property that the mistake is expected to refute
+    forget: Callable[[], None] = nothing  # makes it start anew, if it remembers its calls
 
 
-def suspect(name: str, mistake: str, contract: str, function: Callable[..., object], killed_by: str = "") -> Suspect:
+def suspect(
+    name: str, mistake: str, contract: str, function: Callable[..., object], killed_by: str = "",
+    forget: Callable[[], None] = nothing,
+) -> Suspect:  # fmt: skip
     """A suspect from a callable."""
-    return Suspect(name, mistake, contract, cache(lambda: make_target(name, function)), killed_by)
+    return Suspect(name, mistake, contract, cache(lambda: make_target(name, function)), killed_by, forget)
 
 
 def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
     """The suspects that answer like the target in every failing trial; those expected to break this property first.
 
+    If there is none, those that do so on the cases of the finding alone: of two mistakes a larger case shows both. If there
+    is still none, those expected to break the property that do so after other calls, which a target may remember.
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
     if target.contract in POSITIONS:
         return _read_positions(target, finding, suspects)
-    if finding.property.contract != "attention":
+    prop = finding.property
+    if prop.contract != "attention":
         return []
-    alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
-    cases = dict.fromkeys((finding.case, *alike, *variations(finding.case)))
-    tried = [attempt(target, finding.property, case) for case in cases]
-    runs = [run for violation, trial in tried if violation for run in trial.runs]
     kin = [s for s in suspects if s.contract == target.contract]
-    if not any(map(_is_wrong, runs)):  # a matter of state, of form, or of bits: no answer alone is wrong
-        failing = [case for case, (violation, _) in zip(cases, tried, strict=True) if violation]
-        kin = [s for s in kin if s.killed_by == finding.property.name]
-        return [s for s in kin if _refuted_alike(s, finding, failing)]
-    found = [s for s in kin if _behaves_alike(s, runs)]
-    return sorted(found, key=lambda s: s.killed_by != finding.property.name)
+    expected = [s for s in kin if s.killed_by == prop.name]
+    alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
+    own = tuple(dict.fromkeys((finding.case, *alike)))
+    tried = _try_all(target, prop, own, kin)
+    larger = _try_all(target, prop, [case for case in variations(finding.case, prop) if case not in own], kin)
+    if not _shows([*tried, *larger]):  # a matter of state, of form, or of bits: no answer alone is wrong
+        found = [s for s in expected if _refuted_alike(s, prop, [*tried, *larger])]
+        found = [s for s in found if _behaves_alike(s, tried)] or found
+    else:
+        seed = 0 if _draws(target, tried, kin) else None
+        near = [s for s in kin if _behaves_alike(s, tried, seed)]
+        found = [s for s in near if _behaves_alike(s, larger, seed)] or (near if _shows(tried) else [])
+    if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
+        found = [s for s in expected if _behaves_alike(s, after, unsettled=True)]
+    return sorted(found, key=lambda s: s.killed_by != prop.name)
+
+
+@contextmanager
+def anew(framework: Framework, suspects: Iterable[Suspect], seed: int | None = 0) -> Iterator[None]:
+    """Nothing is remembered of earlier calls, and random numbers start from the seed (None: they go on)."""
+    for forget in {s.forget for s in suspects}:
+        forget()
+    with nullcontext() if seed is None else framework.chance(seed):
+        yield
+
+
+def _try_all(
+    target: Target, prop: Property, cases: Iterable[Case], suspects: Sequence[Suspect], unsettled: bool = False
+) -> list[Tried]:
+    tried: list[Tried] = []
+    for case in cases:
+        with anew(target.framework, suspects):
+            if unsettled:
+                _unsettle(target, case)
+            violation, trial = attempt(target, prop, case)
+        tried.append((case, violation, trial.runs))
+    return tried
+
+
+def _draws(target: Target, tried: Iterable[Tried], suspects: Sequence[Suspect]) -> bool:
+    """Whether other random numbers give other answers; to seed for every suspect takes as long as to call it."""
+    seen = as_attention(target)
+    for _, _, runs in tried:
+        buffers = seen.buffers()
+        with anew(seen.framework, suspects, 1):
+            try:
+                if not all(np.array_equal(seen(run.inputs, buffers), run.out, equal_nan=True) for run in runs):
+                    return True
+            except Raised:
+                return True
+    return False
+
+
+def _unsettle(target: Target, case: Case) -> None:
+    """The first call that every target gets, and others that change one argument at a time."""
+    from ..catalogue import PROPERTIES
+
+    with suppress(Raised):
+        as_attention(target)(smoke_inputs(target.supports, case.dtype, case.device))
+    attempt(target, PROPERTIES[UNSETTLING], case)
+
+
+def _shows(tried: Iterable[Tried]) -> bool:
+    """Whether some answer of a failing trial is outside its bound."""
+    return any(_is_wrong(run) for _, violation, runs in tried if violation for run in runs)
 
 
 def _read_positions(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -97,38 +169,55 @@ def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
         return one[0].shape == other[0].shape and bool((np.abs(one[0] - other[0]) <= 2 * one[1]).all())
 
 
-def variations(case: Case) -> list[Case]:
-    """Cases like the smallest, but larger: the smallest often leaves several mistakes possible."""
+def variations(case: Case, prop: Property) -> list[Case]:
+    """Cases like the smallest, but larger: the smallest often leaves several mistakes possible.
+
+    No field gets a value with which the property draws no case.
+    """
     changes: list[dict[str, Any]] = [
         {"queries": 5, "keys": 7}, {"queries": 7, "keys": 5}, {"queries": 6, "keys": 6, "dim": 4},
         {"batch": 3, "kv_heads": 2}, {"batch": 2, "kv_heads": 3, "queries": 4, "keys": 6, "dim": 5}, {"seed": case.seed + 1},
     ]  # fmt: skip
-    return [dataclasses.replace(case, **change) for change in changes]
+    def drawn(name: str, value: int) -> bool:
+        about = prop.domain.get(name, (value,))
+        return isinstance(about, tuple) and value in about
+
+    kept = [{name: value for name, value in change.items() if drawn(name, value)} for change in changes]
+    return [larger for change in kept if (larger := dataclasses.replace(case, **change)) != case]
 
 
 def _is_wrong(run: Run) -> bool:
     return bool((run.exact.out_error(run.out) > run.bound).any())
 
 
-def _behaves_alike(suspect: Suspect, runs: list[Run]) -> bool:
+def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 0, unsettled: bool = False) -> bool:
     try:
         wrong = as_attention(suspect.make())
-        return all(_agrees(wrong, run) for run in runs)
+        for case, violation, runs in tried:
+            if not violation or not runs:
+                continue
+            with anew(wrong.framework, [suspect], seed):
+                if unsettled:
+                    _unsettle(wrong, case)
+                buffers = wrong.buffers()  # one memory for all calls of a trial, as the target had
+                if not all(_agrees(wrong, run, buffers) for run in runs):
+                    return False
     except (CannotRun, Raised):
         return False
+    return True
 
 
-def _refuted_alike(suspect: Suspect, finding: Finding, cases: list[Case]) -> bool:
+def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
     try:
         wrong = suspect.make()
     except CannotRun:
         return False
-    seen = [attempt(wrong, finding.property, case)[0] for case in cases if case.dtype in wrong.dtypes]
-    words = finding.violation.says.split(" ", 2)[0]
-    return bool(seen) and all(violation and violation.says.startswith(words) for violation in seen)
+    words = {case: violation.says.split(" ")[0] for case, violation, _ in tried if violation and case.dtype in wrong.dtypes}
+    seen = _try_all(wrong, prop, words, [suspect])
+    return bool(seen) and all(violation and violation.says.startswith(words[case]) for case, violation, _ in seen)
 
 
-def _agrees(wrong: Target, run: Run) -> bool:
+def _agrees(wrong: Target, run: Run, buffers: Buffers) -> bool:
     """As near to each other as two computations of the same are; nothing is asked where there is no bound.
 
     The bound is that of the right answer, which may be an exact 0 or 1 where the wrong one is not. So a rounding error
@@ -136,7 +225,7 @@ def _agrees(wrong: Target, run: Run) -> bool:
     """
     if run.inputs.dtype not in wrong.dtypes:
         return True
-    out = wrong(run.inputs)
+    out = wrong(run.inputs, buffers)
     if out.shape != run.out.shape:
         return False
     if _is_wrong(run) and not (run.exact.out_error(out) > run.bound).any():

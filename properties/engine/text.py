@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from .trial import describe
 
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
-IN_FULL = 4  # findings printed in full
+IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
 def finding_text(
@@ -69,18 +69,16 @@ def findings_text(
     verbose: bool = False,
     read: Callable[[Finding], Sequence[Suspect]] = lambda _: (),
 ) -> str:
-    """One finding in full for every mistake; the others, the same mistakes seen again, in two lines.
+    """As many findings in full as it takes to name every mistake; the others, the same mistakes seen again, in two lines.
 
-    Two findings show the same mistake if they have the same reading, or, without one, if the same fields matter.
+    Where nothing is recognised, two findings show the same mistake if the same fields matter.
     """
     findings = sorted(report.findings, key=_rank)
     readings = {f.property.name: read(f) for f in findings}
-
-    def mistake(f: Finding) -> tuple[object, ...]:
-        return tuple(s.name for s in readings[f.property.name]) or (f.raised, f.matters)
-
-    first = {mistake(f): f for f in reversed(findings)}
-    full = findings if verbose else [f for f in findings if first[mistake(f)] is f][:IN_FULL]
+    named = {name: {s.name for s in found[:READINGS]} for name, found in readings.items()}
+    full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
+    unnamed = {(f.raised, f.matters): f for f in reversed(findings) if f not in full and not named[f.property.name]}
+    full = full + [f for f in findings if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts = [
         finding_text(f, report.device, total, command, readings[f.property.name], looser_kind(report.target, f)) + "\n"
@@ -90,6 +88,16 @@ def findings_text(
     if rest:
         parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")
     return "\n".join(parts)
+
+
+def naming_all(findings: Sequence[Finding], named: Mapping[str, set[str]]) -> list[Finding]:
+    """Few findings that name together all that is named, in their order; each time the one that adds most is chosen."""
+    chosen: list[Finding] = []
+    left = set[str]().union(*(named[f.property.name] for f in findings))
+    while left:
+        chosen.append(max(findings, key=lambda f: len(named[f.property.name] & left)))  # the first of equals
+        left -= named[chosen[-1].property.name]
+    return [f for f in findings if f in chosen]
 
 
 def replay_line(finding: Finding, command: str = "attncheck") -> str:
