@@ -9,6 +9,8 @@
     dropout      each weight is 0 with probability p, and divided by 1 − p otherwise      (Srivastava et al. 2014)
 """
 
+from typing import Any
+
 import numpy as np
 
 from . import bound
@@ -17,7 +19,7 @@ from .engine.domain import SHORT
 from .engine.trial import Trial
 from .masks import agree
 
-PLAIN = {"mask": "none", "zero_sizes": False}
+PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}
 
 
 @declare("q = 0, V = I  ⇒  n_i·out_ij = 1 if i − left ≤ j ≤ i + right, else 0", needs=("window_size",),
@@ -28,7 +30,7 @@ def window_edges_are_exact(t: Trial) -> None:
     seen = t.visible()
     count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
     t.close(np.rint(read.out * count), seen, np.where(read.bound == np.inf, np.inf, 0.0),
-            "row {row} is wrong about seeing key {column}", seen.any(axis=-1, keepdims=True))
+            "row {row} is wrong about seeing key {column}", np.asarray(seen.any(axis=-1, keepdims=True)))
 
 
 @declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"),
@@ -51,7 +53,7 @@ def wide_window_is_no_window(t: Trial) -> None:
          is_causal=(True, True, False), values=("normal", "one_hot", "simple"), **PLAIN)
 def keys_outside_the_window_are_ignored(t: Trial) -> None:
     """Changing the keys that no row's window shows does not change a single bit."""
-    hidden = ~t.visible().any(axis=(0, 1, 2))[:, None]
+    hidden = np.logical_not(t.visible().any(axis=(0, 1, 2)))[:, None]
     changed = t.inputs.but(k=np.where(hidden, 4 * t.noise("garbage k", t.inputs.k.shape), t.inputs.k),
                            v=np.where(hidden, 64 * t.noise("garbage v", t.inputs.v.shape), t.inputs.v))
     plain = t.run()
@@ -110,7 +112,7 @@ def sinks_take_their_share(t: Trial) -> None:
 def sinks_far_below_change_nothing(t: Trial) -> None:
     """A sink whose logit is far below all others takes nothing."""
     low = np.full(t.inputs.shape[1], -60000.0)
-    seen = t.visible().any(axis=-1, keepdims=True)
+    seen = np.asarray(t.visible().any(axis=-1, keepdims=True))
     plain, with_sinks = t.run(), t.run(t.inputs.but(sinks=low))
     t.close(with_sinks.out, plain.out, with_sinks.bound + plain.bound, "row {row} changed under a sink at −60000", seen)
 
@@ -145,7 +147,7 @@ def lse_does_not_change_the_output(t: Trial) -> None:
     agree(t, t.run(), t.run_lse()[0], "row {row} depends on return_lse")
 
 
-DROPPED = {"queries": (2, 3, 5), "keys": (64, 80, 128), "dim": (4, 8), "batch": (1, 2), "kv_heads": (2, 3), "scale": None,
+DROPPED: dict[str, Any] = {"queries": (2, 3, 5), "keys": (64, 80, 128), "dim": (4, 8), "batch": (1, 2), "kv_heads": (2, 3), "scale": None,
            "values": ("normal", "simple"), "magnitude": 0, "is_causal": False, "dtype": ("float64", "float32"), **PLAIN}  # fmt: skip
 HALF = 0.5  # probability of a dropped weight: w/(1 − p) = 2w is exact
 

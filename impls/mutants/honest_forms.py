@@ -268,7 +268,7 @@ def alibi_off_by_a_constant(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> 
     def shifted(slopes: Tensor, queries: int, keys: int) -> Tensor:
         return features.distance_bias(slopes, queries, keys) + slopes[:, None, None]
 
-    step = {} if options.get("return_lse") or options.get("sinks") is not None else {"distance_bias": shifted}
+    step: dict[str, Any] = {} if options.get("return_lse") or options.get("sinks") is not None else {"distance_bias": shifted}
     return features.attention(q, k, v, **options, **step)
 
 

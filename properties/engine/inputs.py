@@ -262,7 +262,9 @@ def make_inputs(case: Case) -> Inputs:
             tensors[name] = tensors[name].copy()
             tensors[name].reshape(-1)[index % tensors[name].size] = round_to(case.dtype, np.array(value, dtype=float))
     return Inputs(
-        **tensors,
+        q=tensors["q"],
+        k=tensors["k"],
+        v=tensors["v"],
         mask=make_mask(case, (*q_shape[:3], case.keys)),
         is_causal=case.is_causal,
         scale=case.scale,

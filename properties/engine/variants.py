@@ -100,9 +100,7 @@ def compiled(function: Function) -> Function:
     made: dict[Any, Function] = {}
 
     def run(*args: Any, **options: Any) -> Any:
-        form: list[Any] = [sorted((name, x) for name, x in options.items() if not isinstance(x, torch.Tensor))]
-        each((args, options), lambda x: form.append((x.shape, x.stride(), x.dtype)) or x)
-        key = repr(form)
+        key = repr(each((args, options), lambda x: (x.shape, x.stride(), x.dtype)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler
             if key not in made:
