@@ -67,7 +67,7 @@ def test_no_honest_backward_pass_leaves_the_bounds(dtype: str) -> None:
         ("bfloat16", "fused", by_hand(stored=True), 0.3),
         ("bfloat16", "eager", through(naive), 0.07),
     ],
-    ids=str,
+    ids=["float64", "float32", "float16", "bfloat16 fused", "bfloat16 eager"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(
