@@ -81,6 +81,7 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         seed = 0 if _draws(target, tried, kin) else None
         near = [s for s in kin if _behaves_alike(s, tried, seed)]
         found = [s for s in near if _behaves_alike(s, larger, seed)] or (near if _shows(tried) else [])
+        found = [s for s in found if _is_refuted(s, prop, [*tried, *larger])] or found  # not by what it declares, as a leaking NaN
     if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
         found = [s for s in expected if _behaves_alike(s, after, unsettled=True)]
     return sorted(found, key=lambda s: s.killed_by != prop.name)
@@ -205,6 +206,12 @@ def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 
     except (CannotRun, Raised):
         return False
     return True
+
+
+def _is_refuted(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
+    wrong = suspect.make()
+    cases = [case for case, violation, _ in tried if violation and case.dtype in wrong.dtypes]
+    return any(violation for case in cases for _, violation, _ in _try_all(wrong, prop, [case], [suspect]))
 
 
 def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
