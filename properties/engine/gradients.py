@@ -165,8 +165,9 @@ def _find_out(target: Target, capability: str) -> str:
         return f"{words} are asked of attentions, not of {target.contract}"
     if target.framework.name != "torch":
         return f"{target.framework.name} arrays carry no gradients"
-    if getattr(target.supports, capability) is False:
-        return f"declared as not supported: {words}"
+    for declared in ("gradients", capability):  # without gradients there is none of a bias either
+        if getattr(target.supports, declared) is False:
+            return f"declared as not supported: {declared.replace('_', ' ')}"
     dtype = target.dtypes[0]
     inputs = smoke_inputs(target.supports, dtype, target.supports.devices[0])
     if capability == "bias_gradients":
