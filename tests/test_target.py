@@ -21,7 +21,7 @@ from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import make_inputs
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
-from properties.engine.supports import Supports
+from properties.engine.supports import FEATURES, Supports
 from properties.engine.target import CannotRun, make_target
 
 SMALL = make_inputs(Case(queries=3, keys=4, dim=2))
@@ -177,7 +177,7 @@ def positional_only(q: Tensor, k: Tensor, v: Tensor, /) -> Tensor:
 WORKS: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "functools.partial": (functools.partial(attention, attn_mask=None), {"attn_mask", "is_causal"}),
     "partial with an option": (functools.partial(permissive.attention, enable_gqa=True), {
-        "attn_mask", "is_causal", "scale", "enable_gqa"}),
+        "attn_mask", "is_causal", "scale", "enable_gqa", *FEATURES}),
     "an object with __call__": (Callable_(), {"attn_mask"}),
     "a bound method": (Callable_().__call__, {"attn_mask"}),
     "an nn.Module": (Module(), set()),
