@@ -112,13 +112,3 @@ def a_single_key_gives_its_value(t: Trial) -> None:
     value = np.repeat(t.inputs.v, t.inputs.group, axis=1)
     t.same_bits(t.run().out, np.broadcast_to(value, (*t.inputs.shape[:3], value.shape[3])),
                 "row {row} does not return the value of its only key")
-
-
-@declare("q = 0, S = 2^m, v_j small integers  ⇒  out_i = 2^−m Σ_j v_j", keys=(2, 4, 8, 16, 32), exact=True, mask="none",
-         is_causal=False, zero_sizes=False, dtype=("float64", "float32"), arithmetic=lambda a: not a.lse_norm)
-def equal_weights_average_exactly(t: Trial) -> None:
-    """The mean of 2^m small integers is exact, in any order of summation; only merges by exp(lse_i − lse) round."""
-    integers = np.sign(t.inputs.v) * (1 + (np.abs(t.inputs.v) > 1))
-    run = t.run(t.inputs.but(q=np.zeros_like(t.inputs.q), v=integers))
-    mean = np.repeat(integers.mean(axis=2, keepdims=True), t.inputs.group, axis=1)
-    t.same_bits(run.out, np.broadcast_to(mean, run.out.shape), "row {row} is not the exact mean of its values")

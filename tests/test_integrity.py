@@ -302,7 +302,6 @@ MISTAKES: dict[str, Any] = {
         softmax=lambda s: plain_softmax(np.where(s == -np.inf, s, np.clip(s, -9, 9)))
     ),
     "a_single_key_gives_its_value": changed(after=lambda out, q, k, v: np.nextafter(out, 0 * out)),
-    "equal_weights_average_exactly": changed(softmax=tilted),
     "zero_scale_averages": changed(before=option("scale", lambda scale: scale or None)),
     "output_stays_in_the_hull_of_values": changed(after=lambda out, q, k, v: out * 2),
     "constant_values_are_returned": changed(after=lambda out, q, k, v: out + 1),

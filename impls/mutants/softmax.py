@@ -409,7 +409,7 @@ def nan_becomes_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant("the exponentials of odd keys come from a unit that is 2^-21 low, and are normalised afterwards",
-        source="teaching code", killed_by="equal_weights_average_exactly")  # fmt: skip
+        source="teaching code", killed_by="equal_logits_share_equally")  # fmt: skip
 def odd_lanes_low(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def uneven(logit: Tensor, visible: Tensor | None) -> Tensor:
         lane = torch.arange(logit.shape[-1]) % 2
