@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 from collections import Counter
 
 from properties import catalogue
@@ -20,6 +21,7 @@ from properties.engine.text import finding_text
 
 
 def main(wanted: int, first_round: int = 1000) -> int:
+    warnings.simplefilter("ignore")  # those of the targets
     builtins = Builtins()
     targets = [find_targets(name, builtins)[0] for name in builtins.entries if builtins.unavailable(name, "cpu") is None]
     cases: Counter[str] = Counter()

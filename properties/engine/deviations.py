@@ -48,7 +48,8 @@ class Deviation:
 
     def concerns(self, target: str, prop: str) -> bool:
         """Whether it is about this property of this target."""
-        return any(fnmatch.fnmatchcase(target, glob) for glob in self.targets) and any(
+        name = target.partition("@")[0]  # what is wrong with a target is wrong with its variants
+        return any(fnmatch.fnmatchcase(name, glob) for glob in self.targets) and any(
             fnmatch.fnmatchcase(prop, glob) for glob in self.properties
         )
 
