@@ -108,7 +108,7 @@ def sinks_take_their_share(t: Trial) -> None:
 
 
 @declare("z → −∞  ⇒  sinks change nothing", needs=("sinks",), features=("softcap",), values=("normal", "one_hot", "rising"),
-         magnitude=0, scale=None, zero_sizes=False)
+         magnitude=0, scale=None, mask_kind=("bool", "minus_infinity", "bias"), zero_sizes=False)
 def sinks_far_below_change_nothing(t: Trial) -> None:
     """A sink whose logit is far below all others takes nothing."""
     low = np.full(t.inputs.shape[1], -60000.0)
