@@ -79,7 +79,7 @@ REFUSED = {
     "queries=4": "not a case: 'queries=4'",
     "dict(queries=4)": "not a case: 'dict(queries=4)'",
     "x.Case()": "not a case: 'x.Case()'",
-    "Case(querys=4)": "a case has no field 'querys'; its fields are ",
+    "Case(querys=4)": f"a case has no field 'querys'; its fields are {', '.join(sorted(DEFAULTS))}",
     "Case(4)": "the fields of a case are given by name",
     "Case(**{'queries': 4})": "a case has no field None",
     "Case(queries=len('abc'))": "not a literal value: len('abc')",

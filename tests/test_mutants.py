@@ -48,6 +48,7 @@ def test_honest_variant_is_not_flagged(name: str) -> None:
         outcome = search(target, prop, Plan(examples=HONEST_CASES))
         exercised += outcome.cases
         assert outcome.finding is None, f"{prop.name}: {outcome.finding.case} {outcome.finding.violation.says}"
+        assert outcome.cases == HONEST_CASES, prop.name
     assert exercised > (400 if HONEST[name].contract in ("attention", "multihead") else 4 * HONEST_CASES)
 
 

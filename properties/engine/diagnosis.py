@@ -10,6 +10,7 @@ from .case import Case
 from .declare import Property
 from .position_domain import read_fields
 from .position_target import POSITIONS
+from .supports import FEATURES
 from .target import Target, as_attention
 from .trial import Violation
 
@@ -63,6 +64,12 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "mask_axes": ("LS", "BHLS"),
     "values": ("normal", "simple", "one_hot"),
     "layout": ("contiguous", "transposed"),
+    "window_left": (None, 1, 5),
+    "window_right": (None, 0, 2),
+    "softcap": (None, 1.0, 8.0),
+    "alibi": (False, True),
+    "sinks": (False, True),
+    "lengths": (False, True),
     "grad": ("normal", "ones"),
     "grad_layout": ("contiguous", "transposed", "everywhere"),
     "offset": (0, 1, 300),
@@ -74,6 +81,9 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "max_distance": (128, 64),
     "seed": (1, 2, 3),
 }
+PARAMETER_OF = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask",
+                "window_left": "window_size", "window_right": "window_size", "alibi": "alibi_slopes", "lengths": "kv_lengths",
+                **{name: name for name in ("is_causal", "scale", "softcap", "sinks")}}  # fmt: skip
 POSITION_FIELDS = ("offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
 
 
@@ -84,7 +94,7 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
     matters: list[str] = []
     indifferent: list[str] = []
     for name, values in ALTERNATIVES.items():
-        if name in fixed or not _can_vary(name, seen, case) or (name.startswith("grad") and name not in prop.domain):
+        if name in fixed or not _can_vary(name, seen, case) or not _is_about(prop, name):
             continue
         about = prop.domain.get(name)
         values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values
@@ -100,6 +110,14 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
     return tuple(matters), tuple(indifferent)
 
 
+def _is_about(prop: Property, name: str) -> bool:
+    """Whether the property draws other values of a field that most leave as it is."""
+    if name.startswith("grad"):
+        return name in prop.domain
+    parameter = PARAMETER_OF.get(name, name)
+    return parameter not in FEATURES or parameter in prop.domain.get("features", ())
+
+
 def _can_vary(name: str, target: Target, case: Case) -> bool:
     if target.contract in POSITIONS or name in POSITION_FIELDS:
         return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
@@ -109,5 +127,4 @@ def _can_vary(name: str, target: Target, case: Case) -> bool:
         return False
     if name == "dim" and target.supports.head_dims:
         return False
-    parameter = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask"}
-    return name not in ("is_causal", "scale", *parameter) or parameter.get(name, name) in target.parameters
+    return name not in PARAMETER_OF or PARAMETER_OF[name] in target.parameters

@@ -112,11 +112,7 @@ def forward(target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ..
     leaves = {name: x for name, x in zip(OPERANDS, tensors, strict=True) if name in wrt}
     if "mask" in wrt:
         leaves["mask"] = options["attn_mask"] = options["attn_mask"].detach().requires_grad_()
-    try:
-        with np.errstate(all="ignore"):
-            out = target.function(*tensors, **options)
-    except Exception as error:
-        raise Raised(error) from error
+    out = target.apply(*tensors, **options)
     return (out[0] if isinstance(out, tuple | list) and out else out), leaves
 
 

@@ -108,10 +108,8 @@ class Inputs:
         The diagonal begins at the first key (top-left), or ends at the last key in use (bottom-right).
         """
         queries, keys = self.shape[2:]
-        offset: Array = np.zeros((), dtype=np.int64)
-        if causal == "bottom-right":
-            offset = (np.array(keys) if self.lengths is None else self.lengths[:, None, None, None]) - queries
-        return np.arange(keys) - (np.arange(queries)[:, None] + offset)
+        in_use = keys if self.lengths is None else self.lengths[:, None, None, None]
+        return ahead(queries, keys, causal, in_use)
 
     def bias(self) -> Array | None:
         """The finite part of an additive mask, 0 where it is -inf; None for a bool mask or none."""
@@ -129,8 +127,13 @@ class Inputs:
 
 def frontier(queries: int, keys: int, causal: str = "top-left") -> Array:
     """(L, S) bool: j <= i, counted from the first row (top-left) or so that the last row sees all (bottom-right)."""
-    offset = 0 if causal == "top-left" else keys - queries
-    return np.arange(keys) <= np.arange(queries)[:, None] + offset
+    return ahead(queries, keys, causal, keys) <= 0
+
+
+def ahead(queries: int, keys: int, causal: str, in_use: int | Array) -> Array:
+    """j minus the last key that a causal row i sees: i (top-left), or i + keys in use − queries (bottom-right)."""
+    offset = 0 if causal == "top-left" else in_use - queries
+    return np.arange(keys) - (np.arange(queries)[:, None] + offset)
 
 
 # ---------------------------------------------------------------- masks
@@ -276,7 +279,8 @@ def make_inputs(case: Case) -> Inputs:
         softcap=case.softcap,
         slopes=round_to(case.dtype, 2.0 ** (-8 * uniform(case.seed, "slopes", (case.heads,)))) if case.alibi else None,
         sinks=round_to(case.dtype, 2 * normal(case.seed, "sinks", (case.heads,))) if case.sinks else None,
-        lengths=_lengths(case, (case.batch, 1, 1, case.keys), case.batch < 2)[:, 0, 0, 0] if case.lengths else None,
+        # A sequence may be empty only beside others: alone, zeros would be right.
+        lengths=_lengths(case, (case.batch, 1, 1, case.keys), int(case.batch == 1))[:, 0, 0, 0] if case.lengths else None,
     )
 
 

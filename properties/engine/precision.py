@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import bound
-from ..arithmetic import arithmetic, default_arithmetic, kinds
+from ..arithmetic import arithmetic, kinds
 from .attempt import attempt
 from .diagnosis import Finding
 from .target import Target
@@ -18,7 +18,7 @@ from .trial import Run, Trial
 
 def claimed(target: Target, dtype: str) -> str:
     """The declared kind for a dtype, or the loosest sane one."""
-    return target.supports.kind(dtype) or default_arithmetic(dtype).name
+    return target.supports.declared(dtype).name
 
 
 def used_of(run: Run, kind: str) -> float:

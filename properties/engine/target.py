@@ -97,13 +97,16 @@ class Target:
     def answer(self, inputs: Inputs, buffers: Buffers) -> Any:
         """All that the target returns. Raises Raised if it raises."""
         tensors, options = self.arrays(inputs, buffers)
+        with self.framework.chance(inputs.chance) if inputs.dropout else nullcontext():
+            return self.apply(*tensors, **options)
+
+    def apply(self, *arguments: Any, **options: Any) -> Any:
+        """Call it with arrays of the framework. Raises Raised if it raises."""
         try:
-            chance = self.framework.chance(inputs.chance) if inputs.dropout else nullcontext()
-            with np.errstate(all="ignore"), chance:
-                result = self.function(*tensors, **options)
+            with np.errstate(all="ignore"):
+                return self.function(*arguments, **options)
         except Exception as error:
             raise Raised(error) from error
-        return result
 
     def call(self, inputs: Inputs, buffers: Buffers) -> Any:
         """The target's own output, unread. Raises Raised if the target raises."""
@@ -322,11 +325,10 @@ def call_layer(
         options["is_causal"] = True
     if "need_weights" in target.parameters:
         options["need_weights"] = inputs.need_weights
+    result = target.apply(*tensors, weights, **options)
     try:
-        with np.errstate(all="ignore"):
-            result = target.function(*tensors, weights, **options)
         out, attended = result if isinstance(result, tuple | list) else (result, None)
-    except Exception as error:
+    except ValueError as error:
         raise Raised(error) from error
     for array in (out, attended):
         if array is not None and not target.framework.is_array(array):
