@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .attempt import try_case
 from .case import Case
 from .declare import Property
+from .domain import feature_tables
 from .position_domain import read_fields
 from .position_target import POSITIONS
 from .supports import FEATURES
@@ -96,7 +97,7 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
     for name, values in ALTERNATIVES.items():
         if name in fixed or not _can_vary(name, seen, case) or not _is_about(prop, name):
             continue
-        about = prop.domain.get(name)
+        about = _drawn_values(prop, name)
         values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [dataclasses.replace(case, **{name: value}) for value in values if value != getattr(case, name)]
@@ -116,6 +117,12 @@ def _is_about(prop: Property, name: str) -> bool:
         return name in prop.domain
     parameter = PARAMETER_OF.get(name, name)
     return parameter not in FEATURES or parameter in prop.domain.get("features", ())
+
+
+def _drawn_values(prop: Property, name: str) -> object:
+    """What the property draws for a field, where it has a say in it."""
+    parameter = PARAMETER_OF.get(name, name)
+    return prop.domain.get(name, feature_tables(prop, parameter).get(name) if parameter in FEATURES else None)
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:

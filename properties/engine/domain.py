@@ -49,7 +49,7 @@ LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (
 
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
 # What is drawn for a parameter where a property takes it in passing, and where it is about it.
-FEATURES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
+FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
     "window_size": ({"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
                     {"window_left": (0, 1, 2, 3, 7, 16, 17, 700), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
     "softcap": ({"softcap": (None, None, None, None, 2.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
@@ -101,7 +101,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         fields["with_bias"] = pick((False, True))
     for name in prop.domain.get("features", ()):
         if name in takes:
-            fields |= {field: pick(table) for field, table in FEATURES[name][name in prop.needs].items()}
+            fields |= {field: pick(table) for field, table in feature_tables(prop, name).items()}
     masks: dict[str, Strategy] = {}
     if "attn_mask" in takes:
         masks = {
@@ -149,6 +149,11 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
         return independent(either(plain))
     return independent(either(plain + masked))
+
+
+def feature_tables(prop: Property, parameter: str) -> dict[str, tuple[Any, ...]]:
+    """The fields of a case that say a feature, and the values that the property draws for them."""
+    return FEATURE_TABLES[parameter][parameter in prop.needs]
 
 
 def _longest(supports: Supports, name: str) -> int | None:
