@@ -10,10 +10,11 @@ from .. import catalogue
 from . import text
 from .declare import Property
 from .deviations import Deviation
+from .dtypes import DTYPES
 from .run import applies, look_again, verify_target
 from .search import Plan, inapplicable, search
 from .supports import Supports
-from .target import Target, make_target
+from .target import Target, as_attention, make_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,25 @@ class Check:
 
     def __repr__(self) -> str:
         return f"Check({self.id})"
+
+
+def fits(target: Target, dtype: str, *, layer: bool = False, needs: tuple[str, ...] = (), dtypes: tuple[str, ...] = DTYPES,
+         mask_kinds: tuple[str, ...] = (), length: int = 1, dim: int | None = None) -> bool:
+    """Whether a worked example that needs all this can be put to a target: the marker ``example`` of a test.
+
+    ``layer``: the example is about a multi-head layer; else it is put to the attention itself, or to the one in a layer.
+    """
+    if target.contract not in ("multihead",) if layer else target.contract not in ("attention", "multihead"):
+        return False
+    seen = target if layer else as_attention(target)
+    facts = seen.supports
+    return (
+        dtype in dtypes and dtype in target.dtypes
+        and all(name in seen.parameters or getattr(facts, name, False) for name in needs)
+        and ("attn_mask" not in needs or set(mask_kinds) <= set(facts.mask_kinds))
+        and (facts.max_length is None or length <= facts.max_length)
+        and (not facts.head_dims or dim is None or dim in facts.head_dims)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..arithmetic import Arithmetic, arithmetic, default_arithmetic
+from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
 from .position_target import POSITIONS
@@ -25,7 +25,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "contract": ("attention", "multihead", *POSITIONS),
     "pairing": ("interleaved", "half"),
 }
-ARITHMETIC_KINDS = ("same", "same+lse", "fused", "eager", "wide", "tf32")
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,10 @@ def _value(key: str, value: Any) -> Any:
     if key in CHOICES and value not in CHOICES[key]:
         raise ValueError(f"supports[{key!r}] is {value!r}; it can be {' or '.join(map(repr, CHOICES[key]))}")
     if key == "arithmetic":
-        kinds = {dtype: value for dtype in DTYPES} if isinstance(value, str) else dict(value)
-        for dtype, kind in kinds.items():
-            if dtype not in DTYPES or kind not in ARITHMETIC_KINDS:
-                raise ValueError(f"supports['arithmetic'] maps {DTYPES} to {ARITHMETIC_KINDS}, got {dtype!r}: {kind!r}")
+        # a single kind is that of every dtype that has it: tf32 is one of float32 alone
+        kinds = {dtype: value for dtype in DTYPES if _has(dtype, value)} if isinstance(value, str) else dict(value)
+        if not kinds or not all(_has(dtype, kind) for dtype, kind in kinds.items()):
+            raise ValueError(f"supports['arithmetic'] maps dtypes to kinds, {KINDS}, got {value!r}")
         return kinds
     if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
         allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)
@@ -102,3 +101,10 @@ def _value(key: str, value: Any) -> Any:
             raise ValueError(f"supports[{key!r}] may hold {allowed}, got {values}")
         return values
     return value
+
+
+def _has(dtype: str, kind: str) -> bool:
+    try:
+        return bool(arithmetic(kind, dtype))
+    except ValueError:
+        return False
