@@ -105,7 +105,7 @@ class Trial:
         self.supports = target.supports
         self.notes = notes if notes is not None else Notes()
         self.buffers = target.buffers()
-        self.runs: list[Run] = []  # every answer of the trial, for the reading of a failure
+        self.runs: list[Any] = []  # every answer of the trial, for the reading of a failure
 
     @cached_property
     def inputs(self) -> Inputs:
