@@ -5,9 +5,9 @@
     python -m benchmarks.readings 1 "causal.*" # those that match
 
 Every mutant is refuted by the property that it names, and the finding is read with all mutants as suspects, then without the
-mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module.
-A mutant that its killer does not refute is not read, but counted. Writes ``readings.json`` and ``READINGS.md`` beside this file. Exit status 1 if less than 95 % of what is read is called by
-its name, among others or alone.
+mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module. A mutant
+that its killer does not refute is not read, but counted. Writes ``readings.json`` and ``READINGS.md`` beside this file. Exit
+status 1 if less than 95 % of what is read is called by its name, among others or alone.
 """
 
 from __future__ import annotations
