@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .case import Case
+from .crash import killed_by
 from .declare import Property
 from .layer_trial import LayerTrial
 from .position_target import POSITIONS
@@ -17,6 +18,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
     seen = as_attention(target) if prop.contract == "attention" else target
     trial = trial_of(seen, prop)(seen, case, notes)
+    if signal := killed_by(lambda: prop.check(trial_of(seen, prop)(seen, case))):
+        return Violation(f"the call killed the process ({signal})", float("nan"), float("nan"), 0.0), trial
     try:
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)

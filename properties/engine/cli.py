@@ -6,10 +6,12 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -18,6 +20,7 @@ from .. import catalogue
 from . import text
 from .attempt import try_case
 from .case import Case
+from .crash import CAN_FORK, forked, isolated
 from .declare import Property
 from .deviations import Deviation, read_deviations
 from .diagnosis import diagnose
@@ -32,6 +35,7 @@ from .supports import Supports
 from .target import CannotRun, Target
 
 DATABASE = ".hypothesis/attncheck"
+DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -54,6 +58,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too ('-': standard output)")
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
     parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
+                        "where a target kills the process")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
@@ -115,10 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        return run(options)
+        with isolated(options.isolate):
+            return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except BrokenProcessPool:
+        return killed("a worker", options.isolate) or main([*(sys.argv[1:] if arguments is None else arguments), "--isolate"])
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
@@ -200,6 +209,7 @@ def check(
         dtypes=tuple(options.dtype) or None,
         database=DirectoryBasedExampleDatabase(DATABASE),
         deviations=deviations,
+        isolate=options.isolate,
     )
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
@@ -252,7 +262,26 @@ def command_name() -> str:
     return "attncheck" if __package__.startswith("attncheck.") else "python -m properties"
 
 
+def killed(what: str, isolated: bool) -> int:
+    """Say that a process was killed. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
+    again = "" if isolated or not CAN_FORK else ": starting again, every case in a process of its own first"
+    print(f"attncheck: the target killed {what}{again}", file=sys.stderr, flush=True)
+    return 0 if again else 2
+
+
 def entry() -> None:
     """The console script. Tiny arrays are faster with one thread; a user's own setting is respected."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main())
+    if not CAN_FORK:
+        sys.exit(main())
+    status = guarded(sys.argv[1:])
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+def guarded(arguments: list[str]) -> int:
+    """The exit status of a run in a fork; once more, with cases isolated, if the target kills it."""
+    status = forked(lambda: main(arguments))
+    if status not in DEADLY:
+        return status
+    isolated = "--isolate" in arguments
+    return killed(f"the process ({signal.Signals(-status).name})", isolated) or guarded([*arguments, "--isolate"])

@@ -32,8 +32,13 @@ class Finding:
 
     @property
     def raised(self) -> bool:
-        """Whether the target raised, rather than answered wrongly."""
-        return self.violation.says.startswith("the call raised")
+        """Whether the target raised, or killed the process, rather than answered wrongly."""
+        return self.killed or self.violation.says.startswith("the call raised")
+
+    @property
+    def killed(self) -> bool:
+        """Whether the target killed the process."""
+        return self.violation.says.startswith("the call killed")
 
 
 def diagnose(

@@ -62,6 +62,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
     prop = finding.property
+    if finding.killed:
+        return []  # nothing was answered
     if prop.contract != "attention":
         return _read_answers(target, finding, suspects)
     kin = [s for s in suspects if s.contract == target.contract]

@@ -7,10 +7,12 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from .attempt import try_case
+from .crash import isolated
 from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding
@@ -132,7 +134,8 @@ def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
     key = repr(source)
     if key not in _LOADED:
         _LOADED[key] = find_targets(source["text"], Builtins(), source.get("supports"), plan.device)[0]
-    return search(_LOADED[key], prop, plan)
+    with isolated(plan.isolate):
+        return search(_LOADED[key], prop, plan)
 
 
 # ---------------------------------------------------------------- known deviations
@@ -151,6 +154,7 @@ def look_again(deviation: Deviation, target: Target) -> Status:
     """Try the stored case of a known deviation."""
     from ..catalogue import PROPERTIES
 
-    wrong = try_case(target, PROPERTIES[deviation.shows], deviation.case) is not None
+    with isolated() if deviation.kind == "crash" else nullcontext():
+        wrong = try_case(target, PROPERTIES[deviation.shows], deviation.case) is not None
     state = "gone" if not wrong else "expired" if deviation.expired() else "still there"
     return Status(deviation, target.name, state, deviation.seen_here())

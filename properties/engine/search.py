@@ -64,6 +64,7 @@ class Plan:
     database: ExampleDatabase | None = None
     deviations: tuple[Deviation, ...] = ()
     shrink: bool = True  # look for the smallest case, and for what matters of it; otherwise the first case will do
+    isolate: bool = False  # workers: every case is tried in a process of its own first
     deadline: float | None = None  # time.monotonic() after which no more cases are drawn
 
 
