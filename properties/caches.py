@@ -1,0 +1,352 @@
+"""Caches: decoding token by token, with what was told before kept, is one causal pass over all of it.
+
+    out_i = attention of q_i over the tokens j of its own sequence with  i − w < j ≤ i            (w: the window, if there is one)
+
+in whatever chunks the tokens come, wherever they lie in memory, and whatever became of other sequences, copies and earlier texts.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .engine.cache_trial import CacheTrial, Held, Model, Tokens
+from .engine.coordinates import Array
+from .engine.declare import declare
+from .engine.target import Raised
+
+CACHE: dict[str, Any] = {"contract": "cached"}
+LEVEL: dict[str, Any] = {**CACHE, "lengths": False, "padded": False}  # all sequences are of one length
+BROKEN = ((1,), (1,), (2, 1), (3, 1), (5, 1), (2,), (3, 2), (1, 3, 1), (4, 1, 3))  # in more than one chunk
+SEVERAL = (2, 3, 4, 5, 6, 7, 8, 9, 12, 17)  # tokens
+
+
+def agree(t: CacheTrial, one: Any, other: Any, says: str) -> None:
+    """Two computations of the same are apart by the sum of their bounds at most."""
+    t.close(one.out, other.out, one.bound + other.bound, says, one.tokens.real)
+
+
+def right(t: CacheTrial, played: Any, says: str) -> None:
+    """Every row that is a token's is inside the bound."""
+    t.inside(played, played.bound, says, played.tokens.real)
+
+
+def parted(t: CacheTrial, parts: int) -> list[Tokens]:
+    """The tokens of the case in consecutive parts, each of one token at least."""
+    whole = t.universe
+    cuts = sorted(t.permutation("parts", t.case.keys - 1)[: parts - 1] + 1)
+    return [whole.part(start, stop) for start, stop in zip([0, *cuts], [*cuts, t.case.keys], strict=True)]
+
+
+def tell(t: CacheTrial, held: Held, tokens: Tokens, garbage: bool = False) -> Array:
+    """A cache's answer to tokens in the chunks of the case; garbage: to others of the same shape."""
+    if garbage:
+        tokens = tokens.but(q=-tokens.q, k=4 * t.noise("garbage k", tokens.k.shape), v=8 * t.noise("garbage v", tokens.v.shape))
+    return t.play(tokens, t.unbroken(t.case.chunks, tokens), held).out
+
+
+# ---------------------------------------------------------------- one pass
+
+
+@declare("out of any chunks = out of one causal pass", dtypes="all", **CACHE)
+def cached_decoding_is_one_pass(t: CacheTrial) -> None:
+    """Told in any chunks, a cache answers what one causal pass over the whole sequence gives, as its arithmetic promises."""
+    right(t, t.play(), "token {row}, feature {column} is off")
+
+
+@declare("out(prefill of n, steps of one) = out(n + …) in any other chunks", keys=SEVERAL, **CACHE)
+def chunking_changes_nothing(t: CacheTrial) -> None:
+    """All at once, one by one or in between: the same tokens give the same answers."""
+    played = t.play()
+    lengths = t.tokens.lengths
+    for chunks in ((), (1,)):
+        alone = t.play(t.tokens, t.unbroken(chunks, t.tokens))
+        t.close(played.out, alone.out, played.bound + alone.bound, f"token {{row}} differs when told in chunks {chunks or 'of all'}",
+                (np.arange(t.case.keys) < lengths[:, None])[:, None, :, None])
+
+
+@declare("q = 0, v_j = 1  ⇒  n_i·out_i = 1 if i − w < j ≤ i, else 0", keys=(1, *SEVERAL, 33), values="normal", value_dim=None, **CACHE)
+def cache_shows_exactly_the_past(t: CacheTrial) -> None:
+    """A token sees itself and what its sequence was told before, within its window; no more and no less."""
+    one = (np.arange(t.case.keys) == t.choice("key", t.case.keys)) * 1.0
+    played = t.play(t.tokens.but(q=np.zeros_like(t.tokens.q), v=np.broadcast_to(one[:, None], t.tokens.v.shape)))
+    exact = played.exact
+    seen = np.ones(exact.weights.shape) if exact.visible is None else exact.visible
+    count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
+    expected = np.broadcast_to((seen * one).sum(axis=-1, keepdims=True), played.out.shape)
+    t.close(np.rint(played.out * count), expected, np.where(played.bound == np.inf, np.inf, 0.0),
+            f"token {{row}} is wrong about seeing token {int(np.argmax(one))}", played.tokens.real)
+
+
+@declare("∂out_i/∂(q, k, v)_j = 0 for j > i, in one chunk and in later ones", exact=True, keys=SEVERAL, **CACHE)
+def later_tokens_do_not_count(t: CacheTrial) -> None:
+    """What is told later, in the same chunk or in others, changes no bit of the answers before it."""
+    first = 1 + t.choice("cut", t.case.keys - 1)
+    later = (np.arange(t.case.keys) >= first)[:, None]
+    x = t.tokens
+    plain = t.play()
+    changed = t.play(x.but(q=np.where(later, -x.q, x.q), k=np.where(later, 4 * t.noise("later k", x.k.shape), x.k),
+                           v=np.where(later, 8 * t.noise("later v", x.v.shape), x.v)))  # fmt: skip
+    t.same_bits(changed.out, plain.out, f"token {{row}} changed with tokens from {first} on", ~later & x.real)
+
+
+@declare("s_ij depends on R(i)q_i, R(j)k_j: i and j go on across chunks", needs=("rotary_base",), base=(10000.0, 10.0, 100.0, 500_000.0),
+         chunks=BROKEN, keys=(*SEVERAL, 17, 24, 33), dtypes="all", **CACHE)
+def positions_continue_across_steps(t: CacheTrial) -> None:
+    """Queries and keys rotate by their place in the whole sequence, not by that in their chunk or in memory."""
+    right(t, t.play(), "token {row}, feature {column} is off by a rotation")
+
+
+@declare("out_i is as it was when it was given", exact=True, chunks=BROKEN, keys=SEVERAL, **CACHE)
+def answers_already_given_stand(t: CacheTrial) -> None:
+    """An answer is memory of its own: nothing that the cache is told later changes it."""
+    held = t.open()
+    read: list[Array] = []
+    t.play(held=held, after=lambda held: read.append(t.target.read(held.raw[-1])))
+    for number, (raw, before) in enumerate(zip(held.raw, read, strict=True)):
+        t.same_bits(t.target.read(raw), before, f"the answer to chunk {number} was changed by a later one")
+
+
+# ---------------------------------------------------------------- memory
+
+
+@declare("fill = NaN  ⇒  the same bits", needs=("fill",), exact=True, **CACHE)
+def unused_slots_do_not_count(t: CacheTrial) -> None:
+    """Slots that hold no token yet change nothing, not even full of NaN."""
+    plain = t.play(held=t.open(fill=0.0))
+    for fill in (float("nan"), 1000.0):
+        t.same_bits(t.play(held=t.open(fill=fill)).out, plain.out, f"token {{row}} changed when unused slots hold {fill}")
+
+
+@declare("k, v overwritten after append  ⇒  the same bits", exact=True, chunks=BROKEN, keys=SEVERAL, **CACHE)
+def cache_keeps_copies(t: CacheTrial) -> None:
+    """What is told is the cache's own from then on: the caller may use its arrays for something else."""
+
+    def overwrite(held: Held) -> None:
+        for name, array in t.buffers.arrays():
+            t.target.framework.assign(array, np.full(array.shape, 7.0 if name != "q" else -1.0))
+
+    kept = t.play(after=lambda held: setattr(t, "buffers", t.target.buffers()))
+    t.same_bits(t.play(after=overwrite).out, kept.out, "token {row} changed when arrays told earlier were used again")
+
+
+@declare("q, k, v after = before", exact=True, dtypes="all", **CACHE)
+def append_leaves_its_arguments(t: CacheTrial) -> None:
+    """Appending changes none of its arguments, rotary or not."""
+    for part in parted(t, min(2, t.case.keys)):
+        held = t.open()
+        held.append(part.q, part.k, part.v)
+        for (name, array), given in zip(t.buffers.contents()[-3:], (part.q, part.k, part.v), strict=True):
+            t.same_bits(array, given, f"{name} was changed by append")
+
+
+@declare("out (B, H, n, Dv) in the type and on the device of q; no memory shared", exact=True, dtypes="all", **CACHE)
+def answers_have_the_right_form(t: CacheTrial) -> None:
+    """Every answer has the shape (batch, heads, tokens, value_dim), the type and device of the queries, and memory of its own."""
+    held = t.open()
+    t.play(held=held)
+    for size, raw in zip(t.schedule.sizes, held.raw, strict=True):
+        shape, dtype, device = t.target.framework.describe(raw)
+        wanted = (t.case.batch, t.case.heads, size, t.tokens.v.shape[3])
+        if t.supports.layout == "blhd":
+            wanted = (t.case.batch, size, t.case.heads, t.tokens.v.shape[3])
+        if (shape, dtype, device) != (wanted, t.case.dtype, t.case.device):
+            t.fail(f"returned {dtype} {shape} on {device}, expected {t.case.dtype} {wanted} on {t.case.device}")
+        for name, array in t.buffers.arrays():
+            if t.target.framework.shares_memory(raw, array):
+                t.fail(f"the answer shares memory with {name}")
+
+
+@declare("pages of any size, in any order = contiguous", needs=("page_size",), page_size=(1, 2, 3, 4, 5, 7, 8, 16), **CACHE)
+def pages_are_contiguous_memory(t: CacheTrial) -> None:
+    """Where the pages lie and how large they are is nobody's business: a paged cache answers as a contiguous one."""
+    agree(t, t.play(), t.play(held=t.open(page_size=None)), "token {row} differs between pages and contiguous memory")
+
+
+@declare("length ≤ capacity is right, length = capacity + 1 raises or is right", spare=0, chunks=((), *BROKEN), **LEVEL, window_left=None)
+def full_capacity_can_be_used(t: CacheTrial) -> None:
+    """All slots can be used. A token too many is refused, or answered rightly by a cache that grows; it is never answered wrongly."""
+    held = t.open()
+    played = t.play(held=held)
+    right(t, played, f"token {{row}} is off with all {t.capacity} slots in use")
+    one = t.universe.part(0, 1)
+    try:
+        _, more = Model(held, played.tokens.k, played.tokens.v).told(one)
+    except Raised:
+        return
+    right(t, more, f"a token beyond the capacity of {t.capacity} is answered wrongly")
+
+
+# ---------------------------------------------------------------- sequences of a batch
+
+
+@declare("∂out_b/∂(q, k, v)_c = 0 for c ≠ b", exact=True, batch=(2, 3, 4), **CACHE)
+def sequences_do_not_mix(t: CacheTrial) -> None:
+    """The other sequences of the batch change no bit of a sequence."""
+    x = t.tokens
+    one = t.choice("sequence", t.case.batch)
+    others = (np.arange(t.case.batch) != one)[:, None, None, None]
+    plain = t.play()
+    changed = t.play(x.but(q=np.where(others, -x.q, x.q), k=np.where(others, 4 * t.noise("other k", x.k.shape), x.k),
+                           v=np.where(others, 8 * t.noise("other v", x.v.shape), x.v)))  # fmt: skip
+    t.same_bits(changed.out, plain.out, f"token {{row}} of sequence {one} changed with other sequences", ~others)
+
+
+@declare("out of a batch of n_0, n_1, … tokens = out of each sequence alone", needs=("lengths",), lengths=True, batch=(1, 2, 2, 3, 4),
+         chunks=BROKEN, keys=SEVERAL, padded=False, **CACHE)
+def each_sequence_has_its_own_length(t: CacheTrial) -> None:
+    """Sequences that grow at different speed, some by nothing, are each what they would be alone."""
+    together = t.play()
+    for b, length in enumerate(t.tokens.lengths):
+        one = t.tokens.take(np.array([b])).part(0, length)
+        alone = t.play(one, t.unbroken((), one))
+        t.close(together.out[b : b + 1, :, :length], alone.out, together.bound[b : b + 1, :, :length] + alone.bound,
+                f"token {{row}} of sequence {b} differs from what it is alone")
+
+
+@declare("padding rows of a chunk  ⇒  no bit changes", exact=True, needs=("lengths",), lengths=True, batch=(1, 2, 3), **CACHE)
+def padding_is_not_told(t: CacheTrial) -> None:
+    """What stands in the padding of a chunk, beyond the lengths that are given, changes nothing."""
+    t.same_bits(t.play(garbage="other garbage").out, t.play().out, "token {row} changed with the padding of a chunk")
+
+
+@declare("left padding = no padding", needs=("padding",), padded=True, lengths=False, batch=(1, 2, 2, 3, 4), keys=SEVERAL, **CACHE)
+def left_padding_is_no_padding(t: CacheTrial) -> None:
+    """A sequence that is padded on the left of its first chunk is what it would be without; what the padding holds does not matter."""
+    padded = t.play()
+    t.same_bits(t.play(garbage="other garbage").out, padded.out, "token {row} changed with the left padding")
+    for b, length in enumerate(t.tokens.lengths):
+        one = t.tokens.take(np.array([b])).part(0, length)
+        alone = t.play(one, t.unbroken((), one))
+        t.close(padded.out[b : b + 1, :, :length], alone.out, padded.bound[b : b + 1, :, :length] + alone.bound,
+                f"token {{row}} of sequence {b}, padded by {t.schedule.padding[b]}, differs from what it is without")
+
+
+@declare("query heads h·g … h·g + g − 1 share k_h, v_h", needs=("num_heads",), group=(2, 3, 4), **CACHE)
+def grouped_heads_share_their_cache(t: CacheTrial) -> None:
+    """A group of query heads on one key/value head is the same as that head repeated for each."""
+    x, group = t.tokens, t.case.group
+    repeated = x.but(k=np.repeat(x.k, group, axis=1), v=np.repeat(x.v, group, axis=1))
+    agree(t, t.play(), t.play(repeated, held=t.open(kv_heads=t.case.heads)), "token {row} differs between grouped and repeated heads")
+
+
+# ---------------------------------------------------------------- windows
+
+
+@declare("w ≥ S  ⇒  window = none;  else only i − w < j counts", needs=("window_size",), window_left=(0, 1, 2, 3, 4, 6, 7, 15, 40), **CACHE)
+def window_cache_is_a_window_mask(t: CacheTrial) -> None:
+    """A cache that keeps the last tokens alone answers as one that keeps all and masks: however often its slots are used again."""
+    played = t.play()
+    right(t, played, "token {row}, feature {column} is off under a window")
+    if (t.window or 0) >= t.case.keys:
+        agree(t, played, t.play(held=t.open(window_size=None)), "token {row} changed under a window that hides nothing")
+
+
+@declare("∂out_i/∂(k, v)_j = 0 for j ≤ i − w", needs=("window_size",), exact=True, window_left=(0, 1, 2, 3, 4, 7), keys=(*SEVERAL, 17, 33), **CACHE)
+def tokens_outside_the_window_are_gone(t: CacheTrial) -> None:
+    """A token that no later window shows changes not a bit any more."""
+    window = t.window or 1
+    gone = 1 + t.choice("cut", t.case.keys - 1)
+    early = (np.arange(t.case.keys) < gone)[:, None]
+    x = t.tokens
+    plain = t.play()
+    changed = t.play(x.but(k=np.where(early, 4 * t.noise("early k", x.k.shape), x.k), v=np.where(early, 8 * t.noise("early v", x.v.shape), x.v)))
+    t.same_bits(changed.out, plain.out, f"token {{row}} changed with tokens before {gone}, outside its window of {window}",
+                (np.arange(t.case.keys) >= gone + window - 1)[:, None] & x.real)
+
+
+# ---------------------------------------------------------------- copies, and what is forgotten
+
+
+@declare("told garbage, reset, told x = told x", needs=("reset",), exact=True, keys=SEVERAL, **LEVEL)
+def reset_leaves_no_trace(t: CacheTrial) -> None:
+    """After a reset the cache answers as a new one, whatever it was told: longer or shorter, often or once."""
+    held = t.open()
+    short = parted(t, 2)[0]
+    first = tell(t, held, short)
+    for _ in range(2):
+        held.reset()
+        tell(t, held, t.universe, garbage=True)
+    held.reset()
+    t.same_bits(tell(t, held, short), first, "token {row} of a text after a reset differs from that of a new cache")
+
+
+@declare("told x, garbage, truncated to x, told y = told x, y", needs=("truncate",), exact=True, keys=SEVERAL, **LEVEL, window_left=None)
+def truncation_leaves_no_trace(t: CacheTrial) -> None:
+    """Tokens that are taken back, as speculative decoding does, leave nothing behind."""
+    held = t.open()
+    kept, rest = parted(t, 2)
+    length = kept.q.shape[2]
+    tell(t, held, kept)
+    first = tell(t, held, rest)
+    held.truncate(length)
+    tell(t, held, rest, garbage=True)
+    held.truncate(length)
+    t.same_bits(tell(t, held, rest), first, f"token {length} + {{row}} differs after others were taken back")
+
+
+@declare("fork: told y ∥ told z = each alone", needs=("fork",), exact=True, keys=(3, 3, 4, 5, 6, 7, 8, 9, 12, 17), **LEVEL)
+def fork_is_independent(t: CacheTrial) -> None:
+    """A copy and what it was copied from go on alone: neither sees what the other is told."""
+    past, one, two = parted(t, 3)
+    alone = t.open(), t.open()
+    answers = []
+    for held in alone:
+        tell(t, held, past)
+        answers.append((tell(t, held, one, garbage=held is alone[1]), tell(t, held, two, garbage=held is alone[1])))
+    parent = t.open()
+    tell(t, parent, past)
+    copy = parent.fork()
+    told = [(held, part, garbage) for part in (one, two) for held, garbage in ((parent, False), (copy, True))]
+    given = [tell(t, held, part, garbage) for held, part, garbage in told]
+    t.same_bits(np.concatenate(given[0::2], axis=2), np.concatenate(answers[0], axis=2), "token {row} of the original changed with its copy")
+    t.same_bits(np.concatenate(given[1::2], axis=2), np.concatenate(answers[1], axis=2), "token {row} of the copy changed with its original")
+
+
+@declare("two caches, told in turn = each alone", exact=True, keys=SEVERAL, chunks=BROKEN, **LEVEL)
+def caches_share_nothing(t: CacheTrial) -> None:
+    """Two caches of one make that are told in turn answer as each would alone; so does the same cache made again."""
+    alone = t.play().out
+    other = t.open()
+    part = t.universe.part(0, 1)
+    left = t.capacity
+
+    def tell_the_other(_: Held) -> None:
+        nonlocal left
+        if left:
+            other.append(-part.q, 2 * part.k, 8 * part.v)
+        left -= left > 0
+
+    t.same_bits(t.play(after=tell_the_other).out, alone, "token {row} changed with what another cache was told")
+
+
+@declare("reorder(π): sequence b goes on as π(b)", needs=("reorder",), batch=(2, 2, 3, 4), keys=SEVERAL, **LEVEL)
+def reorder_moves_whole_sequences(t: CacheTrial) -> None:
+    """Sequences that change places, or are taken twice, as beams are, take all of their past with them."""
+    past, rest = parted(t, 2)
+    index = np.array([t.choice(f"from {b}", t.case.batch) for b in range(t.case.batch)])
+    held = t.open()
+    tell(t, held, past)
+    held.reorder(index)
+    _, played = Model(held, past.k[index], past.v[index]).told(rest)
+    right(t, played, f"token {{row}} differs after reorder({index.tolist()})")
+
+
+@declare("out of every append = attention over what its cache was told", program=True, keys=(*SEVERAL, 17, 24, 33), batch=(1, 2, 3),
+         kv_heads=(1, 2), **LEVEL, window_left=None)
+def any_program_follows_the_model(t: CacheTrial) -> None:
+    """Fork, return to a copy, reset, take back, reorder, in any order and between any chunks: every answer is of what was told."""
+    start = t.universe.part(0, 0)
+    caches = [Model(t.open(capacity=t.capacity + 1), start.k, start.v)]
+    done, number, sizes = 0, 0, t.schedule.sizes
+    for step, word in enumerate((*t.case.program, "")):
+        size = min(sizes[min(step, len(sizes) - 1)], t.case.keys - done)
+        if size:
+            caches[number], played = caches[number].told(t.universe.part(done, done + size))
+            right(t, played, f"row {{row}} is off in part {step}, after {', '.join(t.case.program[:step]) or 'nothing'}")
+        done += size
+        if word == "back":
+            number = (number + 1) % len(caches)
+        elif word:
+            caches[number : number + (word != "fork")] = [caches[number].after(word, str(step))]
+    for number, model in enumerate(caches):
+        right(t, model.told(t.universe.part(0, 1))[1], f"the last token of copy {number} is off, after {', '.join(t.case.program)}")
