@@ -193,6 +193,11 @@ class CacheTrial(Trial):
         given = {name: value for name, value in options.items() if value is not None}
         return Held(self, make_cache(self.target, sizes, case.heads, case.dtype, case.device, given))
 
+    def new(self, **changes: Any) -> Model:
+        """A new cache, and beside it what it was told: nothing."""
+        nothing = self.universe.part(0, 0)
+        return Model(self.open(**changes), nothing.k, nothing.v)
+
     def play(
         self, tokens: Tokens | None = None, schedule: Schedule | None = None, held: Held | None = None, garbage: str = "garbage",
         after: Callable[[Held], None] = lambda held: None,
@@ -290,9 +295,12 @@ class Model:
             self.held.reset()
             return Model(self.held, self.k[:, :, :0], self.v[:, :, :0])
         if word == "truncate":
-            length = choice(f"length {step}", self.k.shape[2] + 1)
-            self.held.truncate(length)
-            return Model(self.held, self.k[:, :, :length], self.v[:, :, :length])
+            return self.truncated(choice(f"length {step}", self.k.shape[2] + 1))
         index = np.array([choice(f"from {b} {step}", len(self.k)) for b in range(len(self.k))], dtype=np.int64)
         self.held.reorder(index)
         return Model(self.held, self.k[index], self.v[index])
+
+    def truncated(self, length: int) -> Model:
+        """What it is without the tokens from this one on."""
+        self.held.truncate(length)
+        return Model(self.held, self.k[:, :, :length], self.v[:, :, :length])
