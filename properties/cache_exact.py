@@ -73,10 +73,8 @@ class Answers:
     bound: Array
 
 
-def solve(
-    q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | None, turning: Turning | None, a: Arithmetic
-) -> Answers:
-    """The answers to queries q (B, H, L, D) at positions (B, L), over keys and values (B, Hkv, S, …) at 0, 1, …, S − 1.
+def pose(q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | None, turning: Turning | None) -> oracle.Problem:
+    """Attention of queries q (B, H, L, D) at positions (B, L), over keys and values (B, Hkv, S, …) at 0, 1, …, S − 1.
 
     A query sees no key of its sequence from lengths (B,) on, none after its own position, and none a window or more before it.
     """
@@ -84,12 +82,20 @@ def solve(
     seen = (ahead <= 0) & (np.arange(k.shape[2]) < lengths[:, None, None])
     if window is not None:
         seen &= ahead > -window
-    scale = q.shape[-1] ** -0.5
+    if turning is not None:
+        q, k = rotated(q, at, turning), rotated(k, np.broadcast_to(np.arange(k.shape[2]), (len(k), k.shape[2])), turning)
+    visible = np.broadcast_to(seen[:, None], (*q.shape[:3], k.shape[2]))
+    return oracle.Problem(q=q, k=k, v=v, scale=q.shape[-1] ** -0.5, visible=visible)
+
+
+def solve(
+    q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | None, turning: Turning | None, a: Arithmetic
+) -> Answers:
+    """The answers to what ``pose`` asks, with their bounds."""
+    problem = pose(q, k, v, at, lengths, window, turning)
     errors: dict[str, Array] = {}
     if turning is not None:
-        errors = dict(zip(("query_error", "key_error"), rotation_errors(q, k, scale, turning, a), strict=True))
-        errors["key_error"] = np.repeat(errors["key_error"], q.shape[1] // k.shape[1], axis=1)
-        q, k = rotated(q, at, turning), rotated(k, np.broadcast_to(np.arange(k.shape[2]), (len(k), k.shape[2])), turning)
-    problem = oracle.Problem(q=q, k=k, v=v, scale=scale, visible=np.broadcast_to(seen[:, None], (*q.shape[:3], k.shape[2])))
+        of_q, of_k = rotation_errors(q, k, problem.scale, turning, a)
+        errors = {"query_error": of_q, "key_error": np.repeat(of_k, q.shape[1] // k.shape[1], axis=1)}
     exact = oracle.solve(problem, precision="extended" if a.dtype == "float64" else "float64")
     return Answers(exact, bound.rigorous(exact, a, **errors))

@@ -14,8 +14,7 @@ import torch
 from permissive import carrier, rounded
 from torch import Tensor
 
-from properties import cache_exact
-from properties.arithmetic import default_arithmetic
+from properties import cache_exact, oracle
 from properties.engine.target import Target, make_target
 
 Array = Any
@@ -30,7 +29,6 @@ class Exact:
         fill: float = 0.0, rotary_base: float | None = None,
     ) -> None:  # fmt: skip
         self.capacity, self.window, self.page, self.fill = capacity, window_size, page_size, fill
-        self.arithmetic = default_arithmetic(str(dtype).removeprefix("torch."))
         self.turning = None if rotary_base is None else cache_exact.Turning(rotary_base, "interleaved", capacity)
         self.pieces: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(batch)]
         self.forgot = False  # told to forget something
@@ -55,8 +53,8 @@ class Exact:
         """The exact answers to q (1, H, n, D), the last tokens of sequence b, rounded once: (H, n, Dv)."""
         told = [np.concatenate([np.array(carrier(x)) for x in parts], axis=1)[None] for parts in zip(*self.pieces[b])]
         at = past + np.arange(q.shape[2])[None]
-        answers = cache_exact.solve(np.array(carrier(q)), *told, at, np.array([told[0].shape[2]]), self.window, self.turning, self.arithmetic)
-        return rounded(answers.exact.out[0], q)
+        problem = cache_exact.pose(np.array(carrier(q)), *told, at, np.array([told[0].shape[2]]), self.window, self.turning)
+        return rounded(oracle.solve(problem, "extended" if q.dtype == torch.float64 else "float64").out[0], q)
 
     def keep(self, x: Tensor) -> Tensor:
         return x.clone()
