@@ -12,7 +12,7 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention, multihead, or one of positions, as the module ``contract`` defines them
+    contract: str  # attention, multihead, cached, or one of positions, as the module ``contract`` defines them
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
@@ -61,6 +61,10 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("positions_torch.rotary_complex", "positions_torch:rotary_complex", "rotary", TORCH, "complex product"),
     Entry("positions_torch.slopes", "positions_torch:slopes", "slopes", TORCH, "ALiBi, as exp2"),
     Entry("positions_torch.buckets", "positions_torch:buckets", "buckets", TORCH, "T5, logarithms in float32"),
+    Entry("caches_numpy.Contiguous", "caches_numpy:Contiguous", "cached", (), "one slot after the other, NumPy"),
+    Entry("caches_torch.Contiguous", "caches_torch:Contiguous", "cached", TORCH, "one slot after the other, rotary", BOTH),
+    Entry("caches_torch.Rotating", "caches_torch:Rotating", "cached", TORCH, "the last tokens of a window alone", BOTH),
+    Entry("caches_torch.Paged", "caches_torch:Paged", "cached", TORCH, "pages in any order, by a table", BOTH),
 )
 
 

@@ -7,6 +7,7 @@ import fnmatch
 from types import ModuleType
 
 from . import (
+    caches,
     causality,
     chunks,
     distances,
@@ -27,7 +28,7 @@ from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
     softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, layers,
-    positions, distances,
+    positions, distances, caches,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

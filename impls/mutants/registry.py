@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "layers",
-    "layer_weights", "layer_masks", "teaching", "sinusoids", "rotations", "distances",
+    "layer_weights", "layer_masks", "teaching", "sinusoids", "rotations", "distances", "caches", "cache_memory",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -90,6 +90,8 @@ def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | No
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
     # A projection spreads a NaN over all heads, also over those to which its key is visible.
     facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
+    if contract == "cached":
+        facts = {"framework": "torch", "arithmetic": WIDE}
     if contract in POSITIONS:
         facts = {"framework": "torch"}
     function.supports = {**facts, **(supports or {})}  # type: ignore[attr-defined]
@@ -146,7 +148,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_gradients")
+    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_caches")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}

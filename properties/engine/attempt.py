@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .cache_target import CACHED
+from .cache_trial import CacheTrial
 from .case import Case
 from .crash import killed_by
 from .declare import Property
@@ -35,6 +37,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
 
 def trial_of(target: Target, prop: Property) -> type[Trial]:
     """The kind of trial in which a property is put to a target."""
+    if target.contract in CACHED:
+        return CacheTrial
     if target.contract in POSITIONS:
         return PositionTrial
     return Trial if prop.contract == "attention" else LayerTrial

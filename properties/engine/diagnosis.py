@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from .attempt import try_case
+from .cache_domain import cache_fields
+from .cache_target import CACHED
 from .case import Case
 from .declare import Property
 from .domain import feature_tables
@@ -85,11 +87,17 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "bidirectional": (True, False),
     "num_buckets": (32, 8),
     "max_distance": (128, 64),
+    "chunks": ((), (1,), (2, 1)),
+    "spare": (0, 1, 5),
+    "page_size": (None, 1, 3),
+    "padded": (False, True),
+    "program": (),
     "seed": (1, 2, 3),
 }
 PARAMETER_OF = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask",
                 "window_left": "window_size", "window_right": "window_size", "alibi": "alibi_slopes", "lengths": "kv_lengths",
                 **{name: name for name in ("is_causal", "scale", "softcap", "sinks")}}  # fmt: skip
+CACHE_FIELDS = ("chunks", "spare", "page_size", "padded", "program")
 POSITION_FIELDS = ("offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
 
 
@@ -131,6 +139,8 @@ def _drawn_values(prop: Property, name: str) -> object:
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:
+    if target.contract in CACHED or name in CACHE_FIELDS:
+        return target.contract in CACHED and name in cache_fields(target.parameters)
     if target.contract in POSITIONS or name in POSITION_FIELDS:
         return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
     if name in ("mask_kind", "mask_axes") and case.mask == "none":

@@ -11,6 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from .cache_domain import cache_cases
+from .cache_target import CACHED
 from .case import Case
 from .declare import Property
 from .draws import Strategy, either, independent, natural, pick
@@ -78,6 +80,8 @@ def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None =
 
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
     """Cases for one property of one target. What the target does not support is not drawn."""
+    if target.contract in CACHED:
+        return cache_cases(target, prop, device, dtypes)
     if target.contract in POSITIONS:
         return position_cases(target, prop, device, dtypes)
     supports = target.supports

@@ -166,7 +166,7 @@ def answers_of(
     """What a property says of a target, and every answer with its bound."""
     with anew(target.framework, suspects):
         violation, trial = attempt(target, prop, case)
-    return violation, [answer for run in trial.runs for answer in run.answers]
+    return violation, trial.answers
 
 
 def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:

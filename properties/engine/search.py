@@ -15,6 +15,8 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from .attempt import has_zero_size, try_case
+from .cache_domain import cache_features
+from .cache_target import CACHED, METHODS
 from .case import Case
 from .declare import Property
 from .deviations import Deviation
@@ -75,21 +77,23 @@ def seed_of(*parts: object) -> int:
 
 def concerns(prop: Property, target: Target) -> bool:
     """Whether a property is about what a target is: the attention inside a layer is an attention."""
+    if target.contract in CACHED or prop.contract in CACHED:
+        return prop.contract == target.contract
     if target.contract in POSITIONS:
         return prop.contract in (target.contract, "positions")
     return prop.contract in ("attention", target.contract)
 
 
 def same_subject(prop: Property, target: Target) -> bool:
-    """Whether a report on a target should mention a property at all: attention and positions have nothing in common."""
-    about_positions = prop.contract == "positions" or prop.contract in POSITIONS
-    return concerns(prop, target) if target.contract in POSITIONS else not about_positions
+    """Whether a report on a target should mention a property at all: attention, positions and caches have nothing in common."""
+    apart = (*POSITIONS, *CACHED)
+    return concerns(prop, target) if target.contract in apart else prop.contract not in ("positions", *apart)
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
-        return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract}"
+        return {"multihead": "is about layers", "cached": "is about caches"}.get(prop.contract, f"is about {prop.contract}")
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
@@ -97,6 +101,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
     if missing:
         return f"the target takes no {', '.join(missing)}"
+    if "program" in prop.domain and not set(METHODS) & set(target.parameters):
+        return f"the target takes no {' or '.join(METHODS)}"
     for fact in facts:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
@@ -106,7 +112,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
     longest = seen.supports.max_length
-    if target.contract in POSITIONS:
+    if target.contract in POSITIONS or target.contract in CACHED:
         return ""
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
@@ -145,7 +151,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             if plan.deadline is not None and time.monotonic() > plan.deadline:
                 return False
             outcome.cases += 1
-            outcome.features.update(position_features(seen, case) if seen.contract in POSITIONS else features(case))
+            outcome.features.update(exercised(seen, case))
             tick(outcome.cases)
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:
@@ -184,6 +190,13 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def exercised(target: Target, case: Case) -> Iterable[str]:
+    """What a case exercises of what a target is, in the words of the report."""
+    if target.contract in CACHED:
+        return cache_features(case)
+    return position_features(target, case) if target.contract in POSITIONS else features(case)
 
 
 def features(case: Case) -> Iterable[str]:

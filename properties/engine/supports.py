@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
+from .cache_target import CACHED
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
 from .position_target import POSITIONS
@@ -22,7 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
-    "contract": ("attention", "multihead", *POSITIONS),
+    "contract": ("attention", "multihead", *POSITIONS, *CACHED),
     "pairing": ("interleaved", "half"),
 }
 
@@ -51,7 +52,7 @@ class Supports:
     gradients: bool | None = None  # of q, k, v; None: found out by one call
     bias_gradients: bool | None = None  # of an additive mask; likewise
     contract: str | None = None  # None: told by the signature
-    pairing: str = "interleaved"  # positions: features 2i and 2i + 1 form a pair; half: i and i + dim/2
+    pairing: str = "interleaved"  # positions, rotary caches: features 2i and 2i + 1 form a pair; half: i and i + dim/2
     odd_dim: bool = True  # sinusoids: dim may be odd
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .cache_target import CACHED, NAMES, discover, options_taken, recognise_cache, smoke_cache
 from .case import Case
 from .coordinates import Array
 from .frameworks import Buffers, Framework, framework, likely_frameworks
@@ -23,6 +24,7 @@ CONTRACTS = {
     "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
     "is_causal=False, need_weights=True)",
     **POSITIONS,
+    **CACHED,
 }
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
@@ -142,7 +144,7 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    if inspect.isclass(function):
+    if inspect.isclass(function) and not recognise_cache(function) and "cached" not in map(declared_contract, (function, supports)):
         raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one")
     try:
         own = getattr(function, "supports", None)
@@ -163,9 +165,17 @@ def make_target(
         target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
+            if contract in CACHED:
+                return discover(target, device or "cpu")
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
     telling = next((r for r in refusals if r.startswith("it returns")), refusals[0])  # an answer says more than an error
     raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {telling}")
+
+
+def declared_contract(declares: Any) -> str | None:
+    """The contract that a callable's attribute, or what is given from outside, declares."""
+    facts = declares if isinstance(declares, Supports | Mapping) else getattr(declares, "supports", None) or {}
+    return facts.contract if isinstance(facts, Supports) else facts.get("contract")
 
 
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None]:
@@ -175,12 +185,12 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = supports.contract or recognise(formal) or (
+    contract = supports.contract or recognise(formal) or ("cached" if recognise_cache(function) else "") or (
         "multihead" if "weights" in formal and "num_heads" in formal else "attention"
     )
     if contract in POSITIONS:
         return contract, supports.parameters or taken(contract, formal)
-    needed = 4 if contract == "multihead" else 3
+    needed = {"multihead": 4, "cached": len(NAMES)}.get(contract, 3)
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
         raise CannotRun(
@@ -189,7 +199,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         )
     required = [p.name for p in positional[needed:] if p.default is p.empty]
     required += [p.name for p in formal.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    required = [p for p in required if p != "num_heads"]
+    known = ("num_heads",) if contract != "cached" else options_taken(formal)
+    required = [p for p in required if p not in known]
     if required:
         raise CannotRun(
             f"{name} requires {', '.join(required)}, which {CONTRACTS[contract]} does not give; wrap it in a function "
@@ -197,6 +208,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         )
     if supports.parameters is not None:
         return contract, supports.parameters
+    if contract in CACHED:
+        return contract, options_taken(formal)
     if open_ended:
         return contract, None
     return contract, tuple(p for p in PARAMETERS if p in formal)
@@ -227,8 +240,8 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in POSITIONS:
-        return _smoke_positions(target, dtype, device)
+    if target.contract in POSITIONS or target.contract in CACHED:
+        return _smoke_apart(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
     wanted = (batch, heads, queries, inputs.v.shape[3])
@@ -246,9 +259,9 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
         raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
 
 
-def _smoke_positions(target: Target, dtype: str, device: str) -> None:
+def _smoke_apart(target: Target, dtype: str, device: str) -> None:
     try:
-        wrong = smoke(target, dtype, device)
+        wrong = (smoke_cache if target.contract in CACHED else smoke)(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:

@@ -117,6 +117,11 @@ class Trial:
         """The declared arithmetic, or the loosest sane one."""
         return self.supports.declared(self.case.dtype)
 
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """Every answer with its bound, where it is no attention that answers."""
+        return [answer for run in self.runs for answer in run.answers]
+
     # ------------------------------------------------------------ answers
 
     def run(self, inputs: Inputs | None = None) -> Run:
