@@ -7,9 +7,12 @@ import fnmatch
 from types import ModuleType
 
 from . import (
+    blocks,
     causality,
     chunks,
+    decoders,
     distances,
+    encoders,
     features,
     gradients,
     heads,
@@ -27,7 +30,7 @@ from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
     softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, layers,
-    positions, distances,
+    blocks, encoders, decoders, positions, distances,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

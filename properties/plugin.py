@@ -72,6 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = {"attention_check", "known_deviation", "target"} & set(metafunc.fixturenames)
     marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")}
     for name in wanted - marked:
+        from .engine.block_target import BLOCKS
         from .engine.checks import checks, deviation_checks
         from .engine.position_target import POSITIONS
 
@@ -83,5 +84,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             made = [pytest.param(check, id=f"{check.target.name}-{number}")
                     for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))]
         else:
-            made = [pytest.param(target, id=target.name) for target in targets if target.contract not in POSITIONS]
+            made = [pytest.param(target, id=target.name) for target in targets if target.contract not in (*POSITIONS, *BLOCKS)]
         metafunc.parametrize(name, made)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .block_target import BLOCKS
+from .block_trial import BlockTrial
 from .case import Case
 from .declare import Property
 from .layer_trial import LayerTrial
@@ -34,6 +36,8 @@ def trial_of(target: Target, prop: Property) -> type[Trial]:
     """The kind of trial in which a property is put to a target."""
     if target.contract in POSITIONS:
         return PositionTrial
+    if target.contract in BLOCKS:
+        return BlockTrial
     return Trial if prop.contract == "attention" else LayerTrial
 
 

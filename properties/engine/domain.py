@@ -11,6 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from .block_domain import block_cases
+from .block_target import BLOCKS
 from .case import Case
 from .declare import Property
 from .draws import Strategy, either, independent, natural, pick
@@ -80,6 +82,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     """Cases for one property of one target. What the target does not support is not drawn."""
     if target.contract in POSITIONS:
         return position_cases(target, prop, device, dtypes)
+    if target.contract in BLOCKS:
+        return block_cases(target, prop, device, dtypes)
     supports = target.supports
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters

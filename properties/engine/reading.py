@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from .attempt import attempt
+from .block_target import BLOCKS
+from .block_trial import BlockTrial
 from .case import Case
 from .coordinates import Array
 from .declare import Property
@@ -63,8 +65,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     is still none, those expected to break the property that do so after other calls, which a target may remember.
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
-    if target.contract in POSITIONS:
-        return _read_positions(target, finding, suspects)
+    if target.contract in POSITIONS or target.contract in BLOCKS:
+        return _read_alike(target, finding, suspects)
     prop = finding.property
     if prop.contract != "attention":
         return []
@@ -137,7 +139,7 @@ def _shows(tried: Iterable[Tried]) -> bool:
     return any(_is_wrong(run) for _, violation, runs in tried if violation for run in runs)
 
 
-def _read_positions(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
+def _read_alike(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
     """The suspects that the property refutes, too, with the same answers inside the bound, on every failing case."""
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
     seen = {case: answers_of(target, finding.property, case)[1] for case in cases}
@@ -160,14 +162,19 @@ def _read_positions(target: Target, finding: Finding, suspects: Iterable[Suspect
 
 
 def answers_of(target: Target, prop: Property, case: Case) -> tuple[Violation | None, list[tuple[Array, Array]]]:
-    """What a property says of a target of positions, and every answer with its bound."""
+    """What a property says of a target of positions or a block, and every answer with its bound."""
     violation, trial = attempt(target, prop, case)
+    if isinstance(trial, BlockTrial):
+        return violation, [(run.out, run.bound) for run in trial.answers]
     return violation, trial.answers if isinstance(trial, PositionTrial) else []
 
 
 def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
     with np.errstate(invalid="ignore"):
-        return one[0].shape == other[0].shape and bool((np.abs(one[0] - other[0]) <= 2 * one[1]).all())
+        if one[0].shape != other[0].shape:
+            return False
+        unclear = (np.isnan(one[0]) & np.isnan(other[0])) | (one[1] == np.inf)
+        return bool(((np.abs(one[0] - other[0]) <= 2 * one[1]) | unclear).all())
 
 
 def variations(case: Case, prop: Property) -> list[Case]:

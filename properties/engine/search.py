@@ -15,6 +15,8 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from .attempt import has_zero_size, try_case
+from .block_domain import block_dtypes, block_features, refused
+from .block_target import BLOCKS
 from .case import Case
 from .declare import Property
 from .deviations import Deviation
@@ -76,19 +78,21 @@ def concerns(prop: Property, target: Target) -> bool:
     """Whether a property is about what a target is: the attention inside a layer is an attention."""
     if target.contract in POSITIONS:
         return prop.contract in (target.contract, "positions")
+    if target.contract in BLOCKS:
+        return prop.contract in (target.contract, "block")
     return prop.contract in ("attention", target.contract)
 
 
 def same_subject(prop: Property, target: Target) -> bool:
     """Whether a report on a target should mention a property at all: attention and positions have nothing in common."""
-    about_positions = prop.contract == "positions" or prop.contract in POSITIONS
-    return concerns(prop, target) if target.contract in POSITIONS else not about_positions
+    elsewhere = prop.contract in ("positions", "block", *POSITIONS, *BLOCKS)
+    return concerns(prop, target) if target.contract in (*POSITIONS, *BLOCKS) else not elsewhere
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
-        return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract}"
+        return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract.replace('_', ' ')}"
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
@@ -107,6 +111,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     longest = seen.supports.max_length
     if target.contract in POSITIONS:
         return ""
+    if target.contract in BLOCKS:
+        return refused(target, prop) or ("" if block_dtypes(target, prop, dtypes) else "is about other dtypes")
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
         if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
@@ -144,7 +150,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             if plan.deadline is not None and time.monotonic() > plan.deadline:
                 return False
             outcome.cases += 1
-            outcome.features.update(position_features(seen, case) if seen.contract in POSITIONS else features(case))
+            outcome.features.update(features_of(seen, case))
             tick(outcome.cases)
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:
@@ -183,6 +189,13 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def features_of(target: Target, case: Case) -> Iterable[str]:
+    """What a case exercises of a target, in the words of the report."""
+    if target.contract in POSITIONS:
+        return position_features(target, case)
+    return block_features(target, case) if target.contract in BLOCKS else features(case)
 
 
 def features(case: Case) -> Iterable[str]:

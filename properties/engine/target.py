@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .block_target import ARRAYS, BLOCKS, block_smoke
+from .block_target import recognise as recognise_block
+from .block_target import required as required_of_block
+from .block_target import taken as taken_by_block
 from .case import Case
 from .coordinates import Array
 from .frameworks import Buffers, Framework, framework, likely_frameworks
@@ -23,6 +27,7 @@ CONTRACTS = {
     "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
     "is_causal=False, need_weights=True)",
     **POSITIONS,
+    **BLOCKS,
 }
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
@@ -175,12 +180,16 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = supports.contract or recognise(formal) or (
+    contract = supports.contract or recognise(formal) or recognise_block(formal) or (
         "multihead" if "weights" in formal and "num_heads" in formal else "attention"
     )
     if contract in POSITIONS:
         return contract, supports.parameters or taken(contract, formal)
-    needed = 4 if contract == "multihead" else 3
+    if contract in BLOCKS and (missing := required_of_block(contract, formal)):
+        raise CannotRun(f"{name} requires {', '.join(missing)}, which {CONTRACTS[contract]} does not give; wrap it in a function that does")
+    if contract in BLOCKS and len(formal) > ARRAYS[contract]:
+        return contract, supports.parameters or taken_by_block(contract, formal)
+    needed = 4 if contract == "multihead" else ARRAYS.get(contract, 3)
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
         raise CannotRun(
@@ -227,8 +236,8 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in POSITIONS:
-        return _smoke_positions(target, dtype, device)
+    if target.contract in POSITIONS or target.contract in BLOCKS:
+        return _smoke_otherwise(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
     wanted = (batch, heads, queries, inputs.v.shape[3])
@@ -246,9 +255,9 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
         raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
 
 
-def _smoke_positions(target: Target, dtype: str, device: str) -> None:
+def _smoke_otherwise(target: Target, dtype: str, device: str) -> None:
     try:
-        wrong = smoke(target, dtype, device)
+        wrong = (smoke if target.contract in POSITIONS else block_smoke)(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:
