@@ -11,17 +11,18 @@ Every step takes numbers with an error and gives numbers with an error, both fro
 
 Norm. Let x̂ = x + δ with |δ_i| ≤ e_i, n features, c = x − μ, s = √(v + ε). Then c changes by d_i = e_i + mean(e) at most, and s, a norm
 of the vector (c/√n, √ε), by ρ = √(mean e²); besides, s is never below √ε. So a row that is nearly constant has a finite bound.
-Rounding: the mean is off by m = ((1+u)^(n+6) − 1) max|x̂|, in two passes and in the running form alike (in that each of n steps rounds
+Rounding: the mean is off by m = ((1+u)^(n+7) − 1) max|x̂|, in two passes and in the running form alike (in that each of n steps rounds
 numbers below max|x̂|, and averages earlier errors). The mean of squares about a mean that is off by m is off, by Cauchy and Schwarz,
 by (4 + log₂ n) m √v + 2 m², whether the squares are summed in two passes, one by one (Welford 1962) or merged in a tree (Chan, Golub
-& LeVeque 1983), and by n + 12 roundings of itself. With r the sum of these relative to s², ŝ lies within s √(1 ± r), and
+& LeVeque 1983), and by n + 18 roundings of itself. With r the sum of these relative to s², ŝ lies within s √(1 ± r), and
 
     |ĉ/ŝ − c/s| ≤ (d + m + …) / ŝ + |c|/s (ρ + (s + ρ)(1 − √(1 − r))) / ŝ,      ŝ ≥ max(s − ρ, √ε) √(1 − r).
 
-A variance taken as E[x²] − E[x]² loses more: it is correct only in a wider type.
+A variance taken as E[x²] − E[x]² loses more: it is correct only in a wider type. Inside a norm or an activation, u is the unit of the
+accumulators: what is eager stores between the steps of a layer, not between those of a norm, which is one call in every library.
 
 Activation. relu is 1-Lipschitz and rounds nothing. gelu x Φ(x) has a slope below 1.13, also in its form with tanh (Hendrycks & Gimpel
-2016), and some twelve roundings of |x|.
+2016), and some eighteen roundings of |x|.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Steps:
         inner = (h.wide + cubed * self.ratio(44715, 1000000)) * sqrt(self.lift(np.array(2.0)) / pi(self.lift))
         share = tanh(inner) if self.block.activation == "gelu_tanh" else erf(h.wide * sqrt(self.lift(np.array(0.5))), self.lift)
         own = self.unit * (6 * np.minimum(size, 12.0) ** 2 + 24) * size  # of the series of erf, or of tanh
-        error = SLOPE * h.error + growth((a.u_acc, 12), (a.u_s, 6)) * (size + h.error) + 6 * (a.eta_s + a.tiny) + own
+        error = SLOPE * h.error + growth((a.u_acc, 18)) * (size + h.error) + 12 * a.tiny + own
         out = h.wide * (share + 1.0) * 0.5
         return Value(out, self.stored(np.abs(nearest(out)), error))
 
@@ -194,7 +195,7 @@ class Steps:
         a = self.arithmetic
         error = g * error
         size = g * z + (0.0 if shift is None else np.abs(shift))
-        return error + growth((a.u_s, 3)) * (size + error) + 2 * (a.eta_s + a.tiny)
+        return error + growth((a.u_acc, 3)) * (size + error) + 4 * a.tiny
 
 
 def norm_error(x: Array, e: Array, centred: Array, deviation: Array, eps: float, a: Arithmetic) -> Array:
@@ -202,22 +203,21 @@ def norm_error(x: Array, e: Array, centred: Array, deviation: Array, eps: float,
     n = x.shape[-1]
     e_mean, rho = e.mean(-1, keepdims=True), np.sqrt((e**2).mean(-1, keepdims=True))
     top = (np.abs(x) + e).max(-1, keepdims=True)
-    m = growth((a.u_acc, n + 6)) * top + a.u_s * (np.abs(x.mean(-1, keepdims=True)) + e_mean) * (1 + n * a.u_acc)
-    m = m + a.eta_s + a.tiny
+    m = growth((a.u_acc, n + 7)) * top + 2 * a.tiny
     least = np.maximum(deviation - rho, math.sqrt(eps))  # of the deviation of the numbers that are there
-    lost = 4 * (a.eta_s + a.tiny)  # squares, their mean and ε next to zero
+    lost = 8 * a.tiny  # squares, their mean and ε next to zero
     merges = 4 + math.log2(n)
-    r = growth((a.u_acc, n + 12), (a.u_s, 6)) * (1 + merges * m / least + 2 * (m / least) ** 2)
+    r = growth((a.u_acc, n + 18)) * (1 + merges * m / least + 2 * (m / least) ** 2)
     r = r + merges * m / least + 2 * (m / least) ** 2 + lost / least**2
     root = np.sqrt(np.clip(1 - r, 0.0, None))
     z = np.abs(centred) / deviation
-    moved = m + a.eta_s + a.u_s * (np.abs(centred) + e + e_mean + m)
+    moved = m + 2 * a.tiny + a.u_acc * (np.abs(centred) + e + e_mean + m)
     near = (e + e_mean + moved) / (least * root) + z * (rho + (deviation + rho) * (1 - root)) / (least * root)
     # Whatever the input, no feature of n is more than √n deviations off their mean.
-    far = z + ((1 + a.u_s) * math.sqrt(n) + (moved - a.u_s * np.abs(centred)) / least) / root
+    far = z + (math.sqrt(n) + moved / least) / root
     error = np.fmin(near, far)
-    error = error + growth((a.u_acc, 8), (a.u_s, 4)) * (z + error)
-    overflows = (np.abs(centred) + e + e_mean + m) ** 2 > a.max_s
+    error = error + growth((a.u_acc, 12)) * (z + error)
+    overflows = n * (np.abs(centred) + e + e_mean + m) ** 2 > a.max_acc
     return np.where((r < 1) & ~overflows & ~np.isnan(error), error, np.inf)
 
 

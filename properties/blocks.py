@@ -103,6 +103,16 @@ def mask_and_padding_compose(t: BlockTrial) -> None:
     t.inside_block(t.run_block(), "row {row} does not respect both the mask and the padding")
 
 
+@declare("no visible token: A = b_o", contract="block", needs=("attn_mask",), mask=("nothing", "empty_rows"), memory_mask="none",
+         mask_axes=("LS", "BLS"), mask_kind=("bool", "minus_infinity"), padding=False, memory_padding=False, queries=(1, 2, 3, 4, 5))  # fmt: skip
+def tokens_that_see_nothing_follow_the_convention(t: BlockTrial) -> None:
+    """The attention of a token that may look at none is zero before W_o (or, where declared, NaN), and spoils no other token."""
+    run = t.run_block()
+    t.close(np.isnan(run.out), np.isnan(run.exact.near), np.zeros(run.out.shape),
+            f"row {{row}} sees no token and is not {t.supports.empty_rows}, or it spoils another")
+    t.inside(run, run.bound, "row {row} is off")
+
+
 # ---------------------------------------------------------------- residuals and norms
 
 

@@ -61,7 +61,7 @@ def make_block(case: Case, contract: str) -> BlockInputs:
 
     def tokens(name: str, length: int) -> Array:
         drawn = normal(case.seed, name, (case.batch, length, width))
-        return round_to(case.dtype, TOKENS[case.values](drawn, case) * 2.0**case.magnitude)
+        return round_to(case.dtype, TOKENS.get(case.values, TOKENS["normal"])(drawn, case) * 2.0**case.magnitude)
 
     prefixes = ("", "cross_") if contract == "decoder_layer" else ("",)
     shapes: dict[str, tuple[int, ...]] = {f"{p}{name}": (width, width) if name[0] == "w" else (width,)
