@@ -38,12 +38,10 @@ Weights = Mapping[str, Tensor]
 def encoder_call(x: Tensor, weights: Weights, num_heads: int, training: bool, stacked: bool = False, **asked: Any) -> Tensor:
     """One call of nn.TransformerEncoderLayer, or of nn.TransformerEncoder with it as its only layer."""
     check_block(x, None, weights, num_heads, asked.get("key_padding_mask"))
-    layer: nn.Module = nn.TransformerEncoderLayer(**form(x, weights, num_heads, asked))
-    if stacked:
-        layer = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True)
+    single = nn.TransformerEncoderLayer(**form(x, weights, num_heads, asked))
+    layer = nn.TransformerEncoder(single, 1, enable_nested_tensor=True) if stacked else single
     own = parameters(weights, {"": "self_attn."}, 2, "layers.0." if stacked else "")
-    masks = torch_mha.library_masks(x, x, num_heads, *(asked.get(name) for name in ("attn_mask", "key_padding_mask")),
-                                    asked.get("is_causal", False))  # fmt: skip
+    masks = torch_mha.library_masks(x, x, num_heads, asked.get("attn_mask"), asked.get("key_padding_mask"), asked.get("is_causal", False))
     named = {"mask" if stacked else "src_mask": masks["attn_mask"], "src_key_padding_mask": masks["key_padding_mask"],
              "is_causal": masks["is_causal"]}  # fmt: skip
     with warnings.catch_warnings():
@@ -57,8 +55,7 @@ def decoder_call(x: Tensor, memory: Tensor, weights: Weights, num_heads: int, tr
     check_block(x, memory, weights, num_heads, asked.get("key_padding_mask"), asked.get("memory_key_padding_mask"))
     layer = nn.TransformerDecoderLayer(**form(x, weights, num_heads, asked))
     own = parameters(weights, {"": "self_attn.", "cross_": "multihead_attn."}, 3)
-    masks = torch_mha.library_masks(x, x, num_heads, *(asked.get(name) for name in ("attn_mask", "key_padding_mask")),
-                                    asked.get("is_causal", False))  # fmt: skip
+    masks = torch_mha.library_masks(x, x, num_heads, asked.get("attn_mask"), asked.get("key_padding_mask"), asked.get("is_causal", False))
     memory_masks = torch_mha.library_masks(x, memory, num_heads, asked.get("memory_mask"), asked.get("memory_key_padding_mask"), False)
     named = {"tgt_mask": masks["attn_mask"], "tgt_key_padding_mask": masks["key_padding_mask"], "tgt_is_causal": masks["is_causal"],
              "memory_mask": memory_masks["attn_mask"], "memory_key_padding_mask": memory_masks["key_padding_mask"]}  # fmt: skip

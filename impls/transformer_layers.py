@@ -58,7 +58,7 @@ def encoder(
     check_block(x, None, weights, num_heads, key_padding_mask)
 
     def self_attention(y: Tensor) -> Tensor:
-        masks = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
+        masks: dict[str, Any] = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
         return multihead(y, y, y, attention_weights(weights, ""), num_heads=num_heads, need_weights=False, **masks)[0]
 
     x = sublayer(x, 1, weights, norm_first, layer_norm, self_attention)
@@ -84,11 +84,11 @@ def decoder(
     check_block(x, memory, weights, num_heads, key_padding_mask, memory_key_padding_mask)
 
     def self_attention(y: Tensor) -> Tensor:
-        masks = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
+        masks: dict[str, Any] = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal}
         return multihead(y, y, y, attention_weights(weights, ""), num_heads=num_heads, need_weights=False, **masks)[0]
 
     def cross_attention(y: Tensor) -> Tensor:  # queries from the target, keys and values from the memory; never causal
-        masks = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
+        masks: dict[str, Any] = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
         own = attention_weights(weights, "cross_")
         return multihead(y, memory, memory, own, num_heads=num_heads, need_weights=False, **masks)[0]
 

@@ -37,6 +37,7 @@ import numpy as np
 
 from . import bound, oracle
 from .arithmetic import Arithmetic
+from .double_double import DoubleDouble
 from .oracle import Array, join_heads, nearest, split_heads
 from .softmax_error import growth
 
@@ -226,11 +227,11 @@ def norm_error(x: Array, e: Array, centred: Array, deviation: Array, eps: float,
 
 def sqrt(x: Any) -> Any:
     """√x: for a double-double one Newton step from the float64 root, which doubles its digits."""
-    if not isinstance(x, oracle.DoubleDouble):
+    if not isinstance(x, DoubleDouble):
         return np.sqrt(x)
     root = np.sqrt(x.hi)
-    rest = (x - oracle.DoubleDouble(root) * root).hi
-    return oracle.DoubleDouble(root, np.where(root > 0, rest / np.where(root > 0, 2 * root, 1.0), 0.0))
+    rest = (x - DoubleDouble(root) * root).hi
+    return DoubleDouble(root, np.where(root > 0, rest / np.where(root > 0, 2 * root, 1.0), 0.0))
 
 
 def tanh(x: Any) -> Any:
@@ -246,7 +247,7 @@ def pi(lift: Any) -> Any:
 def erf(x: Any, lift: Any) -> Any:
     """2/√π e^(−x²) Σ 2^k x^(2k+1) / (1·3·5 … (2k+1)), all terms of one sign, so that nothing cancels (DLMF 7.6.2)."""
     sign, size = np.where(nearest(x) < 0, -1.0, 1.0), np.abs(nearest(x))
-    far = FAR[isinstance(x, oracle.DoubleDouble)]
+    far = FAR[isinstance(x, DoubleDouble)]
     inside = oracle.where(size < far, x, 0.0)
     square = inside * inside
     term = total = inside

@@ -6,6 +6,8 @@
 A decoder layer attends to the memory between the two, with a residual and a norm of its own. Everything below holds of both.
 """
 
+from typing import Any
+
 import numpy as np
 
 from .engine.block_domain import DEFINITE
@@ -14,11 +16,10 @@ from .engine.coordinates import Array
 from .engine.declare import declare
 from .engine.dtypes import round_to
 
-UNMASKED = {"mask": "none", "memory_mask": "none", "padding": False, "memory_padding": False}
-SMALL = {"queries": (2, 3, 4, 5, 8, 16), "keys": (2, 3, 4, 5, 8)}
-SEVERAL = {"kv_heads": (2, 3, 4), "dim": (2, 3, 4)}
-# Small numbers of small spread show where ε stands; a row far from zero shows a mean that is not subtracted.
-NEAR_EPS = {"magnitude": (-6, -8, -3, 0), "values": ("normal", "constant", "simple")}
+UNMASKED: dict[str, Any] = {"mask": "none", "memory_mask": "none", "padding": False, "memory_padding": False}
+SEVERAL: dict[str, Any] = {"kv_heads": (2, 3, 4), "dim": (2, 3, 4)}
+# Numbers of small spread show where ε stands.
+NEAR_EPS: dict[str, Any] = {"magnitude": (-6, -8, -3, 0), "values": ("normal", "constant", "simple")}
 
 
 def other_tokens(t: BlockTrial) -> Array:

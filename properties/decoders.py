@@ -1,16 +1,18 @@
 """Decoder layers: tokens look at one another, then at the memory, which has a length and a padding of its own."""
 
+from typing import Any
+
 import numpy as np
 
 from .blocks import SEVERAL, UNMASKED
 from .engine.block_trial import BlockTrial
 from .engine.declare import declare
 
-ALIVE = {"dtype": ("float64", "float32"), "values": "normal", "magnitude": 0, "kv_heads": (1, 2, 3), "dim": (3, 4, 5)}
+ALIVE: dict[str, Any] = {"dtype": ("float64", "float32"), "values": "normal", "magnitude": 0, "kv_heads": (1, 2, 3), "dim": (3, 4, 5)}
 
 
 @declare("∂out_i/∂m_j ≠ 0 for all i, j", contract="decoder_layer", exact=True, mask="none", memory_mask="none", memory_padding=False,
-         queries=(2, 3, 4, 5), keys=(2, 3, 4, 5, 8), **ALIVE)  # fmt: skip
+         padding=(False, True), queries=(2, 3, 4), keys=(2, 3, 4, 5), **ALIVE)  # fmt: skip
 def every_memory_token_matters(t: BlockTrial) -> None:
     """All tokens see all of the memory: neither causality nor the padding of the tokens hides any of it."""
     assert t.block.memory is not None
@@ -25,17 +27,17 @@ def every_memory_token_matters(t: BlockTrial) -> None:
 
 @declare("∂out_i/∂m_j ≠ 0  ⇔  memory_mask_ij", contract="decoder_layer", needs=("memory_mask",), exact=True, mask="none", padding=False,
          memory_mask=("random", "triangle", "one_hole", "one_key"), mask_kind=("bool", "minus_infinity"), memory_padding=False,
-         queries=(2, 3, 4, 5), keys=(2, 3, 4, 5, 8), **ALIVE)  # fmt: skip
+         mask_axes=("LS", "LS", "BLS", "HLS", "BHLS", "S", "L"), queries=(2, 3, 4, 5), keys=(2, 3, 4, 5), **ALIVE)  # fmt: skip
 def memory_frontier_is_exact(t: BlockTrial) -> None:
     """A changed token of the memory changes the rows that the mask lets see it, and not a bit of any other."""
     assert t.block.memory is not None
     j = t.choice("token", t.case.keys)
-    seen = np.asarray(t.visible_to(t.block)[1])[..., j].any(1)  # (B, L)
+    seen = np.any(t.memory_visible(t.block)[..., j], 1)[..., None]  # (B, L, 1)
     at = (np.arange(t.case.keys) == j)[:, None]
     plain, changed = t.run_block(), t.run_block(t.block.but(memory=np.where(at, -t.block.memory, t.block.memory)))
-    blind = ~seen[..., None] & plain.posed
+    blind = ~seen & plain.posed
     t.same_bits(changed.out, plain.out, f"row {{row}} changed with token {j} of the memory, which it does not see", blind)
-    deaf = seen & (changed.out == plain.out).all(-1) & plain.posed[..., 0]
+    deaf = seen & (changed.out == plain.out).all(-1, keepdims=True) & plain.posed
     if deaf.any():
         t.fail(f"row {int(np.argwhere(deaf)[0, 1])} sees token {j} of the memory and did not change with it")
 

@@ -85,7 +85,10 @@ def cross_attention_first(x: Tensor, memory: Tensor, weights: Weights, **options
 
 @_mutant("the queries of the cross-attention are the input of the layer", "block_is_inside_the_bound")
 def queries_from_the_input(x: Tensor, memory: Tensor, weights: Weights, **options: Any) -> Tensor:
-    return decoder(x, memory, weights, **options, cross=lambda y, *rest: attend(x.to(y.dtype), *rest))
+    def wrong(y: Tensor, *rest: Any) -> Tensor:
+        return attend(x.to(y.dtype), *rest)
+
+    return decoder(x, memory, weights, **options, cross=wrong)
 
 
 @_mutant("the residual around cross-attention starts from the input of the layer", "norms_are_over_features_alone")
@@ -154,7 +157,7 @@ def memory_padding_of_the_first(x: Tensor, memory: Tensor, weights: Weights, **o
     return decoder(x, memory, weights, **options, memory_key_padding_mask=None if padding is None else padding[:1].expand_as(padding))
 
 
-@_mutant("the padding of the source is used for the target, where they are equally long", "block_is_inside_the_bound")
+@_mutant("the padding of the source is used for the target, where they are equally long", "memory_mask_and_padding_compose")
 def memory_padding_for_the_target(x: Tensor, memory: Tensor, weights: Weights, **options: Any) -> Tensor:
     padding = options.get("memory_key_padding_mask")
     return decoder(x, memory, weights, **options | ({"key_padding_mask": padding} if x.shape == memory.shape else {}))
@@ -180,7 +183,11 @@ def memory_mask_of_the_first(x: Tensor, memory: Tensor, weights: Weights, memory
 @_mutant("causality is applied to the memory, too", "every_memory_token_matters")
 def causality_in_the_memory(x: Tensor, memory: Tensor, weights: Weights, **options: Any) -> Tensor:
     causal = options.get("is_causal", False)
-    return decoder(x, memory, weights, **options, cross=lambda *rest: attend(*rest[:-1], {**rest[-1], "is_causal": causal}))
+
+    def wrong(y: Tensor, m: Tensor, w: Weights, prefix: str, heads: int, masks: Masks) -> Tensor:
+        return attend(y, m, w, prefix, heads, {**masks, "is_causal": causal})
+
+    return decoder(x, memory, weights, **options, cross=wrong)
 
 
 @_mutant("no more of the memory is seen than the target is long", "every_memory_token_matters", "harvard-edge/cs249r_book#1875", "A17")

@@ -104,7 +104,7 @@ def float_mask_as_bool(x: Tensor, weights: Weights, attn_mask: Tensor | None = N
     return encoder(x, weights, **options, attn_mask=attn_mask)
 
 
-@_mutant("the bias of a mask is dropped, only -inf counts", "block_is_inside_the_bound", bug="A02")
+@_mutant("the bias of a mask is dropped, only -inf counts", "mask_and_padding_compose", bug="A02")
 def bias_dropped(x: Tensor, weights: Weights, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     return encoder(x, weights, **options, attn_mask=None if attn_mask is None else ~_hidden(attn_mask))
 

@@ -143,17 +143,21 @@ class BlockTrial(Trial):
         self.answers.append(BlockRun(self, inputs, out))
         return self.answers[-1]
 
-    def visible_to(self, inputs: BlockInputs) -> tuple[Array, Array | None]:
-        """(B, H, L, L) and (B, H, L, S) bool: what the tokens see of one another, and of the memory."""
-        block = self.problem(inputs)
-        return block.visible, block.memory_visible
+    def visible_tokens(self, inputs: BlockInputs) -> Array:
+        """(B, H, L, L) bool: what the tokens see of one another."""
+        return self.problem(inputs).visible
+
+    def memory_visible(self, inputs: BlockInputs) -> Array:
+        """(B, H, L, S) bool: what the tokens see of the memory."""
+        seen = self.problem(inputs).memory_visible
+        assert seen is not None
+        return seen
 
     def posed(self, inputs: BlockInputs) -> Array:
         """(B, L, 1) bool: the rows that see a key in every head, and are no padding."""
-        seen, of_memory = self.visible_to(inputs)
-        rows = seen.any(-1).all(1)
-        if of_memory is not None:
-            rows = rows & of_memory.any(-1).all(1)
+        rows: Array = np.all(np.any(self.visible_tokens(inputs), -1), 1)
+        if inputs.memory is not None:
+            rows = rows & np.all(np.any(self.memory_visible(inputs), -1), 1)
         return (rows if inputs.padding is None else rows & ~inputs.padding)[..., None]
 
     def problem(self, inputs: BlockInputs) -> exactly.Block:
