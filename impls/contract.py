@@ -25,6 +25,14 @@ need_weights=True) -> (out, attention weights or None)``
     key_padding_mask  (batch, keys), bool: True = padding, ignored
     out     (batch, queries, embed);  attention weights (batch, num_heads, queries, keys)
 
+``encoder_layer(x, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, norm_first=False,
+activation="relu") -> x'`` and ``decoder_layer(x, memory, weights, *, …, memory_mask=None, memory_key_padding_mask=None) -> x'``
+
+    x       (batch, length, embed);  memory (batch, keys, embed);  x' as x
+    weights has the names of multihead for the self-attention, the same with the prefix cross_ for the attention to the memory,
+            w_1 (hidden, embed), b_1, w_2 (embed, hidden), b_2 for the feed-forward part, and g_1 beta_1, g_2 beta_2, in a decoder
+            g_3 beta_3, for the norms in their order; without biases b_* and beta_* are absent
+
 ``sinusoidal(length, dim, *, offset=0, base=10000.0, dtype) -> (length, dim)``, ``rotary(x, positions, *, base=10000.0,
 rotary_dim=dim) -> x's shape``, ``slopes(num_heads, *, dtype) -> (num_heads,)`` and ``buckets(relative_position, *,
 bidirectional=True, num_buckets=32, max_distance=128) -> integers of the same shape``
@@ -97,6 +105,23 @@ def check_multihead(
     for name in ("b_q", "b_k", "b_v", "b_o"):
         bias = weights.get(name)
         _require(bias is None or tuple(bias.shape) == (embed,), f"{name} must be ({embed},)")
+
+
+def check_block(
+    x: Any, memory: Any, weights: Mapping[str, Any], num_heads: int, key_padding_mask: Any = None, memory_key_padding_mask: Any = None
+) -> None:
+    """Refuse shapes outside the contracts of encoder and decoder layers with ValueError."""
+    for name, array, padding in (("x", x, key_padding_mask), ("memory", memory, memory_key_padding_mask)):
+        if array is None:
+            continue
+        _require(len(array.shape) == 3, f"{name} must be (batch, length, embed), got {tuple(array.shape)}")
+        _require(array.shape[0] == x.shape[0] and array.shape[2] == x.shape[2], f"x is {tuple(x.shape)}, {name} {tuple(array.shape)}")
+        fits = padding is None or tuple(padding.shape) == tuple(array.shape[:2])
+        _require(fits, f"the padding mask of {name} must be {tuple(array.shape[:2])}")
+    embed, hidden = x.shape[2], weights["w_1"].shape[0]
+    _require(num_heads > 0 and embed % num_heads == 0, f"{num_heads} heads do not divide an embedding of {embed}")
+    for name, shape in (("w_1", (hidden, embed)), ("w_2", (embed, hidden)), ("g_1", (embed,)), ("g_2", (embed,))):
+        _require(tuple(weights[name].shape) == shape, f"{name} must be {shape}")
 
 
 def check_mask(mask: Any, logits_shape: tuple[int, ...]) -> None:

@@ -7,10 +7,13 @@ import fnmatch
 from types import ModuleType
 
 from . import (
+    blocks,
     caches,
     causality,
     chunks,
+    decoders,
     distances,
+    encoders,
     features,
     gradients,
     heads,
@@ -28,7 +31,7 @@ from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
     softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, layers,
-    positions, distances, caches,
+    blocks, encoders, decoders, positions, distances, caches,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

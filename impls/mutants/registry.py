@@ -14,7 +14,8 @@ Function = Callable[..., Any]
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "layers",
-    "layer_weights", "layer_masks", "teaching", "sinusoids", "rotations", "distances", "caches", "cache_memory",
+    "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations",
+    "distances", "caches", "cache_memory",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -39,12 +40,17 @@ def _signature(positional: str, keywords: Mapping[str, Any]) -> inspect.Signatur
     )
 
 
+_BLOCK = {"is_causal": False, "norm_first": False, "activation": "relu"}
 SIGNATURES = {
     "attention": _signature("q k v", {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}),
     "multihead": _signature(
         "query key value weights",
         {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, "is_causal": False, "need_weights": True},
     ),
+    "encoder_layer": _signature("x weights", {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, **_BLOCK}),
+    "decoder_layer": _signature("x memory weights", {
+        "num_heads": _NONE, "attn_mask": None, "memory_mask": None, "key_padding_mask": None, "memory_key_padding_mask": None, **_BLOCK,
+    }),
     "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
     "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
     "slopes": _signature("num_heads", {"dtype": None}),
@@ -148,7 +154,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_caches")
+    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_caches", "honest_blocks")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}

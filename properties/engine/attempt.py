@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .block_target import BLOCKS
+from .block_trial import BlockTrial
 from .cache_target import CACHED
 from .cache_trial import CacheTrial
 from .case import Case
@@ -41,6 +43,8 @@ def trial_of(target: Target, prop: Property) -> type[Trial]:
         return CacheTrial
     if target.contract in POSITIONS:
         return PositionTrial
+    if target.contract in BLOCKS:
+        return BlockTrial
     return Trial if prop.contract == "attention" else LayerTrial
 
 

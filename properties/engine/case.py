@@ -51,6 +51,12 @@ class Case:
     grad_layout: str = "contiguous"  # and how it lies in memory: grad_output.GRAD_LAYOUTS
     explicit: bool = False  # parameters are passed even where they have their default value
     with_bias: bool = True  # layers: the projections have biases
+    hidden: int = 1  # encoder and decoder layers: features between the two linear maps of the feed-forward part
+    norm_first: bool = False
+    activation: str = "relu"  # or gelu
+    padding: bool = False  # key_padding_mask is given
+    memory_mask: str = "none"  # decoder layers: which tokens of the memory are visible, said as ``mask`` is
+    memory_padding: bool = False  # memory_key_padding_mask is given
     offset: int = 0  # positions: the first one
     scattered: bool = False  # positions: drawn about the offset instead of consecutive
     base: float | None = None  # sinusoids, rotations, rotary caches: base of the frequencies; None: the parameter is not passed

@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from .attempt import try_case
+from .block_domain import read_fields as read_by_block
+from .block_target import BLOCKS
 from .cache_domain import cache_fields
 from .cache_target import CACHED
 from .case import Case
@@ -92,12 +94,20 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "page_size": (None, 1, 3),
     "padded": (False, True),
     "program": (),
+    "with_bias": (True, False),
+    "hidden": (1, 4, 8),
+    "norm_first": (False, True),
+    "activation": ("relu", "gelu"),
+    "padding": (False, True),
+    "memory_mask": ("none", "random", "everything"),
+    "memory_padding": (False, True),
     "seed": (1, 2, 3),
 }
 PARAMETER_OF = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask",
                 "window_left": "window_size", "window_right": "window_size", "alibi": "alibi_slopes", "lengths": "kv_lengths",
                 **{name: name for name in ("is_causal", "scale", "softcap", "sinks")}}  # fmt: skip
 CACHE_FIELDS = ("chunks", "spare", "page_size", "padded", "program")
+BLOCK_FIELDS = ("with_bias", "hidden", "norm_first", "activation", "padding", "memory_mask", "memory_padding")
 POSITION_FIELDS = ("offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
 
 
@@ -141,6 +151,10 @@ def _drawn_values(prop: Property, name: str) -> object:
 def _can_vary(name: str, target: Target, case: Case) -> bool:
     if target.contract in CACHED or name in CACHE_FIELDS:
         return target.contract in CACHED and name in cache_fields(target.parameters)
+    if target.contract in BLOCKS or name in BLOCK_FIELDS:
+        named = name in ("mask_kind", "mask_axes")
+        return (target.contract in BLOCKS and name in read_by_block(target.contract, target.parameters)
+                and not (named and case.mask == case.memory_mask == "none"))
     if target.contract in POSITIONS or name in POSITION_FIELDS:
         return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
     if name in ("mask_kind", "mask_axes") and case.mask == "none":

@@ -11,6 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from .block_domain import block_cases
+from .block_target import BLOCKS
 from .cache_domain import cache_cases
 from .cache_target import CACHED
 from .case import Case
@@ -84,6 +86,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         return cache_cases(target, prop, device, dtypes)
     if target.contract in POSITIONS:
         return position_cases(target, prop, device, dtypes)
+    if target.contract in BLOCKS:
+        return block_cases(target, prop, device, dtypes)
     supports = target.supports
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters

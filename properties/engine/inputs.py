@@ -297,10 +297,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,), "tuple[int, ...]": (tuple,), "tuple[str, ...]": (tuple,),
 }  # fmt: skip
 _SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "window_left": 0,
-          "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "spare": 0, "page_size": 1}
+          "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "spare": 0, "page_size": 1, "hidden": 1}
 _CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
             "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS,
-            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS}  # fmt: skip
+            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS), "activation": ("relu", "gelu")}  # fmt: skip
 
 
 def read_case(text: str) -> Case:

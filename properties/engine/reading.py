@@ -175,7 +175,7 @@ def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
         return False
     with np.errstate(invalid="ignore"):
         near = np.abs(out - others) <= 2 * allowed
-    return bool((near | (out == others) | (np.isnan(out) & np.isnan(others))).all())
+    return bool((near | (out == others) | (np.isnan(out) & np.isnan(others)) | (allowed == np.inf)).all())
 
 
 def variations(case: Case, prop: Property) -> list[Case]:

@@ -15,6 +15,8 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from .attempt import has_zero_size, try_case
+from .block_domain import block_dtypes, block_features, refused
+from .block_target import BLOCKS
 from .cache_domain import cache_features
 from .cache_target import CACHED, METHODS
 from .case import Case
@@ -81,19 +83,21 @@ def concerns(prop: Property, target: Target) -> bool:
         return prop.contract == target.contract
     if target.contract in POSITIONS:
         return prop.contract in (target.contract, "positions")
+    if target.contract in BLOCKS:
+        return prop.contract in (target.contract, "block")
     return prop.contract in ("attention", target.contract)
 
 
 def same_subject(prop: Property, target: Target) -> bool:
     """Whether a report on a target should mention a property at all: attention, positions and caches have nothing in common."""
-    apart = (*POSITIONS, *CACHED)
-    return concerns(prop, target) if target.contract in apart else prop.contract not in ("positions", *apart)
+    apart = (*POSITIONS, *CACHED, *BLOCKS)
+    return concerns(prop, target) if target.contract in apart else prop.contract not in ("positions", "block", *apart)
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
-        return {"multihead": "is about layers", "cached": "is about caches"}.get(prop.contract, f"is about {prop.contract}")
+        return {"multihead": "is about layers", "cached": "is about caches"}.get(prop.contract, f"is about {prop.contract.replace('_', ' ')}")
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
@@ -114,6 +118,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     longest = seen.supports.max_length
     if target.contract in POSITIONS or target.contract in CACHED:
         return ""
+    if target.contract in BLOCKS:
+        return refused(target, prop) or ("" if block_dtypes(target, prop, dtypes) else "is about other dtypes")
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
         if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
@@ -196,6 +202,8 @@ def exercised(target: Target, case: Case) -> Iterable[str]:
     """What a case exercises of what a target is, in the words of the report."""
     if target.contract in CACHED:
         return cache_features(case)
+    if target.contract in BLOCKS:
+        return block_features(target, case)
     return position_features(target, case) if target.contract in POSITIONS else features(case)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
+from .block_target import BLOCKS
 from .cache_target import CACHED
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
@@ -23,8 +24,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
-    "contract": ("attention", "multihead", *POSITIONS, *CACHED),
+    "contract": ("attention", "multihead", *POSITIONS, *CACHED, *BLOCKS),
     "pairing": ("interleaved", "half"),
+    "activation": ("relu", "gelu"),
+    "gelu": ("erf", "tanh"),
 }
 
 
@@ -54,6 +57,10 @@ class Supports:
     contract: str | None = None  # None: told by the signature
     pairing: str = "interleaved"  # positions, rotary caches: features 2i and 2i + 1 form a pair; half: i and i + dim/2
     odd_dim: bool = True  # sinusoids: dim may be odd
+    norm_first: bool = False  # encoder and decoder layers that take no such parameter: where their norms stand
+    activation: str = "relu"  # likewise
+    gelu: str = "erf"  # what their gelu is: exact, or approximated by tanh
+    eps: float = 1e-5  # of their norms
 
     @classmethod
     def read(cls, declared: Mapping[str, Any]) -> Supports:

@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .block_target import ARRAYS, BLOCKS, block_smoke
+from .block_target import recognise as recognise_block
+from .block_target import required as required_of_block
+from .block_target import taken as taken_by_block
 from .cache_target import CACHED, NAMES, discover, options_taken, recognise_cache, smoke_cache
 from .case import Case
 from .coordinates import Array
@@ -25,6 +29,7 @@ CONTRACTS = {
     "is_causal=False, need_weights=True)",
     **POSITIONS,
     **CACHED,
+    **BLOCKS,
 }
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
@@ -185,12 +190,16 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = supports.contract or recognise(formal) or ("cached" if recognise_cache(function) else "") or (
+    contract = supports.contract or recognise(formal) or recognise_block(formal) or ("cached" if recognise_cache(function) else "") or (
         "multihead" if "weights" in formal and "num_heads" in formal else "attention"
     )
     if contract in POSITIONS:
         return contract, supports.parameters or taken(contract, formal)
-    needed = {"multihead": 4, "cached": len(NAMES)}.get(contract, 3)
+    if contract in BLOCKS and (missing := required_of_block(contract, formal)):
+        raise CannotRun(f"{name} requires {', '.join(missing)}, which {CONTRACTS[contract]} does not give; wrap it in a function that does")
+    if contract in BLOCKS and len(formal) > ARRAYS[contract]:
+        return contract, supports.parameters or taken_by_block(contract, formal)
+    needed = {"multihead": 4, "cached": len(NAMES), **ARRAYS}.get(contract, 3)
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
         raise CannotRun(
@@ -240,7 +249,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in POSITIONS or target.contract in CACHED:
+    if target.contract in (*POSITIONS, *CACHED, *BLOCKS):
         return _smoke_apart(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
@@ -261,7 +270,8 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
 
 def _smoke_apart(target: Target, dtype: str, device: str) -> None:
     try:
-        wrong = (smoke_cache if target.contract in CACHED else smoke)(target, dtype, device)
+        check = block_smoke if target.contract in BLOCKS else smoke_cache if target.contract in CACHED else smoke
+        wrong = check(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:
