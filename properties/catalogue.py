@@ -10,6 +10,7 @@ from . import (
     causality,
     chunks,
     distances,
+    feature_gradients,
     features,
     gradients,
     heads,
@@ -26,8 +27,8 @@ from . import (
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, layers,
-    positions, distances,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, feature_gradients,
+    layers, positions, distances,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

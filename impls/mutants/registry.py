@@ -13,8 +13,8 @@ Function = Callable[..., Any]
 # One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
-    "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "layers",
-    "layer_weights", "layer_masks", "teaching", "sinusoids", "rotations", "distances",
+    "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
+    "layers", "layer_weights", "layer_masks", "teaching", "sinusoids", "rotations", "distances",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
