@@ -12,7 +12,7 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention, multihead, or one of positions, as the module ``contract`` defines them
+    contract: str  # attention, multihead, packed, or one of positions, as the module ``contract`` defines them
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
@@ -51,6 +51,9 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("torch_sdpa.flash_cuda", "torch_sdpa:flash_cuda", "attention", TORCH, "SDPA, flash backend of CUDA", CUDA),
     Entry("torch_sdpa.efficient", "torch_sdpa:efficient", "attention", TORCH, "SDPA, memory-efficient backend", CUDA),
     Entry("torch_sdpa.cudnn", "torch_sdpa:cudnn", "attention", TORCH, "SDPA, cuDNN backend", CUDA),
+    Entry("packed_numpy.attention", "packed_numpy:attention", "packed", (), "packed sequences, one by one, NumPy"),
+    Entry("torch_packed.masked", "torch_packed:masked", "packed", TORCH, "packed sequences under one mask", BOTH),
+    Entry("torch_packed.nested", "torch_packed:nested", "packed", TORCH, "SDPA on nested tensors"),
     Entry("positions_numpy.sinusoidal", "positions_numpy:sinusoidal", "sinusoidal", (), "sines and cosines, NumPy"),
     Entry("positions_numpy.rotary", "positions_numpy:rotary", "rotary", (), "neighbours rotate, NumPy"),
     Entry("positions_numpy.slopes", "positions_numpy:slopes", "slopes", (), "ALiBi, the published function"),

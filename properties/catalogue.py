@@ -17,6 +17,7 @@ from . import (
     layers,
     masks,
     numbers,
+    packed,
     positions,
     purity,
     scaling,
@@ -28,7 +29,7 @@ from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
     softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, feature_gradients,
-    layers, positions, distances,
+    layers, packed, positions, distances,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

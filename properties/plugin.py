@@ -83,5 +83,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             made = [pytest.param(check, id=f"{check.target.name}-{number}")
                     for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))]
         else:
-            made = [pytest.param(target, id=target.name) for target in targets if target.contract not in POSITIONS]
+            made = [pytest.param(target, id=target.name) for target in targets if target.contract not in (*POSITIONS, "packed")]
         metafunc.parametrize(name, made)

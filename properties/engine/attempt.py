@@ -7,6 +7,7 @@ import numpy as np
 from .case import Case
 from .declare import Property
 from .layer_trial import LayerTrial
+from .packed_trial import PackedTrial
 from .position_target import POSITIONS
 from .position_trial import PositionTrial
 from .target import Raised, Target, as_attention
@@ -34,6 +35,8 @@ def trial_of(target: Target, prop: Property) -> type[Trial]:
     """The kind of trial in which a property is put to a target."""
     if target.contract in POSITIONS:
         return PositionTrial
+    if target.contract == "packed":
+        return PackedTrial
     return Trial if prop.contract == "attention" else LayerTrial
 
 

@@ -50,6 +50,7 @@ class Case:
     grad_layout: str = "contiguous"  # and how it lies in memory: grad_output.GRAD_LAYOUTS
     explicit: bool = False  # parameters are passed even where they have their default value
     with_bias: bool = True  # layers: the projections have biases
+    packing: str = "equal"  # packed sequences: how long they are, of packed_trial.PACKINGS
     offset: int = 0  # positions: the first one
     scattered: bool = False  # positions: drawn about the offset instead of consecutive
     base: float | None = None  # sinusoids and rotations: base of the frequencies; None: the parameter is not passed

@@ -9,6 +9,7 @@ from .attempt import try_case
 from .case import Case
 from .declare import Property
 from .domain import feature_tables
+from .packed_trial import packed_fields
 from .position_domain import read_fields
 from .position_target import POSITIONS
 from .supports import FEATURES
@@ -73,6 +74,7 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "lengths": (False, True),
     "grad": ("normal", "ones"),
     "grad_layout": ("contiguous", "transposed", "everywhere"),
+    "packing": ("equal", "mixed", "ones"),
     "offset": (0, 1, 300),
     "scattered": (False, True),
     "base": (None, 100.0),
@@ -126,6 +128,8 @@ def _drawn_values(prop: Property, name: str) -> object:
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:
+    if target.contract == "packed" or name == "packing":
+        return target.contract == "packed" and name in (*packed_fields(target), "dtype", "seed")
     if target.contract in POSITIONS or name in POSITION_FIELDS:
         return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
     if name in ("mask_kind", "mask_axes") and case.mask == "none":

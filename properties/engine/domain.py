@@ -17,6 +17,7 @@ from .draws import Strategy, either, independent, natural, pick
 from .dtypes import FLOAT_TYPES
 from .frameworks import LAYOUTS
 from .inputs import MASK_AXES, MASK_KINDS, MASKS
+from .packed_trial import packed_cases
 from .position_domain import position_cases
 from .position_target import POSITIONS
 from .regimes import REGIMES
@@ -80,6 +81,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     """Cases for one property of one target. What the target does not support is not drawn."""
     if target.contract in POSITIONS:
         return position_cases(target, prop, device, dtypes)
+    if target.contract == "packed":
+        return packed_cases(target, prop, device, dtypes)
     supports = target.supports
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters

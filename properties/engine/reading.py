@@ -23,6 +23,7 @@ from .declare import Property
 from .diagnosis import Finding
 from .dtypes import FLOAT_TYPES
 from .frameworks import Buffers, Framework
+from .packed_trial import PackedTrial
 from .position_target import POSITIONS
 from .position_trial import PositionTrial
 from .target import CannotRun, Raised, Target, as_attention, make_target, smoke_inputs
@@ -63,8 +64,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     is still none, those expected to break the property that do so after other calls, which a target may remember.
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
-    if target.contract in POSITIONS:
-        return _read_positions(target, finding, suspects)
+    if target.contract in POSITIONS or target.contract == "packed":
+        return _read_apart(target, finding, suspects)
     prop = finding.property
     if prop.contract != "attention":
         return []
@@ -137,7 +138,7 @@ def _shows(tried: Iterable[Tried]) -> bool:
     return any(_is_wrong(run) for _, violation, runs in tried if violation for run in runs)
 
 
-def _read_positions(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
+def _read_apart(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
     """The suspects that the property refutes, too, with the same answers inside the bound, on every failing case."""
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
     seen = {case: answers_of(target, finding.property, case)[1] for case in cases}
@@ -160,9 +161,9 @@ def _read_positions(target: Target, finding: Finding, suspects: Iterable[Suspect
 
 
 def answers_of(target: Target, prop: Property, case: Case) -> tuple[Violation | None, list[tuple[Array, Array]]]:
-    """What a property says of a target of positions, and every answer with its bound."""
+    """What a property says of a target of positions or of packs, and every answer with its bound."""
     violation, trial = attempt(target, prop, case)
-    return violation, trial.answers if isinstance(trial, PositionTrial) else []
+    return violation, trial.answers if isinstance(trial, PositionTrial | PackedTrial) else []
 
 
 def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:

@@ -22,6 +22,7 @@ from .diagnosis import Finding, diagnose
 from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
 from .dtypes import DTYPES
 from .gradients import CAPABILITIES, refusal
+from .packed_trial import packed_features
 from .position_domain import position_features
 from .position_target import POSITIONS
 from .saved import Saved
@@ -76,13 +77,15 @@ def concerns(prop: Property, target: Target) -> bool:
     """Whether a property is about what a target is: the attention inside a layer is an attention."""
     if target.contract in POSITIONS:
         return prop.contract in (target.contract, "positions")
+    if target.contract == "packed":
+        return prop.contract == "packed"
     return prop.contract in ("attention", target.contract)
 
 
 def same_subject(prop: Property, target: Target) -> bool:
     """Whether a report on a target should mention a property at all: attention and positions have nothing in common."""
-    about_positions = prop.contract == "positions" or prop.contract in POSITIONS
-    return concerns(prop, target) if target.contract in POSITIONS else not about_positions
+    apart = prop.contract in ("positions", "packed", *POSITIONS)
+    return concerns(prop, target) if target.contract in (*POSITIONS, "packed") else not apart
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
@@ -92,7 +95,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
-    facts = ("value_dim", "mask_and_causal", "returns_weights")
+    facts = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")
     missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
     if missing:
         return f"the target takes no {', '.join(missing)}"
@@ -105,7 +108,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
     longest = seen.supports.max_length
-    if target.contract in POSITIONS:
+    if target.contract in POSITIONS or target.contract == "packed":
         return ""
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
@@ -144,7 +147,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             if plan.deadline is not None and time.monotonic() > plan.deadline:
                 return False
             outcome.cases += 1
-            outcome.features.update(position_features(seen, case) if seen.contract in POSITIONS else features(case))
+            outcome.features.update(seen_features(seen, case))
             tick(outcome.cases)
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:
@@ -183,6 +186,13 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def seen_features(target: Target, case: Case) -> Iterable[str]:
+    """What a case exercises of a target, in the words of the report."""
+    if target.contract in POSITIONS:
+        return position_features(target, case)
+    return packed_features(case) if target.contract == "packed" else features(case)
 
 
 def features(case: Case) -> Iterable[str]:

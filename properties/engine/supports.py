@@ -22,7 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
-    "contract": ("attention", "multihead", *POSITIONS),
+    "contract": ("attention", "multihead", *POSITIONS, "packed"),
     "pairing": ("interleaved", "half"),
 }
 ARITHMETIC_KINDS = ("same", "same+lse", "fused", "eager", "wide", "tf32")

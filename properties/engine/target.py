@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from . import packed_target
 from .case import Case
 from .coordinates import Array
 from .frameworks import Buffers, Framework, framework, likely_frameworks
 from .inputs import Inputs, make_inputs
+from .packed_target import PACKED
 from .position_target import POSITIONS, recognise, smoke, taken
 from .supports import PARAMETERS, Supports
 
@@ -23,6 +25,7 @@ CONTRACTS = {
     "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
     "is_causal=False, need_weights=True)",
     **POSITIONS,
+    "packed": PACKED,
 }
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
@@ -175,11 +178,13 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = supports.contract or recognise(formal) or (
+    contract = supports.contract or recognise(formal) or packed_target.recognise(formal) or (
         "multihead" if "weights" in formal and "num_heads" in formal else "attention"
     )
     if contract in POSITIONS:
         return contract, supports.parameters or taken(contract, formal)
+    if contract == "packed":
+        return contract, supports.parameters or packed_target.taken(formal)
     needed = 4 if contract == "multihead" else 3
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
@@ -227,8 +232,8 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in POSITIONS:
-        return _smoke_positions(target, dtype, device)
+    if target.contract in POSITIONS or target.contract == "packed":
+        return _smoke_apart(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
     wanted = (batch, heads, queries, inputs.v.shape[3])
@@ -246,9 +251,9 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
         raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
 
 
-def _smoke_positions(target: Target, dtype: str, device: str) -> None:
+def _smoke_apart(target: Target, dtype: str, device: str) -> None:
     try:
-        wrong = smoke(target, dtype, device)
+        wrong = (packed_target.smoke if target.contract == "packed" else smoke)(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:
