@@ -22,7 +22,8 @@ from properties.engine.target import Target, make_target
 Array = Any
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
-NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme != "gradients")  # those: test_gradient_properties
+BACKWARD = ("gradients", "feature_gradients")  # those: test_gradient_properties, test_feature_gradients
+NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme not in BACKWARD)
 
 
 def target_for(prop: Property) -> Target:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .block_target import BLOCKS
-from .block_trial import BlockTrial
-from .cache_target import CACHED
-from .cache_trial import CacheTrial
 from .case import Case
 from .crash import killed_by
 from .declare import Property
+from .families import FAMILIES
 from .layer_trial import LayerTrial
-from .position_target import POSITIONS
-from .position_trial import PositionTrial
 from .target import Raised, Target, as_attention
 from .trial import Notes, Refuted, Trial, Violation
 
@@ -39,12 +34,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
 
 def trial_of(target: Target, prop: Property) -> type[Trial]:
     """The kind of trial in which a property is put to a target."""
-    if target.contract in CACHED:
-        return CacheTrial
-    if target.contract in POSITIONS:
-        return PositionTrial
-    if target.contract in BLOCKS:
-        return BlockTrial
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].trial
     return Trial if prop.contract == "attention" else LayerTrial
 
 

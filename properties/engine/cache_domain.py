@@ -50,6 +50,12 @@ def cache_fields(parameters: tuple[str, ...]) -> tuple[str, ...]:
     return (*EVERYWHERE, *taken, *(("program",) if set(METHODS) & set(parameters) else ()))
 
 
+def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
+    """Why a property cannot be drawn for a cache: its programs have nothing to do."""
+    able = "program" not in prop.domain or set(METHODS) & set(target.parameters)
+    return "" if able else f"the target takes no {' or '.join(METHODS)}"
+
+
 def _chunks(prefills: tuple[int, ...], zero: bool) -> Strategy:
     """One shot, steps of one, a prefill and steps, or chunks of any size; where it can be, one of no token among them."""
     one = pick(prefills)

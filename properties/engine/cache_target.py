@@ -37,17 +37,14 @@ PER_APPEND = ("lengths", "padding")
 METHODS = ("fork", "reset", "truncate", "reorder")
 
 
-def recognise_cache(function: Any) -> bool:
-    """Whether a callable has the signature of a cache, by the names of its first arguments."""
-    try:
-        formal = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
+def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
+    """``cached`` if the first arguments of a signature are named as those of a cache are."""
     given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][: len(NAMES)]
-    return len(given) == len(NAMES) and all(name in known for name, known in zip(given, NAMES, strict=True))
+    named = len(given) == len(NAMES) and all(name in known for name, known in zip(given, NAMES, strict=True))
+    return "cached" if named else None
 
 
-def options_taken(formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
+def taken(formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
     """The optional parameters that a signature names, beyond the four sizes."""
     return tuple(name for name in OPTIONS if name in list(formal)[len(NAMES) :])
 
@@ -83,7 +80,7 @@ def smoke_sizes(target: Target) -> tuple[int, int, int, int]:
     return 2, 3, target.supports.head_dims[0] if target.supports.head_dims else 4, 8
 
 
-def smoke_cache(target: Target, dtype: str, device: str) -> str:
+def smoke(target: Target, dtype: str, device: str) -> str:
     """Five tokens, then one more; what is wrong with the answers, nothing if nothing is. Raises Raised."""
     sizes = smoke_sizes(target)
     batch, heads, dim, _ = sizes

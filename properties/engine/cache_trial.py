@@ -104,27 +104,28 @@ class Played:
         self.trial, self.tokens, self.out, self.past = trial, tokens, out, past
 
     @cached_property
-    def answers(self) -> cache_exact.Answers:
-        """The exact ones."""
+    def solved(self) -> cache_exact.Answers:
+        """The exact answers with their bound."""
         return self.trial.solved(self.tokens, self.past)
 
     @property
     def exact(self) -> oracle.Exact:
         """The exact outputs (B, H, S, Dv)."""
-        return self.answers.exact
+        return self.solved.exact
 
     @property
     def bound(self) -> Array:
         """Their bound."""
-        return self.answers.bound
+        return self.solved.bound
+
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound; anything goes where there is no token."""
+        return [(self.out, np.where(self.tokens.real, self.bound, np.inf))]
 
 
 class CacheTrial(Trial):
     """What a property of caches sees."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.played: list[Played] = []  # for the reading of a failure
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -238,17 +239,13 @@ class CacheTrial(Trial):
 
     def noted(self, tokens: Tokens, out: Array, past: tuple[Array, Array] | None = None) -> Played:
         """An answer, kept for the reading of a failure."""
-        self.played.append(Played(self, tokens, out, past))
-        return self.played[-1]
+        played = Played(self, tokens, out, past)
+        self.runs.append(played)
+        return played
 
     def noise(self, name: str, shape: tuple[int, ...]) -> Array:
         """Nearly normal numbers of the type under test, fixed by the seed."""
         return round_to(self.case.dtype, super().noise(name, shape))
-
-    @property
-    def answers(self) -> list[tuple[Array, Array]]:
-        """Every answer of the trial with its bound."""
-        return [(played.out, np.where(played.tokens.real, played.bound, np.inf)) for played in self.played]
 
     # ------------------------------------------------------------ what is right
 

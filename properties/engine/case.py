@@ -57,6 +57,7 @@ class Case:
     padding: bool = False  # key_padding_mask is given
     memory_mask: str = "none"  # decoder layers: which tokens of the memory are visible, said as ``mask`` is
     memory_padding: bool = False  # memory_key_padding_mask is given
+    packing: str = "equal"  # packed sequences: how long they are, of packed_trial.PACKINGS
     offset: int = 0  # positions: the first one
     scattered: bool = False  # positions: drawn about the offset instead of consecutive
     base: float | None = None  # sinusoids, rotations, rotary caches: base of the frequencies; None: the parameter is not passed

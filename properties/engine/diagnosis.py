@@ -6,15 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from .attempt import try_case
-from .block_domain import read_fields as read_by_block
-from .block_target import BLOCKS
-from .cache_domain import cache_fields
-from .cache_target import CACHED
 from .case import Case
 from .declare import Property
 from .domain import feature_tables
-from .position_domain import read_fields
-from .position_target import POSITIONS
+from .families import FAMILIES
 from .supports import FEATURES
 from .target import Target, as_attention
 from .trial import Violation
@@ -82,6 +77,7 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "lengths": (False, True),
     "grad": ("normal", "ones"),
     "grad_layout": ("contiguous", "transposed", "everywhere"),
+    "packing": ("equal", "mixed", "ones"),
     "offset": (0, 1, 300),
     "scattered": (False, True),
     "base": (None, 100.0),
@@ -106,9 +102,10 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
 PARAMETER_OF = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask",
                 "window_left": "window_size", "window_right": "window_size", "alibi": "alibi_slopes", "lengths": "kv_lengths",
                 **{name: name for name in ("is_causal", "scale", "softcap", "sinks")}}  # fmt: skip
-CACHE_FIELDS = ("chunks", "spare", "page_size", "padded", "program")
-BLOCK_FIELDS = ("with_bias", "hidden", "norm_first", "activation", "padding", "memory_mask", "memory_padding")
-POSITION_FIELDS = ("offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
+# Fields that an attention does not read.
+APART = ("chunks", "spare", "page_size", "padded", "program", "packing", "with_bias", "hidden", "norm_first", "activation", "padding",
+         "memory_mask", "memory_padding", "offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets",
+         "max_distance")  # fmt: skip
 
 
 def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -149,15 +146,11 @@ def _drawn_values(prop: Property, name: str) -> object:
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:
-    if target.contract in CACHED or name in CACHE_FIELDS:
-        return target.contract in CACHED and name in cache_fields(target.parameters)
-    if target.contract in BLOCKS or name in BLOCK_FIELDS:
-        named = name in ("mask_kind", "mask_axes")
-        return (target.contract in BLOCKS and name in read_by_block(target.contract, target.parameters)
-                and not (named and case.mask == case.memory_mask == "none"))
-    if target.contract in POSITIONS or name in POSITION_FIELDS:
-        return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
-    if name in ("mask_kind", "mask_axes") and case.mask == "none":
+    if name in ("mask_kind", "mask_axes") and case.mask == case.memory_mask == "none":
+        return False
+    if target.contract in FAMILIES:
+        return name in FAMILIES[target.contract].fields(target)
+    if name in APART:
         return False
     if name == "mask" and (case.mask == "none" or (case.is_causal and not target.supports.mask_and_causal)):
         return False

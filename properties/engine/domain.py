@@ -11,18 +11,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from .block_domain import block_cases
-from .block_target import BLOCKS
-from .cache_domain import cache_cases
-from .cache_target import CACHED
 from .case import Case
 from .declare import Property
 from .draws import Strategy, either, independent, natural, pick
 from .dtypes import FLOAT_TYPES
+from .families import FAMILIES
 from .frameworks import LAYOUTS
 from .inputs import MASK_AXES, MASK_KINDS, MASKS
-from .position_domain import position_cases
-from .position_target import POSITIONS
 from .regimes import REGIMES
 from .supports import Supports
 from .target import Target
@@ -82,12 +77,8 @@ def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None =
 
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
     """Cases for one property of one target. What the target does not support is not drawn."""
-    if target.contract in CACHED:
-        return cache_cases(target, prop, device, dtypes)
-    if target.contract in POSITIONS:
-        return position_cases(target, prop, device, dtypes)
-    if target.contract in BLOCKS:
-        return block_cases(target, prop, device, dtypes)
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].cases(target, prop, device, dtypes)
     supports = target.supports
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters

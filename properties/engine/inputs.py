@@ -14,6 +14,7 @@ from .coordinates import Array, bits, normal, uniform
 from .dtypes import FLOAT_TYPES, round_to
 from .frameworks import LAYOUTS
 from .grad_output import GRAD_LAYOUTS, GRADS
+from .packing import PACKINGS
 from .regimes import REGIMES
 
 AXES = "BHLS"
@@ -300,7 +301,8 @@ _SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim":
           "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "spare": 0, "page_size": 1, "hidden": 1}
 _CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
             "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS,
-            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS), "activation": ("relu", "gelu")}  # fmt: skip
+            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS),
+             "packing": tuple(PACKINGS), "activation": ("relu", "gelu")}  # fmt: skip
 
 
 def read_case(text: str) -> Case:

@@ -15,19 +15,14 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from .attempt import has_zero_size, try_case
-from .block_domain import block_dtypes, block_features, refused
-from .block_target import BLOCKS
-from .cache_domain import cache_features
-from .cache_target import CACHED, METHODS
 from .case import Case
 from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding, diagnose
 from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
 from .dtypes import DTYPES
+from .families import APART, FAMILIES
 from .gradients import CAPABILITIES, refusal
-from .position_domain import position_features
-from .position_target import POSITIONS
 from .saved import Saved
 from .target import Target, as_attention
 from .trial import Notes
@@ -79,34 +74,26 @@ def seed_of(*parts: object) -> int:
 
 def concerns(prop: Property, target: Target) -> bool:
     """Whether a property is about what a target is: the attention inside a layer is an attention."""
-    if target.contract in CACHED or prop.contract in CACHED:
-        return prop.contract == target.contract
-    if target.contract in POSITIONS:
-        return prop.contract in (target.contract, "positions")
-    if target.contract in BLOCKS:
-        return prop.contract in (target.contract, "block")
-    return prop.contract in ("attention", target.contract)
+    family = FAMILIES.get(target.contract)
+    return prop.contract in (target.contract, family.name if family else "attention")
 
 
 def same_subject(prop: Property, target: Target) -> bool:
-    """Whether a report on a target should mention a property at all: attention, positions and caches have nothing in common."""
-    apart = (*POSITIONS, *CACHED, *BLOCKS)
-    return concerns(prop, target) if target.contract in apart else prop.contract not in ("positions", "block", *apart)
+    """Whether a report on a target should mention a property at all: attention and what is apart have nothing in common."""
+    return concerns(prop, target) if target.contract in FAMILIES else prop.contract not in APART
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
-        return {"multihead": "is about layers", "cached": "is about caches"}.get(prop.contract, f"is about {prop.contract.replace('_', ' ')}")
+        return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract.replace('_', ' ')}"
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
-    facts = ("value_dim", "mask_and_causal", "returns_weights")
+    facts = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")
     missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
     if missing:
         return f"the target takes no {', '.join(missing)}"
-    if "program" in prop.domain and not set(METHODS) & set(target.parameters):
-        return f"the target takes no {' or '.join(METHODS)}"
     for fact in facts:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
@@ -116,10 +103,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
     longest = seen.supports.max_length
-    if target.contract in POSITIONS or target.contract in CACHED:
-        return ""
-    if target.contract in BLOCKS:
-        return refused(target, prop) or ("" if block_dtypes(target, prop, dtypes) else "is about other dtypes")
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].refused(target, prop, dtypes)
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
         if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
@@ -200,11 +185,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
 
 def exercised(target: Target, case: Case) -> Iterable[str]:
     """What a case exercises of what a target is, in the words of the report."""
-    if target.contract in CACHED:
-        return cache_features(case)
-    if target.contract in BLOCKS:
-        return block_features(target, case)
-    return position_features(target, case) if target.contract in POSITIONS else features(case)
+    return FAMILIES[target.contract].features(target, case) if target.contract in FAMILIES else features(case)
 
 
 def features(case: Case) -> Iterable[str]:

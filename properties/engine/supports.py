@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
-from .block_target import BLOCKS
-from .cache_target import CACHED
+from .contracts import CONTRACTS
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
-from .position_target import POSITIONS
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -24,7 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
-    "contract": ("attention", "multihead", *POSITIONS, *CACHED, *BLOCKS),
+    "contract": tuple(CONTRACTS),
     "pairing": ("interleaved", "half"),
     "activation": ("relu", "gelu"),
     "gelu": ("erf", "tanh"),

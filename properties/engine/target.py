@@ -11,26 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .block_target import ARRAYS, BLOCKS, block_smoke
-from .block_target import recognise as recognise_block
-from .block_target import required as required_of_block
-from .block_target import taken as taken_by_block
-from .cache_target import CACHED, NAMES, discover, options_taken, recognise_cache, smoke_cache
+from .cache_target import discover
 from .case import Case
+from .contracts import APART, ARGUMENTS, CONTRACTS, recognise
 from .coordinates import Array
 from .frameworks import Buffers, Framework, framework, likely_frameworks
 from .inputs import Inputs, make_inputs
-from .position_target import POSITIONS, recognise, smoke, taken
 from .supports import PARAMETERS, Supports
-
-CONTRACTS = {
-    "attention": "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)",
-    "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
-    "is_causal=False, need_weights=True)",
-    **POSITIONS,
-    **CACHED,
-    **BLOCKS,
-}
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
 LAYOUT_OF = {
@@ -149,7 +136,7 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    if inspect.isclass(function) and not recognise_cache(function) and "cached" not in map(declared_contract, (function, supports)):
+    if inspect.isclass(function) and not _makes_caches(function, supports):
         raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one")
     try:
         own = getattr(function, "supports", None)
@@ -170,17 +157,22 @@ def make_target(
         target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
-            if contract in CACHED:
+            if contract == "cached":
                 return discover(target, device or "cpu")
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
     telling = next((r for r in refusals if r.startswith("it returns")), refusals[0])  # an answer says more than an error
     raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {telling}")
 
 
-def declared_contract(declares: Any) -> str | None:
-    """The contract that a callable's attribute, or what is given from outside, declares."""
-    facts = declares if isinstance(declares, Supports | Mapping) else getattr(declares, "supports", None) or {}
-    return facts.contract if isinstance(facts, Supports) else facts.get("contract")
+def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:
+    """Whether a class is declared to be one of caches, or has their signature."""
+    declared = [facts for facts in (supports, getattr(function, "supports", None)) if facts is not None]
+    if any((facts.contract if isinstance(facts, Supports) else facts.get("contract")) == "cached" for facts in declared):
+        return True
+    try:
+        return recognise(inspect.signature(function).parameters) == "cached"
+    except (TypeError, ValueError):
+        return False
 
 
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None]:
@@ -190,16 +182,9 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = supports.contract or recognise(formal) or recognise_block(formal) or ("cached" if recognise_cache(function) else "") or (
-        "multihead" if "weights" in formal and "num_heads" in formal else "attention"
-    )
-    if contract in POSITIONS:
-        return contract, supports.parameters or taken(contract, formal)
-    if contract in BLOCKS and (missing := required_of_block(contract, formal)):
-        raise CannotRun(f"{name} requires {', '.join(missing)}, which {CONTRACTS[contract]} does not give; wrap it in a function that does")
-    if contract in BLOCKS and len(formal) > ARRAYS[contract]:
-        return contract, supports.parameters or taken_by_block(contract, formal)
-    needed = {"multihead": 4, "cached": len(NAMES), **ARRAYS}.get(contract, 3)
+    contract = supports.contract or recognise(formal)
+    kind = APART.get(contract)
+    needed = ARGUMENTS[contract]
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
         raise CannotRun(
@@ -208,8 +193,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         )
     required = [p.name for p in positional[needed:] if p.default is p.empty]
     required += [p.name for p in formal.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    known = ("num_heads",) if contract != "cached" else options_taken(formal)
-    required = [p for p in required if p not in known]
+    given = kind.given(contract, formal) if kind else ("num_heads",)
+    required = [p for p in required if p not in given]
     if required:
         raise CannotRun(
             f"{name} requires {', '.join(required)}, which {CONTRACTS[contract]} does not give; wrap it in a function "
@@ -217,8 +202,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         )
     if supports.parameters is not None:
         return contract, supports.parameters
-    if contract in CACHED:
-        return contract, options_taken(formal)
+    if kind:
+        return contract, kind.options(contract, formal)
     if open_ended:
         return contract, None
     return contract, tuple(p for p in PARAMETERS if p in formal)
@@ -249,7 +234,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in (*POSITIONS, *CACHED, *BLOCKS):
+    if target.contract in APART:
         return _smoke_apart(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
@@ -270,8 +255,7 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
 
 def _smoke_apart(target: Target, dtype: str, device: str) -> None:
     try:
-        check = block_smoke if target.contract in BLOCKS else smoke_cache if target.contract in CACHED else smoke
-        wrong = check(target, dtype, device)
+        wrong = APART[target.contract].smoke(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:
