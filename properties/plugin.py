@@ -74,7 +74,8 @@ def _found(config: pytest.Config) -> dict[str, Any]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """``attention_check``: every property of every target; ``known_deviation``; ``target``, ``dtype``: all that fit an example."""
     wanted = {"attention_check", "known_deviation", "target"} & set(metafunc.fixturenames)
-    marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")}
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    marked = {name.strip() for names in marks for name in (names.split(",") if isinstance(names, str) else names)}
     for name in wanted - marked:
         from .engine.checks import checks, deviation_checks, fits
 

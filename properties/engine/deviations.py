@@ -92,7 +92,10 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
     """From TOML, a table ``[[deviation]]`` each; those that are over are left out. Raises ValueError naming a wrong entry."""
-    entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
+    try:
+        entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
     made = [_entry(number, entry) for number, entry in enumerate(entries, 1)]
     return tuple(deviation for deviation in made if not deviation.over())
 

@@ -28,6 +28,7 @@ class Finding:
     matters: tuple[str, ...] = ()  # fields of the case whose change makes the failure vanish
     indifferent: tuple[str, ...] = ()
     failing: tuple[Case, ...] = ()  # other cases on which it failed, as drawn
+    address: str | None = ""  # that of the target
 
     @property
     def raised(self) -> bool:
@@ -49,9 +50,9 @@ def diagnose(
         violation = Violation(
             "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
         )
-        return Finding(prop, target.name, case, violation, first_at, seconds)
+        return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
     matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
-    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent)
+    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent, address=target.address)
 
 
 ALTERNATIVES: dict[str, tuple[object, ...]] = {

@@ -41,6 +41,7 @@ class Report:
     statuses: list[Status] = field(default_factory=list)
     rounds: int = 0
     seconds: float = 0.0
+    interrupted: bool = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -103,9 +104,13 @@ def verify_target(
         this = dataclasses.replace(plan, round=round_number, deadline=deadline)
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].status == "passed"]
         slices = _serial(target, left, this, progress) if workers == 1 else _parallel(source or {}, left, this, workers)
-        for outcome in slices:
-            report.add(outcome)
-            progress(outcome.property, outcome)
+        try:
+            for outcome in slices:
+                report.add(outcome)
+                progress(outcome.property, outcome)
+        except KeyboardInterrupt:  # what was found so far is worth telling
+            report.interrupted = True
+            break
         round_number += 1
         report.rounds += 1
         if deadline is None or time.monotonic() > deadline or not left:
@@ -123,8 +128,11 @@ def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan,
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         tasks = [pool.submit(_slice, dict(source), prop, plan) for prop in properties]
-        for task in as_completed(tasks):
-            yield task.result()
+        try:
+            for task in as_completed(tasks):
+                yield task.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 _LOADED: dict[str, Target] = {}

@@ -19,7 +19,7 @@ from .case import Case
 from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding, diagnose
-from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
+from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, outside
 from .dtypes import DTYPES
 from .families import APART, FAMILIES
 from .gradients import CAPABILITIES, refusal
@@ -186,6 +186,17 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
 def exercised(target: Target, case: Case) -> Iterable[str]:
     """What a case exercises of what a target is, in the words of the report."""
     return FAMILIES[target.contract].features(target, case) if target.contract in FAMILIES else features(case)
+
+
+def try_only(target: Target, prop: Property, case: Case) -> Outcome:
+    """A single case that somebody wrote, if the property can be put to it."""
+    outcome = Outcome(prop, target.name)
+    seen = as_attention(target) if prop.contract == "attention" else target
+    outcome.not_exercised = inapplicable(target, prop) or outside(seen, prop, case)
+    if not outcome.not_exercised:
+        outcome.cases = 1
+        outcome.finding = diagnose(target, prop, case, 1, 0.0) if try_case(target, prop, case) else None
+    return outcome
 
 
 def features(case: Case) -> Iterable[str]:

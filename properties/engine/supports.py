@@ -76,7 +76,10 @@ class Supports:
     @classmethod
     def in_file(cls, path: str | Path) -> dict[str, Any]:
         """What a TOML file declares, at its top level or in a table ``[supports]``. Raises ValueError as ``read`` does."""
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not TOML: {error}") from None
         declared: dict[str, Any] = content.get("supports", content)
         cls.read(declared)
         return declared
@@ -100,9 +103,13 @@ def _value(key: str, value: Any) -> Any:
         if not kinds or not all(_has(dtype, kind) for dtype, kind in kinds.items()):
             raise ValueError(f"supports['arithmetic'] maps dtypes to kinds, {KINDS}, got {value!r}")
         return kinds
+    if key == "max_length" and value is not None and not (isinstance(value, int) and value > 0):
+        raise ValueError(f"supports['max_length'] is {value!r}; it can be a whole number from 1 on")
     if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
         allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)
-        values = tuple(value)
+        values = (value,) if isinstance(value, str | int) else tuple(value)
+        if not values and key != "parameters":
+            raise ValueError(f"supports[{key!r}] is empty; leave it out, if nothing is to be declared")
         if allowed and not set(values) <= set(allowed):
             raise ValueError(f"supports[{key!r}] may hold {allowed}, got {values}")
         return values

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import oracle
 from .cache_target import discover
 from .case import Case
 from .contracts import APART, ARGUMENTS, CONTRACTS, recognise
@@ -50,6 +51,7 @@ class Target:
     parameters: tuple[str, ...]
     dtypes: tuple[str, ...]
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
+    address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
     def buffers(self) -> Buffers:
         """Fresh memory for the calls of one case."""
@@ -99,7 +101,7 @@ class Target:
         try:
             with np.errstate(all="ignore"):
                 return self.function(*arguments, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Raised(error) from error
 
     def call(self, inputs: Inputs, buffers: Buffers) -> Any:
@@ -251,6 +253,20 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
                 "declare supports['layout'] = 'blhd' if it also takes that layout"
             )
         raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
+    if target.contract == "attention" and reads_blhd(target, inputs, out):
+        raise CannotRun("it answers as if q, k and v were (batch, length, heads, dim): declare supports['layout'] = 'blhd'")
+
+
+def reads_blhd(target: Target, inputs: Inputs, out: Array) -> bool:
+    """Whether an answer is that of an attention over the third axis from the end, and not over the second. A hint, no verdict."""
+    def answer(swapped: bool) -> Array:
+        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (inputs.q, inputs.k, inputs.v))
+        exact = oracle.solve(oracle.Problem(q, k, v, inputs.effective_scale)).out
+        return exact.swapaxes(1, 2) if swapped else exact
+
+    with np.errstate(invalid="ignore"):
+        right, other = (float(np.abs(out - answer(swapped)).max(initial=0.0)) for swapped in (False, True))
+    return target.supports.layout == "bhld" and other < 0.01 < 0.1 < right  # the numbers are of size one
 
 
 def _smoke_apart(target: Target, dtype: str, device: str) -> None:
@@ -263,7 +279,8 @@ def _smoke_apart(target: Target, dtype: str, device: str) -> None:
 
 
 def _blame(raised: Raised) -> str:
-    return str(raised) if str(raised).startswith("returned") else f"raised {raised}"
+    said = first_line(raised.error)
+    return said if said.startswith("returned") else f"raised {raised}"
 
 
 def _probe_parameters(target: Target, device: str) -> Target:
