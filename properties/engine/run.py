@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -109,6 +109,7 @@ def verify_target(
                 report.add(outcome)
                 progress(outcome.property, outcome)
         except KeyboardInterrupt:  # what was found so far is worth telling
+            slices.close()
             report.interrupted = True
             break
         round_number += 1
@@ -119,20 +120,23 @@ def verify_target(
     return report
 
 
-def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Iterator[Outcome]:
+def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Generator[Outcome]:
     for prop in properties:
         yield search(target, prop, plan, lambda count, prop=prop: progress(prop, count))
 
 
-def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan, workers: int) -> Iterator[Outcome]:
+def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan, workers: int) -> Generator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         tasks = [pool.submit(_slice, dict(source), prop, plan) for prop in properties]
         try:
             for task in as_completed(tasks):
                 yield task.result()
-        finally:
+        except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the rest
+            for worker in multiprocessing.active_children():
+                worker.kill()
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 _LOADED: dict[str, Target] = {}
