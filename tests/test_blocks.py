@@ -1,0 +1,347 @@
+"""Encoder and decoder layers: the exact composition against arbitrary precision, the bound climbed, what is recognised and read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from exact_blocks import decoder_with, encoder_with
+
+from impls import torch_layers, transformer_layers, transformer_numpy
+from impls.mutants import load_all
+from properties import block_exact as exactly
+from properties import oracle
+from properties.arithmetic import arithmetic
+from properties.catalogue import PROPERTIES, select
+from properties.engine.block_target import BlockInputs
+from properties.engine.block_trial import BlockTrial, make_block
+from properties.engine.case import Case
+from properties.engine.find_target import Builtins
+from properties.engine.reading import read_failure
+from properties.engine.run import verify_target
+from properties.engine.search import Plan, inapplicable, search
+from properties.engine.target import CannotRun, make_target
+
+PRECISIONS: list[Any] = [("float64", 2e-13), ("double-double", 1e-26)]
+if oracle.HAS_LONGDOUBLE:
+    PRECISIONS.append(("longdouble", 2e-16))
+MUTANTS = {name: each for name, each in load_all()[0].items() if each.contract.endswith("_layer")}
+CASES = (
+    Case(batch=2, kv_heads=2, queries=3, keys=4, dim=2, hidden=3, seed=1),
+    Case(kv_heads=2, queries=4, keys=2, dim=2, hidden=5, norm_first=True, activation="gelu", is_causal=True, seed=2),
+    Case(kv_heads=1, queries=3, keys=3, dim=3, hidden=4, activation="gelu", padding=True, memory_padding=True, with_bias=False, seed=3),
+    Case(kv_heads=2, queries=3, keys=4, dim=1, hidden=2, mask="random", mask_kind="bias", mask_axes="HLS", memory_mask="one_hole", seed=4),
+    Case(kv_heads=1, queries=2, keys=2, dim=4, hidden=2, values="constant", magnitude=-6, norm_first=True, seed=5),
+    Case(kv_heads=2, queries=2, keys=3, dim=2, hidden=4, values="offset", activation="gelu", seed=6),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny tensors: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ---------------------------------------------------------------- the oracle, by a second derivation
+
+Number = Any
+Row = list[Number]
+
+
+def product(w: Any, x: Row, b: Any) -> Row:
+    """W x + b for one token, number by number."""
+    return [mpmath.fdot(row, x) + (0 if b is None else float(b[i])) for i, row in enumerate(w.tolist())]
+
+
+def attended(x: list[Row], memory: list[Row], w: Any, prefix: str, heads: int, seen: Any, bias: Any) -> list[Row]:
+    """Multi-head attention of one sequence, head by head and row by row, from the definition."""
+    q, k, v = ([product(w[f"{prefix}w_{n}"], row, w.get(f"{prefix}b_{n}")) for row in rows] for n, rows in
+               (("q", x), ("k", memory), ("v", memory)))  # fmt: skip
+    size, out = len(x[0]) // heads, []
+    for i in range(len(x)):
+        mixed: Row = []
+        for h in range(heads):
+            own = slice(h * size, (h + 1) * size)
+            keys = [j for j in range(len(memory)) if seen[h, i, j]]
+            terms = [mpmath.exp(mpmath.fdot(q[i][own], k[j][own]) * (1 / math.sqrt(size)) + (0 if bias is None else float(bias[h, i, j])))
+                     for j in keys]  # fmt: skip
+            mixed += [mpmath.fdot(terms, [v[j][d] for j in keys]) / (mpmath.fsum(terms) or 1) for d in range(h * size, (h + 1) * size)]
+        out.append(product(w[f"{prefix}w_o"], mixed, w.get(f"{prefix}b_o")))
+    return out
+
+
+def normed(row: Row, w: Any, number: int, eps: float) -> Row:
+    """g (x − μ) / √(v + ε) + β, with the variance as mean square less squared mean: 60 digits do not mind."""
+    mean = mpmath.fsum(row) / len(row)
+    variance = mpmath.fsum(x * x for x in row) / len(row) - mean * mean
+    g, beta = w[f"g_{number}"], w.get(f"beta_{number}")
+    return [(x - mean) / mpmath.sqrt(variance + mpmath.mpf(eps)) * float(g[i]) + (0 if beta is None else float(beta[i]))
+            for i, x in enumerate(row)]  # fmt: skip
+
+
+def fed_forward(row: Row, w: Any, activation: str) -> Row:
+    hidden = product(w["w_1"], row, w.get("b_1"))
+    if activation == "relu":
+        hidden = [max(h, mpmath.mpf(0)) for h in hidden]
+    elif activation == "gelu":
+        hidden = [h * mpmath.ncdf(h) for h in hidden]
+    else:
+        hidden = [h / 2 * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (h + mpmath.mpf(44715) / 10**6 * h**3))) for h in hidden]
+    return product(w["w_2"], hidden, w.get("b_2"))
+
+
+def arbitrary(block: exactly.Block) -> list[list[Row]]:
+    """The layer in mpmath, one sequence, one token, one number at a time."""
+    w, heads, answers = block.weights, block.num_heads, []
+    for b in range(len(block.x)):
+        rows = [[mpmath.mpf(x) for x in row] for row in block.x[b].tolist()]
+        sublayers: list[Any] = [lambda x, b=b: attended(x, x, w, "", heads, block.visible[b], part(block.bias, block.visible, b))]
+        if block.memory is not None and block.memory_visible is not None:
+            memory = [[mpmath.mpf(x) for x in row] for row in block.memory[b].tolist()]
+            seen = block.memory_visible
+            sublayers.append(lambda x, b=b, m=memory, s=seen: attended(x, m, w, "cross_", heads, s[b], part(block.memory_bias, s, b)))
+        sublayers.append(lambda x: [fed_forward(row, w, block.activation) for row in x])
+        for number, f in enumerate(sublayers, 1):
+            y = f([normed(row, w, number, block.eps) for row in rows] if block.norm_first else rows)
+            rows = [[a + c for a, c in zip(*pair, strict=True)] for pair in zip(rows, y, strict=True)]
+            rows = rows if block.norm_first else [normed(row, w, number, block.eps) for row in rows]
+        answers.append(rows)
+    return answers
+
+
+def part(bias: Any, seen: Any, b: int) -> Any:
+    return None if bias is None else np.broadcast_to(bias, seen.shape)[b]
+
+
+def problem(case: Case, contract: str) -> exactly.Block:
+    """The call of a case, as the oracle takes it."""
+    target = make_target("any", (decoder_with if contract == "decoder_layer" else encoder_with)(), {"framework": "torch"})
+    return BlockTrial(target, case).problem(make_block(case, contract))
+
+
+@pytest.mark.parametrize(("precision", "unit"), PRECISIONS)
+@pytest.mark.parametrize("contract", ["encoder_layer", "decoder_layer"])
+def test_the_exact_layer_against_arbitrary_precision(contract: str, precision: Any, unit: float) -> None:
+    """Number by number in 60 digits, with another formula for the variance and Φ from a library."""
+    with mpmath.workdps(60):
+        for case in CASES:
+            block = problem(case, contract)
+            for activation in {block.activation, "gelu_tanh"} if case.activation == "gelu" else {"relu"}:
+                block = dataclasses.replace(block, activation=activation)
+                value = exactly.solve(block, arithmetic("same", "float64"), precision)
+                near, rest = value.near, oracle.tail(value.wide, value.near)
+                reference = arbitrary(block)
+                for at in np.ndindex(near.shape):
+                    gap = abs(mpmath.mpf(float(near[at])) + mpmath.mpf(float(rest[at])) - reference[at[0]][at[1]][at[2]])
+                    # Rows far from zero, or of tiny spread, lose digits in μ and in 1/√(v + ε), which the bound grows with.
+                    assert gap <= unit * (1 + abs(near[at])) * max(1.0, value.error[at] * 2.0**40), (case, at, float(gap))
+
+
+@pytest.mark.parametrize(("precision", "digits"), [("float64", 2e-15), ("double-double", 2e-30)])
+def test_functions_that_a_number_system_lacks(precision: Any, digits: float) -> None:
+    lift, _ = oracle.number_system(precision)
+    points = np.array([0.0, 1e-9, -0.3, 0.7, 1.4, -2.5, 3.9, 5.5, -6.5, 7.2, 9.0, -40.0])
+    with mpmath.workdps(60):
+        for function, own, at in ((exactly.erf, mpmath.erf, points), (None, mpmath.sqrt, np.abs(points))):
+            made = function(lift(at), lift) if function else exactly.sqrt(lift(at))
+            near = oracle.nearest(made)
+            for value, rest, x in zip(near, oracle.tail(made, near), at, strict=True):
+                assert abs(mpmath.mpf(float(value)) + mpmath.mpf(float(rest)) - own(mpmath.mpf(float(x)))) <= digits * (1 + abs(value))
+
+
+# ---------------------------------------------------------------- the bound
+
+
+def used(inputs: BlockInputs, out: Any, target: Any, case: Case) -> float:
+    """The largest share of the bound that an answer uses."""
+    value = BlockTrial(target, case).solve_block(inputs)
+    with np.errstate(all="ignore"):
+        share = value.out_error(out) / value.error
+    return float(np.where(np.isfinite(value.error), share, 0.0).max())
+
+
+@pytest.mark.parametrize(("dtype", "reach"), [("float64", 0.15), ("float32", 0.15), ("float16", 0.5), ("bfloat16", 0.5)])
+@pytest.mark.filterwarnings("ignore")
+def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(dtype: str, reach: float) -> None:
+    """An adversary moves single numbers of tokens and weights to raise the used fraction of the bound."""
+    target = make_target("climbed", transformer_layers.encoder, {"dtypes": (dtype,)})
+    rng, best = np.random.default_rng(1), 0.0
+    for climb, start in enumerate((Case(kv_heads=1, queries=1, dim=3, hidden=1, norm_first=True), Case(queries=2, dim=2, hidden=1))):
+        case = dataclasses.replace(start, dtype=dtype, seed=climb)
+        inputs, height = make_block(case, "encoder_layer"), 0.0
+        if climb == 0:  # where residual and feed-forward part are nearly all there is, the bound is nearly reached
+            inputs = BlockTrial(target, case).cut(inputs)
+        for _ in range(250):
+            name = ("x", *inputs.weights)[int(rng.integers(1 + len(inputs.weights)))]
+            moved = (inputs.x if name == "x" else inputs.weights[name]).copy()
+            at = int(rng.integers(moved.size))
+            factor = rng.choice([-1, 0.5, 2, 1.01, 0.99])
+            moved.reshape(-1)[at] = moved.reshape(-1)[at] * factor if rng.random() < 0.6 else rng.normal() * rng.choice([0.01, 1, 8])
+            trial = inputs.but(x=moved) if name == "x" else inputs.with_weights(**{name: moved})
+            now = used(trial, BlockTrial(target, case).run_block(trial).out, target, case)
+            assert now <= 1, (climb, now)
+            if now >= height:
+                inputs, height = trial, now
+        best = max(best, height)
+    assert best > reach, best
+
+
+def norm_errors(rows: Any, kind: str, dtype: str) -> tuple[float, Any]:
+    """The largest used share of the norm's own bound, for two passes, Welford's updates and a tree of them."""
+    a, n = arithmetic(kind, dtype), rows.shape[-1]
+    tensors = torch.from_numpy(rows).to(getattr(torch, dtype))
+    x = tensors.double().numpy().astype(np.longdouble)
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + np.longdouble(1e-5))
+    bound = exactly.norm_error(*(np.asarray(y, np.float64) for y in (x, 0 * x, centred, deviation)), 1e-5, a)
+    mean, squares = torch.zeros_like(tensors[..., :1]), torch.zeros_like(tensors[..., :1])
+    for k in range(n):
+        apart = tensors[..., k : k + 1] - mean
+        mean = mean + apart / (k + 1)
+        squares = squares + apart * (tensors[..., k : k + 1] - mean)
+    two = tensors - tensors.mean(-1, keepdim=True)
+    answers = [(tensors - mean) / (squares / n + 1e-5).sqrt(), two / (two.square().mean(-1, keepdim=True) + 1e-5).sqrt(),
+               torch.nn.functional.layer_norm(tensors, (n,))]  # fmt: skip
+    shares = [np.abs(answer.double().numpy() - centred / deviation) / bound for answer in answers]
+    return float(np.nanmax([np.where(np.isfinite(bound), share, 0) for share in shares])), bound
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_no_honest_norm_leaves_its_bound(dtype: str) -> None:
+    """Two passes, Welford's updates, the library's tree; rows that are far from zero, nearly constant, uneven, one feature alone."""
+    rng, largest = np.random.default_rng(4), 0.0
+    for n in (1, 2, 3, 5, 16, 33, 257):
+        plain = rng.normal(size=(40, n))
+        for rows in (plain, plain + 30, 1 + plain / 512, plain * 10.0 ** rng.integers(-6, 4, size=(40, n)), np.sign(plain) * 1e3 + plain):
+            share, bound = norm_errors(rows, "same", dtype)
+            largest = max(largest, share)
+            assert share <= 1, (n, share)
+            assert np.isfinite(bound).mean() > 0.9
+    assert largest > 0.05
+
+
+def test_an_error_of_the_input_passes_the_norm_within_the_bound() -> None:
+    """Rows are moved by as much as they may be off, in many directions; near a constant row the norm magnifies a hundredfold."""
+    rng, exact = np.random.default_rng(5), arithmetic("same", "float64")
+    largest = 0.0
+    for spread, error in ((1.0, 1e-3), (1.0, 0.3), (1e-2, 1e-2), (1e-4, 1e-3), (0.0, 1e-3)):
+        x = 1 + spread * rng.normal(size=(1, 6))
+        e = error * rng.random(size=x.shape)
+
+        def norm(y: Any) -> Any:
+            return (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+
+        centred = x - x.mean()
+        bound = exactly.norm_error(x, e, centred, np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5), 1e-5, exact)
+        moved = x + e * np.sign(rng.normal(size=(4000, 6)))
+        share = np.abs(norm(moved) - norm(x)) / bound
+        assert share.max() <= 1
+        largest = max(largest, float(share.max()))
+    assert largest > 0.4
+
+
+# ---------------------------------------------------------------- what is recognised and drawn
+
+
+def contract_of(function: Any, **supports: Any) -> str:
+    return make_target("mine", function, {"framework": "torch", **supports}).contract
+
+
+def test_contracts_are_told_by_the_place_of_the_weights() -> None:
+    def block(src: Any, weights: Any, *, num_heads: int) -> Any:
+        return transformer_layers.encoder(src, weights, num_heads=num_heads)
+
+    def decode(tgt: Any, memory: Any, weights: Any, *, num_heads: int, is_causal: bool = False) -> Any:
+        return transformer_layers.decoder(tgt, memory, weights, num_heads=num_heads, is_causal=is_causal)
+
+    assert contract_of(block) == "encoder_layer"
+    assert contract_of(decode) == "decoder_layer"
+    assert make_target("mine", decode).parameters == ("is_causal",)
+
+
+def test_what_cannot_run_is_said_in_one_sentence() -> None:
+    def needs(x: Any, weights: Any, dropout: float, *, num_heads: int) -> Any:
+        return x
+
+    def swapped(x: Any, weights: Any, *, num_heads: int) -> Any:
+        return transformer_layers.encoder(x, weights, num_heads=num_heads).transpose(0, 1)
+
+    def nothing(x: Any, weights: Any, *, num_heads: int) -> Any:
+        return None
+
+    for function, says in ((needs, "requires dropout"), (swapped, r"it returns \(length, batch, embed\)"), (nothing, "returned NoneType")):
+        with pytest.raises(CannotRun, match=says):
+            make_target("mine", function, {"framework": "torch"})
+
+
+def test_what_a_layer_does_not_take_is_not_tried() -> None:
+    """A layer that is always pre-norm and gelu says so; the properties of post-norm and of relu are then not about it."""
+
+    def block(x: Any, weights: Any, *, num_heads: int) -> Any:
+        return transformer_layers.encoder(x, weights, num_heads=num_heads, norm_first=True, activation="gelu")
+
+    target = make_target("mine", block, {"norm_first": True, "activation": "gelu"})
+    assert inapplicable(target, PROPERTIES["post_norm_without_sublayers_is_its_norms"]) == "is about norm_first = False"
+    assert inapplicable(target, PROPERTIES["relu_passes_nothing_negative"]) == "is about activation = relu"
+    assert inapplicable(target, PROPERTIES["causal_block_ignores_the_future"]) == "the target takes no is_causal"
+    report = verify_target(target, select(("blocks", "encoders")), Plan(examples=6))
+    assert not report.findings
+    assert report.outcomes["block_is_inside_the_bound"].features["pre-norm"] == 6
+    silent = make_target("mine", block)
+    assert search(silent, PROPERTIES["block_is_inside_the_bound"], Plan(examples=20)).finding
+
+
+def test_reports_keep_blocks_apart_from_attention() -> None:
+    target = make_target("transformer_numpy.encoder", transformer_numpy.encoder)
+    report = verify_target(target, select(), Plan(examples=1))
+    assert {outcome.property.theme for outcome in report.outcomes.values()} == {"blocks", "encoders"}
+    assert not report.findings
+
+
+@pytest.mark.parametrize("name", ["encoders.norm_over_tokens", "encoders.eps_outside_the_root", "decoders.causality_in_the_memory"])
+def test_the_mistake_is_called_by_its_name(name: str) -> None:
+    mutant = MUTANTS[name]
+    target = make_target("mine", mutant.function)
+    finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
+    assert finding
+    suspects = [suspect for suspect in Builtins().suspects() if suspect.contract == mutant.contract]
+    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, suspects)]
+
+
+def test_there_are_enough_mistakes() -> None:
+    """Thirty at least; every property of blocks kills one, and no two say the same."""
+    assert len(MUTANTS) >= 80
+    themes = ("blocks", "encoders", "decoders")
+    assert {p.name for p in PROPERTIES.values() if p.theme in themes} == {each.killed_by for each in MUTANTS.values()}
+    assert len({(each.contract, each.mistake) for each in MUTANTS.values()}) == len(MUTANTS)
+
+
+# ---------------------------------------------------------------- the library
+
+
+def test_the_native_path_is_taken_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """encoder_eval_fast and encoder_nested reach torch._transformer_encoder_layer_fwd, the others do not."""
+    calls: list[int] = []
+    native = torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", lambda *a, **o: calls.append(a[0].is_nested) or native(*a, **o))
+    inputs = make_block(Case(kv_heads=2, queries=4, dim=2, hidden=3, dtype="float32"), "encoder_layer")
+    x = torch.from_numpy(inputs.x).float()
+    weights = {name: torch.from_numpy(w).float() for name, w in inputs.weights.items()}
+    padding = torch.tensor([[False, False, True, True]])
+    seen = {}
+    for name in ("encoder_train", "encoder_eval_slow", "encoder_eval_fast", "encoder_nested"):
+        calls.clear()
+        getattr(torch_layers, name)(x, weights, num_heads=2, key_padding_mask=padding)
+        seen[name] = list(calls)
+    assert seen == {"encoder_train": [], "encoder_eval_slow": [], "encoder_eval_fast": [False], "encoder_nested": [True]}
