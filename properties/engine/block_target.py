@@ -44,9 +44,12 @@ ATTENTION = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
 
 
 def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
-    """The contract of a block that a signature has: ``weights`` comes second, or third behind the memory, and num_heads later."""
+    """The contract of a block that a signature has: ``weights`` comes second, or third behind the memory, and num_heads later.
+
+    What begins with a query is meant as multi-head attention.
+    """
     given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if "num_heads" not in formal or "weights" not in given:
+    if "num_heads" not in formal or "weights" not in given or given[0] in ("query", "q"):
         return None
     return {1: "encoder_layer", 2: "decoder_layer"}.get(given.index("weights"))
 
