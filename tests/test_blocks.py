@@ -182,7 +182,7 @@ def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(dtype: str, rea
         inputs, height = make_block(case, "encoder_layer"), 0.0
         if climb == 0:  # where residual and feed-forward part are nearly all there is, the bound is nearly reached
             inputs = BlockTrial(target, case).cut(inputs)
-        for _ in range(250):
+        for _ in range(160):
             name = ("x", *inputs.weights)[int(rng.integers(1 + len(inputs.weights)))]
             moved = (inputs.x if name == "x" else inputs.weights[name]).copy()
             at = int(rng.integers(moved.size))

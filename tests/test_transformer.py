@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from impls.transformer import BEGIN, END, PAD, EncoderStack, Transformer
 from impls.transformer_layers import decoder, encoder
 
-LONGEST, SYMBOLS, STEPS, BATCH = 4, 7, 300, 128
+LONGEST, SYMBOLS, STEPS, BATCH = 4, 7, 250, 96
 FIRST = 3  # the first symbol
 
 
@@ -59,7 +59,7 @@ def trained(task: str, steps: int = STEPS, **how: Any) -> tuple[Any, float]:
     """A small transformer after training, and its loss on sequences held out."""
     torch.manual_seed(0)
     model = Transformer(FIRST + SYMBOLS, embed=32, num_heads=4, hidden=64, layers=1, **how)
-    optimiser = torch.optim.Adam(model.parameters(), lr=6e-3, betas=(0.9, 0.98))
+    optimiser = torch.optim.Adam(model.parameters(), lr=8e-3, betas=(0.9, 0.98))
     decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.05, steps)
     generator, (source, target) = torch.Generator().manual_seed(2), sequences(task, False)
     often = float(SYMBOLS) ** -(source != PAD).sum(-1)  # every length as often as every other
@@ -74,8 +74,7 @@ def trained(task: str, steps: int = STEPS, **how: Any) -> tuple[Any, float]:
         return model, float(loss_of(model, *sequences(task, True)))
 
 
-@pytest.mark.parametrize(("task", "norm_first"), [("copy", False), ("reverse", False), ("reverse", True)],
-                         ids=["copy", "reverse", "reverse, pre-norm"])  # fmt: skip
+@pytest.mark.parametrize(("task", "norm_first"), [("copy", False), ("reverse", True)], ids=["copy, post-norm", "reverse, pre-norm"])
 def test_it_learns(task: str, norm_first: bool) -> None:
     """It copies and reverses sequences that it has never seen, without any mistake in nearly all of them, decoding greedily."""
     model, loss = trained(task, norm_first=norm_first)
