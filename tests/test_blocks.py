@@ -19,7 +19,7 @@ from impls import torch_layers, transformer_layers, transformer_numpy
 from impls.mutants import load_all
 from properties import block_exact as exactly
 from properties import oracle
-from properties.arithmetic import arithmetic
+from properties.arithmetic import HALVES, arithmetic
 from properties.catalogue import PROPERTIES, select
 from properties.engine.block_target import BlockInputs
 from properties.engine.block_trial import BlockTrial, make_block
@@ -171,7 +171,7 @@ def used(inputs: BlockInputs, out: Any, target: Any, case: Case) -> float:
     return float(np.where(np.isfinite(value.error), share, 0.0).max())
 
 
-@pytest.mark.parametrize(("dtype", "reach"), [("float64", 0.15), ("float32", 0.15), ("float16", 0.4), ("bfloat16", 0.5)])
+@pytest.mark.parametrize(("dtype", "reach"), [("float64", 0.15), ("float32", 0.15), ("float16", 0.35), ("bfloat16", 0.45)])
 @pytest.mark.filterwarnings("ignore")
 def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(dtype: str, reach: float) -> None:
     """An adversary moves single numbers of tokens and weights to raise the used fraction of the bound."""
@@ -182,7 +182,7 @@ def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(dtype: str, rea
         inputs, height = make_block(case, "encoder_layer"), 0.0
         if climb == 0:  # where residual and feed-forward part are nearly all there is, the bound is nearly reached
             inputs = BlockTrial(target, case).cut(inputs)
-        for _ in range(160):
+        for _ in range(300 if dtype in HALVES else 140):
             name = ("x", *inputs.weights)[int(rng.integers(1 + len(inputs.weights)))]
             moved = (inputs.x if name == "x" else inputs.weights[name]).copy()
             at = int(rng.integers(moved.size))
