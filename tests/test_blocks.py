@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from exact_blocks import decoder_with, encoder_with
 
 from impls import torch_layers, transformer_layers, transformer_numpy
+from impls.mutants import block as core
 from impls.mutants import load_all
 from properties import block_exact as exactly
 from properties import oracle
@@ -267,7 +268,11 @@ def test_contracts_are_told_by_the_place_of_the_weights() -> None:
     def decode(tgt: Any, memory: Any, weights: Any, *, num_heads: int, is_causal: bool = False) -> Any:
         return transformer_layers.decoder(tgt, memory, weights, num_heads=num_heads, is_causal=is_causal)
 
-    assert contract_of(block) == "encoder_layer"
+    def open_ended(x: Any, weights: Any, **options: Any) -> Any:
+        return transformer_layers.encoder(x, weights, **options)
+
+    assert contract_of(block) == contract_of(open_ended) == "encoder_layer"
+    assert make_target("mine", open_ended).parameters == make_target("mine", transformer_layers.encoder).parameters
     assert contract_of(decode) == "decoder_layer"
     assert make_target("mine", decode).parameters == ("is_causal",)
 
@@ -327,6 +332,54 @@ def test_there_are_enough_mistakes() -> None:
     themes = ("blocks", "encoders", "decoders")
     assert {p.name for p in PROPERTIES.values() if p.theme in themes} == {each.killed_by for each in MUTANTS.values()}
     assert len({(each.contract, each.mistake) for each in MUTANTS.values()}) == len(MUTANTS)
+
+
+def calls(contract: str) -> list[tuple[list[Any], dict[str, Any]]]:
+    """Calls on which every mistake shows, and no two mistakes are alike."""
+    made: list[tuple[list[Any], dict[str, Any]]] = []
+    several = [
+        Case(batch=3, queries=4, keys=4), Case(batch=3, queries=4, keys=4, norm_first=True, activation="gelu"),
+        Case(batch=2, queries=3, keys=5, is_causal=True, padding=True, seed=3), Case(batch=2, queries=4, keys=4, is_causal=True, norm_first=True),
+        Case(batch=3, queries=4, keys=4, padding=True, memory_padding=True, mask="random", mask_kind="bias_and_minus_infinity",
+             mask_axes="BLS", memory_mask="random", is_causal=True),
+        Case(batch=2, queries=4, keys=4, mask="empty_rows", memory_mask="random", mask_density=0.8, seed=2),
+        Case(batch=2, queries=4, keys=4, padding=True, seed=4), Case(batch=2, queries=4, keys=4, memory_padding=True, seed=5),
+        Case(batch=2, queries=3, keys=5, dtype="bfloat16", magnitude=-6), Case(queries=5, keys=3, values="constant", is_causal=True),
+        Case(batch=2, queries=5, keys=3, memory_mask="one_hole", mask_kind="bias", mask="everything"),
+    ]  # fmt: skip
+    for case in several:
+        inputs = make_block(dataclasses.replace(case, kv_heads=2, dim=3, hidden=5), contract)
+        kind = getattr(torch, case.dtype)
+
+        def tensor(x: Any, kind: Any = kind) -> Any:
+            return torch.from_numpy(np.array(x)).to(torch.bool if x.dtype == bool else kind)
+
+        arrays = {"attn_mask": inputs.mask, "key_padding_mask": inputs.padding, "memory_mask": inputs.memory_mask,
+                  "memory_key_padding_mask": inputs.memory_padding}  # fmt: skip
+        options = {name: tensor(x) for name, x in arrays.items() if x is not None}
+        options |= {"num_heads": 2, "is_causal": case.is_causal, "norm_first": case.norm_first, "activation": case.activation}
+        first = [tensor(inputs.x)] if inputs.memory is None else [tensor(inputs.x), tensor(inputs.memory)]
+        made.append(([*first, {name: tensor(w) for name, w in inputs.weights.items()}], options))
+    return made
+
+
+def seen(function: Any, contract: str) -> tuple[Any, ...]:
+    """What a function answers to the calls, as comparable data, and what became of its first argument."""
+    found: list[Any] = []
+    for arguments, options in calls(contract):
+        out = function(*arguments, **options)
+        found.append((str(out.dtype), tuple(out.shape), out.double().nan_to_num(nan=99.0).numpy().round(9).tobytes()))
+        found.append(arguments[0].double().numpy().tobytes())
+    return tuple(found)
+
+
+def test_every_mistake_differs_from_its_core_and_from_every_other() -> None:
+    cores = {"encoder_layer": core.encoder, "decoder_layer": core.decoder}
+    answers: dict[Any, str] = {(contract, *seen(function, contract)): "the core" for contract, function in cores.items()}
+    for name, each in MUTANTS.items():
+        answer = (each.contract, *seen(each.function, each.contract))
+        assert answer not in answers, f"{name} answers like {answers[answer]}"
+        answers[answer] = name
 
 
 # ---------------------------------------------------------------- the library
