@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import mpmath
@@ -14,6 +17,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from exact_blocks import decoder_with, encoder_with
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis.errors import NoSuchExample
 
 from impls import torch_layers, transformer_layers, transformer_numpy
 from impls.mutants import block as core
@@ -25,6 +30,7 @@ from properties.catalogue import PROPERTIES, select
 from properties.engine.block_target import BlockInputs
 from properties.engine.block_trial import BlockTrial, make_block
 from properties.engine.case import Case
+from properties.engine.domain import cases
 from properties.engine.find_target import Builtins
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
@@ -252,6 +258,53 @@ def test_an_error_of_the_input_passes_the_norm_within_the_bound() -> None:
         assert share.max() <= 1
         largest = max(largest, float(share.max()))
     assert largest > 0.4
+
+
+def drawn(contract: str, count: int) -> list[Case]:
+    """The cases of the central property, as a search draws them that refutes nothing."""
+    seen: list[Case] = []
+    target = make_target("any", (decoder_with if contract == "decoder_layer" else encoder_with)(), {"framework": "torch"})
+    quiet = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+                     suppress_health_check=list(HealthCheck))  # fmt: skip
+    with suppress(NoSuchExample):
+        find(cases(target, PROPERTIES["block_is_inside_the_bound"]), lambda case: bool(seen.append(case)), settings=quiet, random=Random(0))
+    return seen
+
+
+@pytest.mark.parametrize(("contract", "least"), [("encoder_layer", 0.85), ("decoder_layer", 0.75)])
+@pytest.mark.filterwarnings("ignore")
+def test_enough_cases_tell_right_from_trivially_wrong(contract: str, least: float) -> None:
+    """The tokens themselves, attention or feed-forward part left out, and the other place of the norms: all lie outside the bound.
+
+    So it is in float64 and float32; three matrix products and a norm in a half leave a bound that only gross mistakes exceed.
+    """
+    target = make_target("any", (decoder_with if contract == "decoder_layer" else encoder_with)(), {"framework": "torch"})
+    told, every = 0, [case for case in drawn(contract, 160) if case.dtype not in HALVES]
+    for case in every:
+        t = BlockTrial(target, case)
+        right, w = t.solve_block(t.block), t.block.weights
+        zero = {name: np.zeros_like(w[name]) for name in ("w_2", "b_2") if name in w}
+        wrong = [t.cut(), t.block.with_weights(**zero), t.block.but(norm_first=not t.block.norm_first)]
+        answers = [t.block.x, *(t.solve_block(inputs).near for inputs in wrong)]
+        told += all(bool(((np.abs(answer - right.near) > 2 * right.error) & t.posed(t.block)).any()) for answer in answers)
+    print(f"{contract}: {told} of {len(every)}")
+    assert told >= least * len(every)
+
+
+def test_what_must_be_drawn_is_drawn() -> None:
+    """In 400 cases: both places of the norms, both activations, every mask with every other, coincidences and differences of sizes."""
+    facts: Counter[str] = Counter()
+    for case in drawn("decoder_layer", 400):
+        masks = "+".join(name for name, given in (("mask", case.mask != "none"), ("padding", case.padding), ("causal", case.is_causal),
+                                                  ("memory", case.memory_mask != "none"), ("memory padding", case.memory_padding)) if given)
+        facts.update([masks, f"norm_first={case.norm_first}", case.activation, f"bias={case.with_bias}", case.values, case.dtype,
+                      f"odd heads={case.heads % 2 == 1}", "L < S" if case.queries < case.keys else "L > S" if case.queries > case.keys else
+                      "L = S", *(["B = L > 1"] if case.batch == case.queries > 1 else []), *(["L = E"] if case.queries == case.heads * case.dim
+                      else []), *(["E = 1"] if case.heads * case.dim == 1 else []), *(["L = 1"] if case.queries == 1 else [])])  # fmt: skip
+    wanted = ["mask+padding", "mask+causal", "mask+padding+causal", "memory+memory padding", "padding+memory padding", "mask+memory", "",
+              "norm_first=True", "norm_first=False", "relu", "gelu", "bias=False", "constant", "offset", "bfloat16", "float16", "float32",
+              "odd heads=True", "odd heads=False", "L < S", "L > S", "L = S", "B = L > 1", "L = E", "E = 1", "L = 1"]  # fmt: skip
+    assert not [name for name in wanted if not facts[name]]
 
 
 # ---------------------------------------------------------------- what is recognised and drawn
