@@ -12,7 +12,7 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention, multihead, or one of positions, as the module ``contract`` defines them
+    contract: str  # attention, multihead, encoder_layer, decoder_layer, or one of positions, as the module ``contract`` defines them
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
