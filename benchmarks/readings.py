@@ -5,10 +5,9 @@
     python -m benchmarks.readings 1 "causal.*" # those that match
 
 Every mutant is refuted by the property that it names, and the finding is read with all mutants as suspects, then without the
-mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module.
-Mistakes of layers are not read at all (the reading is of attentions), nor is a mutant that its killer does not refute; both are
-counted. Writes ``readings.json`` and ``READINGS.md`` beside this file. Exit status 1 if less than 95 % of what is read is called by
-its name, among others or alone.
+mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module. A mutant
+that its killer does not refute is not read, but counted. Writes ``readings.json`` and ``READINGS.md`` beside this file. Exit
+status 1 if less than 95 % of what is read is called by its name, among others or alone.
 """
 
 from __future__ import annotations
@@ -54,8 +53,6 @@ def read(name: str, mutant: Any, suspects: list[Any]) -> dict[str, Any]:
     finding = search(target, prop, Plan()).finding
     if finding is None:
         return {"state": "not refuted"}
-    if prop.contract != "attention":
-        return {"state": "of layers"}
     began = time.monotonic()
     forget()
     named = [suspect.name.removeprefix("mutants.") for suspect in read_failure(target, finding, suspects)]
@@ -79,7 +76,6 @@ def summary(rows: dict[str, dict[str, Any]]) -> tuple[str, bool]:
     lines = ["# What the reading of a failure is worth", "", "Made by `python -m benchmarks.readings`, which says what is counted.", "",
              "| | mutants |", "|---|---|",
              f"| refuted by the property they name, and read | {total} |",
-             f"| of layers: not read | {states['of layers']} |",
              f"| not refuted by the property they name | {states['not refuted']} |",
              f"| **the true mistake is among those named** | {percent(len(named), total)} |",
              f"| … among the three that are shown | {percent(len(shown), total)} |",

@@ -12,7 +12,7 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention, multihead, encoder_layer, decoder_layer, or one of positions, as the module ``contract`` defines them
+    contract: str  # attention, multihead, cached, packed, encoder_layer, decoder_layer, or one of positions, as the module ``contract`` defines them
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
@@ -61,6 +61,9 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("torch_layers.encoder_nested", "torch_layers:encoder_nested", "encoder_layer", TORCH, "nn.TransformerEncoder, nested", BOTH),
     Entry("torch_layers.decoder_train", "torch_layers:decoder_train", "decoder_layer", TORCH, "nn.TransformerDecoderLayer, train", BOTH),
     Entry("torch_layers.decoder_eval", "torch_layers:decoder_eval", "decoder_layer", TORCH, "the same, eval", BOTH),
+    Entry("packed_numpy.attention", "packed_numpy:attention", "packed", (), "packed sequences, one by one, NumPy"),
+    Entry("torch_packed.masked", "torch_packed:masked", "packed", TORCH, "packed sequences under one mask", BOTH),
+    Entry("torch_packed.nested", "torch_packed:nested", "packed", TORCH, "SDPA on nested tensors"),
     Entry("positions_numpy.sinusoidal", "positions_numpy:sinusoidal", "sinusoidal", (), "sines and cosines, NumPy"),
     Entry("positions_numpy.rotary", "positions_numpy:rotary", "rotary", (), "neighbours rotate, NumPy"),
     Entry("positions_numpy.slopes", "positions_numpy:slopes", "slopes", (), "ALiBi, the published function"),
@@ -71,6 +74,10 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("positions_torch.rotary_complex", "positions_torch:rotary_complex", "rotary", TORCH, "complex product"),
     Entry("positions_torch.slopes", "positions_torch:slopes", "slopes", TORCH, "ALiBi, as exp2"),
     Entry("positions_torch.buckets", "positions_torch:buckets", "buckets", TORCH, "T5, logarithms in float32"),
+    Entry("caches_numpy.Contiguous", "caches_numpy:Contiguous", "cached", (), "one slot after the other, NumPy"),
+    Entry("caches_torch.Contiguous", "caches_torch:Contiguous", "cached", TORCH, "one slot after the other, rotary", BOTH),
+    Entry("caches_torch.Rotating", "caches_torch:Rotating", "cached", TORCH, "the last tokens of a window alone", BOTH),
+    Entry("caches_torch.Paged", "caches_torch:Paged", "cached", TORCH, "pages in any order, by a table", BOTH),
 )
 
 

@@ -43,6 +43,14 @@ bidirectional=True, num_buckets=32, max_distance=128) -> integers of the same sh
     rotary_dim        so many features rotate, counted from the first; the others pass
     relative_position key position - query position
 
+``packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)
+-> (total queries, heads, value_dim)``
+
+    q, k, v      (total queries, heads, dim), (total keys, kv_heads, dim), (total keys, kv_heads, value_dim): sequences one after
+                 the other, without padding; each is an attention of its own, with its own causal frontier
+    cu_seqlens_* (sequences + 1,) whole numbers 0 = c_0 ≤ … ≤ total: sequence n is rows c_n to c_(n+1) − 1; it may be empty
+    max_seqlen_* no smaller than the longest sequence
+
 The functions below look at shapes alone, so they serve arrays of any framework.
 """
 
@@ -122,6 +130,21 @@ def check_block(
     _require(num_heads > 0 and embed % num_heads == 0, f"{num_heads} heads do not divide an embedding of {embed}")
     for name, shape in (("w_1", (hidden, embed)), ("w_2", (embed, hidden)), ("g_1", (embed,)), ("g_2", (embed,))):
         _require(tuple(weights[name].shape) == shape, f"{name} must be {shape}")
+
+
+def check_packed(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, enable_gqa: bool) -> int:
+    """Refuse shapes outside the contract of packed sequences with ValueError; return how many query heads share a key head."""
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        _require(len(array.shape) == 3, f"{name} must be (total, heads, dim), got {tuple(array.shape)}")
+    (_, heads, dim), (keys, kv_heads, k_dim) = q.shape, k.shape
+    _require(k_dim == dim and tuple(v.shape[:2]) == (keys, kv_heads), f"q, k, v are {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+    _require(enable_gqa or kv_heads == heads, f"q has {heads} heads, k has {kv_heads}: pass enable_gqa=True to share")
+    _require(kv_heads == heads or (kv_heads > 0 and heads % kv_heads == 0), f"{kv_heads} kv heads do not divide {heads}")
+    for name, cu, total in (("q", cu_seqlens_q, q.shape[0]), ("k", cu_seqlens_k, keys)):
+        _require(len(cu.shape) == 1 and cu.shape[0] >= 1, f"cu_seqlens_{name} must be (sequences + 1,), got {tuple(cu.shape)}")
+        _require(int(cu[0]) == 0 and int(cu[-1]) == total, f"cu_seqlens_{name} must run from 0 to {total}")
+    _require(cu_seqlens_q.shape == cu_seqlens_k.shape, "cu_seqlens_q and cu_seqlens_k tell of different numbers of sequences")
+    return 1 if kv_heads == heads else heads // kv_heads
 
 
 def check_mask(mask: Any, logits_shape: tuple[int, ...]) -> None:

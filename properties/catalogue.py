@@ -8,17 +8,20 @@ from types import ModuleType
 
 from . import (
     blocks,
+    caches,
     causality,
     chunks,
     decoders,
     distances,
     encoders,
+    feature_gradients,
     features,
     gradients,
     heads,
     layers,
     masks,
     numbers,
+    packed,
     positions,
     purity,
     scaling,
@@ -29,8 +32,8 @@ from . import (
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, layers,
-    blocks, encoders, decoders, positions, distances,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, feature_gradients,
+    layers, blocks, encoders, decoders, packed, positions, distances, caches,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Property] = {

@@ -185,3 +185,13 @@ def dropout_is_not_shared(t: Trial) -> None:
     told = (plain > 0).reshape(kept.shape).all(axis=0)
     if told.sum() >= 64 and len(np.unique(kept[:, told], axis=0)) < len(kept):
         t.fail("two rows of the attention matrix drop the very same keys")
+
+
+@declare("p = 0  ⇒  out = out without dropout, whatever was dropped before", needs=("dropout_p",), **{**DROPPED, "keys": (2, 3, 64)})
+def dropout_of_zero_drops_nothing(t: Trial) -> None:
+    """With p = 0, as in evaluation, nothing is dropped; dropping before does not change that, nor does it stop what comes after."""
+    plain, dropping = t.run(), t.inputs.but(dropout=HALF, chance=t.case.seed)
+    first = t.run(dropping)
+    agree(t, t.run(t.inputs.but(explicit=True)), plain, "row {row} is another one where dropout_p is 0")
+    agree(t, t.run(), plain, "row {row} is another one after a call with dropout")
+    t.same_bits(t.run(dropping).out, first.out, "row {row} of the same call from the same seed is another one after a call without dropout")

@@ -18,6 +18,17 @@ for any order of summation (Higham 2002, sections 3.1 and 4.2; see ``bound``). F
    every key receives the errors of the keys with smaller logits. Only ``fused`` kernels have a backward pass by hand.
 
 What a row sends to a hidden key is exactly 0. Every bound is +inf where nothing can be promised.
+
+Behind a softcap c stands the slope f = 1 − tanh² x, x = t/c, which is formed from a tanh that was computed or stored. As
+|d ln f / dx| = 2 |tanh x| ≤ 2, a score that is off by Δt moves f by f (exp(2 Δt/c) − 1) at most, and 1 − y² with
+y = tanh x (1 + η) loses 2 |η| y² and more: no part of f where f is small. With |f^ − f| ≤ φ so found,
+
+    |dT^ − dT| ≤ f |dS^ − dS| + φ |dS^| + r (f + φ) |dS^|        where δ's error e meets Σ_j f_j P^_j k_j in dQ
+
+A sink is one more key. Under dropout the factors M of the weights are numbers as exact as 1/(1 − p): they multiply ψ and the
+terms of dV, and dP with its error; E of point 2 is then that of Σ_j p_j M_j v_j, which has its centre at no v_j:
+
+    E = [ Σ_j (p_j Φ_j + τ W_j) M_j |v_j| + |o| Σ_j (p_j Φ_j + γ W_j) ] / (1 − B)        (the names are those of ``bound``)
 """
 
 from __future__ import annotations
@@ -30,9 +41,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .arithmetic import Arithmetic
-from .bound import HULL_ONLY, ROUNDED, finish, oracle_share, worst_case
-from .gradient_oracle import Gradients, over_groups, sum_to
-from .softmax_error import Softmax, analyse, growth
+from .bound import HULL_ONLY, ROUNDED, finish, oracle_share, underflow, worst_case
+from .gradient_oracle import Gradients, over_groups, sum_to, without_sink
+from .oracle import Exact
+from .softmax_error import Softmax, analyse, growth, scores_bound
 
 Array = npt.NDArray[Any]
 
@@ -52,14 +64,23 @@ class GradientBound:
 
     def of_bias(self, shape: tuple[int, ...]) -> Array:
         """The bound of the gradient of a bias of this shape: stored parts of dS, summed axis by axis."""
+        exact = self.gradients.exact
+        return self._summed(without_sink(exact, self.gradients.logits), without_sink(exact, self.logits), shape)
+
+    def of_sinks(self) -> Array:
+        """The bound of the gradient of the sinks (H,): dS of the sink's column, summed over batch elements and queries."""
+        heads = (1, self.logits.shape[1], 1, 1)
+        return self._summed(self.gradients.logits[..., -1:], self.logits[..., -1:], heads).reshape(-1)
+
+    def _summed(self, value: Array, error: Array, shape: tuple[int, ...]) -> Array:
         a = self.arithmetic
         with np.errstate(all="ignore"):
-            size = np.abs(self.gradients.logits) + self.logits  # (B, H, L, S)
+            size = np.abs(value) + error  # (B, H, L, S)
             terms = size.size / max(math.prod(shape), 1)
             rounding = growth((a.u_acc, terms + 2), (a.u_out, 2 if terms == 1 else 6)) + ROUNDED
-            total = sum_to(self.logits + rounding * size + 6 * a.eta_out, shape) * oracle_factor(self.gradients, a)
+            total = sum_to(error + rounding * size + 6 * a.eta_out, shape) * oracle_factor(self.gradients, a)
             fits = sum_to(size, shape) < a.max_out
-            hidden = sum_to((self.logits > 0).astype(np.float64), shape) == 0
+            hidden = sum_to((error > 0).astype(np.float64), shape) == 0
             return np.where(hidden, 0.0, np.where(fits & ~np.isnan(total), total, np.inf))
 
 
@@ -82,47 +103,52 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
     problem = exact.problem
     with np.errstate(all="ignore"):
         rows = analyse_rows(gradients, a)
+        bent = rows if gradients.slope is None else behind_the_cap(gradients, a, rows)
         factor = oracle_factor(gradients, a)
         q, k, d_out = np.abs(problem.q), np.abs(exact.k), np.abs(gradients.grad_out)
         c, larger = abs(problem.scale), max(abs(problem.scale), 1.0)
         queries, kv_heads = q.shape[2], problem.k.shape[1]
         group = q.shape[1] // kv_heads if kv_heads else 1
-        size = np.abs(gradients.logits) + rows.total  # |dS^| at most
+        size = np.abs(gradients.scores) + bent.total  # |dT^| at most
         eta = larger * max(a.eta_s, a.eta_p, a.tiny)  # the scale may be applied to dS, to the operand, or to the result
         n, fixed = rows.soft.n, (a.u_s, 4)
 
         # dQ = scale · dS K: the error of δ meets Σ_j P_j k_j
-        common = np.abs(rows.p @ exact.k) + rows.psi @ k  # (B, H, L, D)
+        common = np.abs(bent.p @ exact.k) + bent.psi @ k  # (B, H, L, D)
         tall = size @ k
         theta = growth((a.u_mul, 2), (a.u_acc, k.shape[2] + 4), fixed) + partial_sums(a, k.shape[2])
-        error = c * (rows.own @ k + rows.shared * common + theta * tall)
+        error = c * (bent.own @ k + rows.shared * common + theta * tall)
         error += eta * (k.sum(-2, keepdims=True) + size.sum(-1, keepdims=True) + 4 * n + 4)
         of_q = stored(gradients.q, error * factor, larger * tall, a, 1)
-        of_q = np.where(rows.posed, of_q, np.inf)
+        of_q = np.where(bent.posed, of_q, np.inf)
 
         # dK = scale · dSᵀ Q, dV = Pᵀ dO, summed over the queries and over the group
         theta = growth((a.u_mul, 2), (a.u_acc, queries * group + 4), fixed) + partial_sums(a, queries)
         tall = over_groups(size.swapaxes(-1, -2) @ q, kv_heads)
-        error = c * (over_groups(rows.total.swapaxes(-1, -2) @ q, kv_heads) + theta * tall)
+        error = c * (over_groups(bent.total.swapaxes(-1, -2) @ q, kv_heads) + theta * tall)
         used = over_groups(size.sum(-2)[..., None], kv_heads) + over_groups(q.sum((-1, -2), keepdims=True), kv_heads)
         error += eta * (used + 4 * queries * group + 4)
-        of_k = stored(gradients.k, error * factor, larger * tall, a, group)
+        of_k = stored(with_sink(exact, gradients.k), error * factor, larger * tall, a, group)
 
-        upper = (rows.p + rows.psi).swapaxes(-1, -2)
-        theta = growth((a.u_p, 1), (a.u_mul, 2), (a.u_acc, queries * group + 6)) + partial_sums(a, queries)
+        kept = 1.0 if gradients.kept is None else gradients.kept
+        upper = (kept * (rows.p + rows.psi)).swapaxes(-1, -2)
+        theta = growth((a.u_p, 1), (a.u_mul, 2), (a.u_acc, queries * group + 6), (a.u_s, 2 * (gradients.kept is not None)))
+        theta += partial_sums(a, queries)
         tall = over_groups(upper @ d_out, kv_heads)
-        error = over_groups(rows.psi.swapaxes(-1, -2) @ d_out, kv_heads) + theta * tall
-        error += max(2 * a.eta_p, a.tiny) * over_groups(d_out.sum(-2, keepdims=True), kv_heads)
+        error = over_groups((kept * rows.psi).swapaxes(-1, -2) @ d_out, kv_heads) + theta * tall
+        error += float(np.max(kept, initial=1.0)) * max(2 * a.eta_p, a.tiny) * over_groups(d_out.sum(-2, keepdims=True), kv_heads)
         error += 4 * a.tiny * (queries * group + 1)
-        of_v = stored(gradients.v, error * factor, tall, a, group)
+        of_v = stored(with_sink(exact, gradients.v), error * factor, tall, a, group)
 
-        posed = over_groups((~rows.posed).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0  # (B, Hkv, 1, 1)
+        posed = over_groups((~bent.posed).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0  # (B, Hkv, 1, 1)
         of_k, of_v = (np.where(posed, x, np.inf) for x in (of_k, of_v))
         untouched = unseen(gradients)[..., None]
         of_k, of_v = (np.where(untouched & posed, 0.0, x) for x in (of_k, of_v))
         logits = np.where(rows.posed, rows.total, np.inf)
         if exact.visible is not None:
             logits = np.where(exact.visible | ~rows.posed, logits, 0.0)
+        if problem.sink:
+            of_k, of_v = of_k[:, :, :-1], of_v[:, :, :-1]
     return GradientBound(gradients, a, of_q, of_k, of_v, logits)
 
 
@@ -132,15 +158,19 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     soft = analyse(exact, a, None, None)
     wide = a.u_p == 0 and a.u_out > a.u_acc  # the output is rounded at the very end: δ is formed before
     inner = replace(a, u_out=a.u_acc, eta_out=a.tiny, max_out=a.max_acc) if wide else a
-    out_error = finish(exact, inner, soft, worst_case(exact, inner, soft, None), None)
     p, psi = weights_error(gradients, a, soft)
-    v, out = np.abs(exact.v), np.abs(exact.out)
+    v, out, kept = np.abs(exact.v), np.abs(exact.out), 1.0 if gradients.kept is None else gradients.kept
+    if gradients.kept is None:
+        out_error = finish(exact, inner, soft, worst_case(exact, inner, soft, None), None)
+    else:
+        out = np.abs((p * kept) @ exact.v)
+        out_error = dropped_error(gradients, inner, soft, out)
     width = v.shape[-1]
     eta = max(a.eta_s, a.tiny)
 
     product = np.abs(gradients.weights)  # |dP|
-    size = d_out @ v.swapaxes(-1, -2)  # Σ_d |dO_d| |v_d|
-    epsilon = growth((a.u_mul, 2), (a.u_acc, width + 4)) * size
+    size = kept * (d_out @ v.swapaxes(-1, -2))  # Σ_d |dO_d| |v_d|
+    epsilon = growth((a.u_mul, 2), (a.u_acc, width + 4), (a.u_s, 2 * (gradients.kept is not None))) * size
     epsilon = epsilon + growth((a.u_s, 3)) * (product + epsilon) + 3 * a.eta_s + (width + 4) * a.tiny
 
     upper = p + psi
@@ -177,6 +207,38 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     if exact.empty is not None:
         posed = posed | exact.empty if exact.problem.empty_rows == "zero" else posed & ~exact.empty
     return Rows(soft, p, psi, own, shared, total, posed[..., None])
+
+
+def behind_the_cap(gradients: Gradients, a: Arithmetic, rows: Rows) -> Rows:
+    """The errors of dT = f dS: those of dS, times the slope f of the softcap, and those of f."""
+    exact, f = gradients.exact, gradients.slope
+    problem, cap = exact.problem, exact.problem.softcap
+    assert f is not None and cap is not None
+    bare = replace(exact, problem=replace(problem, softcap=None, bias=None, bias_size=None))
+    moved = scores_bound(bare, a, None, None)[0]
+    moved = (moved + 2 * a.u_s * (np.abs(exact.scores) + moved)) / cap  # of x = t/c, itself stored
+    off = f * np.expm1(2 * moved)
+    curve = np.minimum(1 - f + off, 1.0)  # tanh²
+    phi = off + (growth((a.u_s, 16)) + 4 * a.eps_exp) * curve + growth((a.u_s, 4)) * f + a.eta_s
+    phi = np.fmin(phi, 1 + growth((a.u_s, 4)))  # both lie between 0 and 1
+    size = np.abs(gradients.logits) + rows.total
+    own = f * rows.own + phi * size + growth((a.u_s, 4), (a.u_p, 1)) * (f + phi) * size
+    own = own + np.where(rows.total > 0, 3 * max(a.eta_s, a.eta_p, a.tiny) * (1 + 1 / cap), 0.0)
+    total = own + f * (rows.p + rows.psi) * rows.shared
+    fits = (max(cap, 1.0) * size).max(-1, keepdims=True, initial=0.0) < min(a.max_s, a.max_out)
+    return replace(rows, p=f * rows.p, psi=f * rows.psi, own=own, total=total, posed=rows.posed & fits)
+
+
+def dropped_error(gradients: Gradients, a: Arithmetic, soft: Softmax, out: Array) -> Array:
+    """The bound of the output under dropout, which is Σ_j p_j M_j v_j: no average of the values."""
+    exact, kept = gradients.exact, gradients.kept
+    assert kept is not None
+    parts = kept * (soft.excess + (soft.tau + growth((a.u_s, 2))) * soft.upper)
+    error = parts @ np.abs(exact.v) + out * (soft.excess + soft.gamma * soft.upper).sum(-1, keepdims=True)
+    error = (error + float(np.max(kept, initial=1.0)) * underflow(exact, a, soft)) / (1 - soft.loss)
+    error = error * (1 + oracle_share(exact, a))
+    error = error + (3 * a.u_acc + a.u_out) * (out + error) + a.eta_out
+    return np.where((soft.loss < HULL_ONLY) & exact.well_posed & ~soft.overflow & (out + error <= a.max_out), error, np.inf)
 
 
 def weights_error(gradients: Gradients, a: Arithmetic, soft: Softmax) -> tuple[Array, Array]:
@@ -229,6 +291,11 @@ def stored(value: Array, error: Array, size: Array, a: Arithmetic, group: int) -
     else:
         error = error + (partial_sums(a, 1) > 0) * a.eta_out * 2
     return np.where((size + error < min(a.max_out, a.max_s)) & ~np.isnan(error), error, np.inf)
+
+
+def with_sink(exact: Exact, x: Array) -> Array:
+    """(B, Hkv, S, D) with a row of zeros for the sink, where there is one."""
+    return np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 0))) if exact.problem.sink else x
 
 
 def oracle_factor(gradients: Gradients, a: Arithmetic) -> float:

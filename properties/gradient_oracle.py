@@ -8,6 +8,10 @@ For a scalar loss whose gradient with respect to the output is dO,
 (Dao et al., FlashAttention, NeurIPS 2022, appendix B.2, from the Jacobian diag(p) − p pᵀ of the softmax). Query heads that
 share a key/value head add up in dK and dV; a bias that was broadcast receives the sum over what it was broadcast to. A row
 without a visible key has no weights, so it sends nothing back, and no hidden key receives anything.
+
+    softcap    s = c tanh(t/c) + bias      dT = (1 − tanh²(t/c)) dS takes the place of dS in dQ and dK, not in dbias
+    sinks      one more key of logit z and value 0: dP is 0 there, so it receives −P δ, and dz_h = −Σ_i P_i,sink δ_i
+    dropout    out = (P∘M) V with M = b/(1 − p): dP = M∘(dO vᵀ) and dV = (P∘M)ᵀ dO; δ and dS as above
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .oracle import Exact, Precision, distance, nearest, number_system, tail, where
+from .oracle import Exact, Precision, distance, exp, nearest, number_system, tail, where
 
 Array = npt.NDArray[Any]
 
@@ -35,10 +39,13 @@ class Gradients:
     k_tail: Array
     v: Array  # (B, Hkv, S, Dv)
     v_tail: Array
-    logits: Array  # (B, H, L, S) dS, the gradient of a bias of full size
+    logits: Array  # (B, H, L, S) dS, the gradient of a bias of full size; with sinks (B, H, L, S + 1)
     logits_tail: Array
     weights: Array  # (B, H, L, S) dP
     delta: Array  # (B, H, L, 1) δ
+    scores: Array  # (B, H, L, S) dT, the gradient of the scores before the softcap; dS where there is none
+    slope: Array | None = None  # (B, H, L, S) 1 − tanh²(t/c); None without a softcap
+    kept: Array | None = None  # (B, H, L, S) M, the factors of the weights under dropout; None without
 
     def error(self, name: str, actual: Array) -> Array:
         """|actual − exact| of the gradient of q, k, v or logits; 0 where both are nan, inf where only one is."""
@@ -46,40 +53,71 @@ class Gradients:
 
     def of_bias(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """The gradient of a bias of this shape, and its tail."""
+        return self._summed(without_sink(self.exact, self.logits), without_sink(self.exact, self.logits_tail), shape)
+
+    def of_sinks(self) -> tuple[Array, Array]:
+        """The gradient of the sinks (H,), and its tail."""
+        heads = (1, self.logits.shape[1], 1, 1)
+        value, rest = self._summed(self.logits[..., -1:], self.logits_tail[..., -1:], heads)
+        return value.reshape(-1), rest.reshape(-1)
+
+    def _summed(self, value: Array, rest: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
         lift, _ = number_system(precision_of(self.exact))
         with np.errstate(all="ignore"):
-            total = sum_to(lift(self.logits) + lift(self.logits_tail), shape)
+            total = sum_to(lift(value) + lift(rest), shape)
             value = nearest(total)
             return value, tail(total, value)
 
 
-def differentiate(exact: Exact, grad_out: Array) -> Gradients:
+def differentiate(exact: Exact, grad_out: Array, kept: Array | None = None) -> Gradients:
     """The gradients of Σ grad_out · out, in the precision in which the answer was computed.
 
-    Infinite and NaN values count as 0, as in ``Exact.v``. Raises ValueError for a softcap, which is not implemented.
+    Under dropout ``kept`` (B, H, L, S) holds what each weight was multiplied by; the answer itself is that without
+    dropout. Infinite and NaN values count as 0, as in ``Exact.v``.
     """
     problem = exact.problem
-    if problem.softcap is not None:
-        raise ValueError("the gradients of a softcap are not implemented")
     lift, _ = number_system(precision_of(exact))
     with np.errstate(all="ignore"):
         p = lift(exact.weights) + lift(exact.weights_tail)  # (B, H, L, S)
         if exact.empty is not None:
             p = where(~exact.empty[..., None], p, 0.0)
         d_out, q, k, v = lift(grad_out), lift(problem.q), lift(exact.k), lift(exact.v)
-        d_weights = d_out @ v.swapaxes(-1, -2)  # (B, H, L, S)
+        factor = 1.0 if kept is None else kept
+        d_weights = (d_out @ v.swapaxes(-1, -2)) * factor  # (B, H, L, S)
         delta = (p * d_weights).sum(-1, keepdims=True)  # (B, H, L, 1)
         d_logits = p * (d_weights - delta)
+        bent = None if problem.softcap is None else bend((q @ k.swapaxes(-1, -2)) * problem.scale, problem.softcap)
+        d_scores = d_logits if bent is None else d_logits * bent
+        if bent is not None and exact.visible is not None:
+            d_scores = where(exact.visible, d_scores, 0.0)
         heads = problem.k.shape[1]
         parts = {
-            "q": (d_logits @ k) * problem.scale,
-            "k": over_groups(d_logits.swapaxes(-1, -2) @ q, heads) * problem.scale,
-            "v": over_groups(p.swapaxes(-1, -2) @ d_out, heads),
+            "q": (d_scores @ k) * problem.scale,
+            "k": over_groups(d_scores.swapaxes(-1, -2) @ q, heads) * problem.scale,
+            "v": over_groups((p * factor).swapaxes(-1, -2) @ d_out, heads),
             "logits": d_logits,
         }
         values = {name: nearest(part) for name, part in parts.items()}
         tails = {f"{name}_tail": tail(part, values[name]) for name, part in parts.items()}
-    return Gradients(exact, grad_out, **values, **tails, weights=nearest(d_weights), delta=nearest(delta))
+        if problem.sink:  # nobody asked for the gradients of its key and value, which are 0
+            for name in ("k", "v"):
+                values[name], tails[f"{name}_tail"] = values[name][:, :, :-1], tails[f"{name}_tail"][:, :, :-1]
+    return Gradients(
+        exact, grad_out, **values, **tails, weights=nearest(d_weights), delta=nearest(delta), scores=nearest(d_scores),
+        slope=None if bent is None else nearest(bent), kept=kept,
+    )  # fmt: skip
+
+
+def bend(scores: Any, softcap: float) -> Any:
+    """1 − tanh² x = 4 e^(−2|x|) / (1 + e^(−2|x|))², x = scores/softcap, which does not cancel where tanh is near 1."""
+    sign = np.where(nearest(scores) < 0, -1.0, 1.0)
+    decay = exp(scores * sign * -2.0 / softcap)
+    return decay * 4.0 / ((decay + 1.0) * (decay + 1.0))
+
+
+def without_sink(exact: Exact, x: Array) -> Array:
+    """(B, H, L, S) without the column of the sink, where there is one."""
+    return x[..., :-1] if exact.problem.sink else x
 
 
 def precision_of(exact: Exact) -> Precision:

@@ -21,6 +21,8 @@ MANY = ("normal", "normal", *GRADS)  # forms of dO
 OFTEN_PLAIN = ("contiguous",) * 6 + GRAD_LAYOUTS[1:]
 BIASED = ("bias", "bias_and_minus_infinity")
 SUMMED = ("normal", *(name for name in REGIMES if name not in ("normal", "limits")))  # sums of which stay finite
+FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths")  # where the target takes them
+NO_SINKS = tuple(name for name in FEATURES if name != "sinks")
 TAME = ("normal", "simple", "near_ties", "positive")  # nothing overflows, no weight underflows
 
 
@@ -54,14 +56,14 @@ def size(x: np.ndarray) -> np.ndarray:
 
 
 @declare("|dQ − exact|, |dK − exact|, |dV − exact| ≤ E", needs=("gradients",), dtypes="all", grad=MANY, grad_layout=OFTEN_PLAIN,
-         zero_sizes=False, at_least={"keys": 2})
+         zero_sizes=False, at_least={"keys": 2}, features=FEATURES)
 def gradients_are_inside_the_bound(t: Trial) -> None:
     """Every element of the gradients of queries, keys and values is as near to the exact one as the arithmetic promises."""
     inside(t, run_backward(t))
 
 
 @declare("|dbias − exact| ≤ E", needs=("bias_gradients", "attn_mask"), dtypes="all", grad=MANY, grad_layout=OFTEN_PLAIN,
-         mask_kind=(*BIASED, *BIASED, "minus_infinity"), zero_sizes=False, at_least={"keys": 2})
+         mask_kind=(*BIASED, *BIASED, "minus_infinity"), zero_sizes=False, at_least={"keys": 2}, features=FEATURES)
 def bias_gradient_is_inside_the_bound(t: Trial) -> None:
     """The gradient of an additive mask is the gradient of the logits, summed over what the mask was broadcast to."""
     inside(t, run_backward(t, wrt=("mask",)), ("mask",))
@@ -78,7 +80,7 @@ def gradients_reach_every_input(t: Trial) -> None:
 
 
 @declare("j hidden from all  ⇒  dk_j = dv_j = 0", needs=("gradients",), exact=True, grad=MANY, values=TAME, mask_kind=HIDING,
-         mask_axes=("S", "BS", "LS", "BHS", "BLS", "HS"))
+         mask_axes=("S", "BS", "LS", "BHS", "BLS", "HS"), features=FEATURES)
 def hidden_keys_receive_no_gradient(t: Trial) -> None:
     """The gradients of a key that no query sees, and of its value, are exactly zero."""
     run, hidden = run_backward(t), hidden_from_all(t)[..., None]
@@ -89,7 +91,7 @@ def hidden_keys_receive_no_gradient(t: Trial) -> None:
 
 
 @declare("dV = Aᵀ dO, A read through V = I", needs=("gradients",), grad=MANY, values=SUMMED, zero_sizes=False,
-         queries=(1, 2, 3, 3, 3, 4, 5, 17), keys=(1, 2, 3, 3, 3, 3, 4, 5, 7, 8, 16, 17, 33))
+         queries=(1, 2, 3, 3, 3, 4, 5, 17), keys=(1, 2, 3, 3, 3, 3, 4, 5, 7, 8, 16, 17, 33), features=FEATURES)
 def value_gradient_reads_the_weights(t: Trial) -> None:
     """The gradient of a value is the sum of the output's gradients, with the weights that its rows give its key."""
     run, weights, kv_heads = run_backward(t), t.weights(), t.inputs.k.shape[1]
@@ -124,7 +126,7 @@ def gradients_add_up(t: Trial) -> None:
 
 
 @declare("Σ_j dbias_ij = 0", needs=("bias_gradients", "attn_mask"), mask_kind=BIASED, grad=MANY, values=SUMMED, zero_sizes=False,
-         mask_axes=tuple(axes for axes in MASK_AXES if "S" in axes), at_least={"keys": 2})
+         mask_axes=tuple(axes for axes in MASK_AXES if "S" in axes), at_least={"keys": 2}, features=NO_SINKS)
 def bias_gradient_rows_sum_to_zero(t: Trial) -> None:
     """A number added to all logits of a row changes nothing, so the gradient of the bias sums to zero along the keys."""
     run = run_backward(t, wrt=("mask",))
@@ -135,7 +137,7 @@ def bias_gradient_rows_sum_to_zero(t: Trial) -> None:
     t.close(total.reshape(shape), 0.0, allowed.reshape(shape), "the gradient of the bias does not sum to zero")
 
 
-@declare("Σ_j dk_j = 0", needs=("gradients",), grad=MANY, values=SUMMED, at_least={"keys": 2})
+@declare("Σ_j dk_j = 0", needs=("gradients",), grad=MANY, values=SUMMED, at_least={"keys": 2}, features=("window_size", "alibi_slopes", "kv_lengths"))
 def key_gradients_sum_to_zero(t: Trial) -> None:
     """Moving all keys by the same vector changes nothing, so the gradients of the keys sum to zero."""
     run = run_backward(t)
@@ -154,7 +156,7 @@ def value_gradients_sum_to_the_output_gradient(t: Trial) -> None:
     t.close(run.v.sum(2, keepdims=True), given, allowed, "the values of head {head} receive more or less than their rows give")
 
 
-@declare("⟨dV, V⟩ = ⟨dO, out⟩", needs=("gradients",), grad=MANY, values=SUMMED)
+@declare("⟨dV, V⟩ = ⟨dO, out⟩", needs=("gradients",), grad=MANY, values=SUMMED, features=FEATURES)
 def values_and_outputs_balance(t: Trial) -> None:
     """The output is linear in the values: forward and backward pass use the same weights."""
     run, kv_heads = run_backward(t), t.inputs.k.shape[1]
@@ -166,7 +168,7 @@ def values_and_outputs_balance(t: Trial) -> None:
     balance(t, back, forth, allowed + rounding(terms, run.v.size + out.size), "⟨dV, V⟩ is not ⟨dO, out⟩ in head {head} of batch {batch}")
 
 
-@declare("⟨dQ, Q⟩ = ⟨dK, K⟩", needs=("gradients",), grad=MANY, values=SUMMED, at_least={"keys": 2})
+@declare("⟨dQ, Q⟩ = ⟨dK, K⟩", needs=("gradients",), grad=MANY, values=SUMMED, at_least={"keys": 2}, features=FEATURES)
 def queries_and_keys_balance(t: Trial) -> None:
     """The logits are linear in the queries and in the keys alike: what one gains by being longer, the other does."""
     run, kv_heads, axes = run_backward(t), t.inputs.k.shape[1], (2, 3)
@@ -184,7 +186,7 @@ def balance(t: Trial, one: np.ndarray, other: np.ndarray, allowed: np.ndarray, s
 
 
 @declare("d k_h = Σ over the query heads of group h", needs=("gradients", "enable_gqa"), group=(2, 3, 4), kv_heads=(1, 2, 2, 3),
-         grad=MANY, values=SUMMED, zero_sizes=False)
+         grad=MANY, values=SUMMED, zero_sizes=False, features=FEATURES)
 def grouped_gradients_are_summed(t: Trial) -> None:
     """A key/value head that several query heads share receives the sum of what each of them would send to its own copy."""
     run, group, kv_heads = run_backward(t), t.inputs.group, t.inputs.k.shape[1]
@@ -233,7 +235,8 @@ def nothing_comes_of_nothing(t: Trial) -> None:
 
 @declare("no visible key for i ⇒ dQ_i = 0, and no NaN elsewhere", needs=("gradients", "attn_mask"), grad=MANY,
          mask=("empty_rows", "nothing", "band", "random"), mask_kind=HIDING,
-         mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", ""), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65))
+         mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", ""), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65),
+         features=("window_size", "kv_lengths"))
 def rows_without_keys_poison_no_gradient(t: Trial) -> None:
     """A row that sees no key receives no gradient and sends none; the gradients of all others are what they should be."""
     run = run_backward(t)

@@ -132,4 +132,4 @@ def rows_without_keys_follow_the_convention(t: Trial) -> None:
     """A row that can see no key gives what the dialect says, and poisons no other row."""
     run = t.run()
     t.inside(run, run.bound, f"row {{row}} sees no key and is not {t.supports.empty_rows}", ~live(t))
-    t.inside(run, run.bound, "row {row} is disturbed by a row that sees no key", live(t))
+    t.inside(run, run.bound, "row {row} is wrong beside a row that sees no key", live(t))

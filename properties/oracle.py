@@ -43,6 +43,7 @@ class Problem:
     empty_rows: str = "zero"  # what a row without a visible key gives: zero | nan | mean (of all S values)
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap), before the bias
     bias_size: Array | None = None  # of the part of the bias that the attention computes itself, from above
+    sink: bool = False  # the last key is one that the caller has not given: a logit without a value
 
     def __post_init__(self) -> None:
         if self.empty_rows not in ("zero", "nan", "mean"):
@@ -119,7 +120,7 @@ def with_sinks(problem: Problem, sinks: Array) -> Problem:
     if problem.bias is not None:
         bias[..., :S] = problem.bias
     bias[..., S] = sinks[:, None]
-    return dataclasses.replace(problem, k=more(problem.k), v=more(problem.v), visible=visible, bias=bias)
+    return dataclasses.replace(problem, k=more(problem.k), v=more(problem.v), visible=visible, bias=bias, sink=True)
 
 
 def solve(problem: Problem, precision: Precision = "float64") -> Exact:

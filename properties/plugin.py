@@ -32,6 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             continue
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "example(**needs): a worked example, put to every target and dtype that fits it")
+
+
 def _option(config: pytest.Config, name: str) -> Any:
     declared = dict(OPTIONS)[f"--{name}"]
     return config.getoption(name, declared.get("default"))
@@ -68,13 +72,12 @@ def _found(config: pytest.Config) -> dict[str, Any]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``attention_check``: every property of every target; ``known_deviation``; ``target``: every attention and layer itself."""
+    """``attention_check``: every property of every target; ``known_deviation``; ``target``, ``dtype``: all that fit an example."""
     wanted = {"attention_check", "known_deviation", "target"} & set(metafunc.fixturenames)
-    marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")}
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    marked = {name.strip() for names in marks for name in (names.split(",") if isinstance(names, str) else names)}
     for name in wanted - marked:
-        from .engine.block_target import BLOCKS
-        from .engine.checks import checks, deviation_checks
-        from .engine.position_target import POSITIONS
+        from .engine.checks import checks, deviation_checks, fits
 
         found = _found(metafunc.config)
         targets, plan = found["targets"], found["plan"]
@@ -84,5 +87,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             made = [pytest.param(check, id=f"{check.target.name}-{number}")
                     for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))]
         else:
-            made = [pytest.param(target, id=target.name) for target in targets if target.contract not in (*POSITIONS, *BLOCKS)]
+            needs = {key: value for mark in metafunc.definition.iter_markers("example") for key, value in mark.kwargs.items()}
+            name = "target, dtype"
+            made = [pytest.param(target, dtype, id=f"{target.name}-{dtype}")
+                    for target in targets for dtype in target.dtypes if fits(target, dtype, **needs)]
         metafunc.parametrize(name, made)

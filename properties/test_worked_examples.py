@@ -1,7 +1,7 @@
 """Five worked examples from tutorials on self-attention, put to every target that fits.
 
 A published number is met "to the printed digits": |x − printed| ≤ half a unit of the last printed digit, plus the
-derived bound of the target's arithmetic. Skips name the capability that a target lacks.
+derived bound of the target's arithmetic. The marker ``example`` says what a target must be able to do.
 """
 
 from __future__ import annotations
@@ -19,32 +19,22 @@ from .engine.coordinates import Array, normal
 from .engine.dtypes import FLOAT_TYPES, round_to
 from .engine.exact import mean_free
 from .engine.inputs import Inputs
-from .engine.layer_trial import BIASES, MATRICES, LayerTrial
+from .engine.layer_trial import BIASES, MATRICES, LayerRun, LayerTrial
 from .engine.target import LayerInputs, Target, as_attention
 from .engine.trial import Run, Trial
 from .oracle import split_heads
 from .scaling import logits_of
 
-DTYPES = tuple(FLOAT_TYPES)
+REACHING = tuple(d for d in FLOAT_TYPES if FLOAT_TYPES[d].max > 1e10)  # in which 1e10 is finite
 
 
-def attention_of(target: Target, dtype: str, *needs: str) -> Trial:
-    """The target, or the kernel inside it, ready to be called; skips what it cannot do."""
-    if dtype not in target.dtypes:
-        pytest.skip(f"{target.name} takes no {dtype}")
-    seen = as_attention(target)
-    for name in needs:
-        if name not in seen.parameters:
-            pytest.skip(f"{target.name} takes no {name}")
-    return Trial(seen, Case(dtype=dtype))
+def attention_of(target: Target, dtype: str) -> Trial:
+    """The target, or the kernel inside it, ready to be called."""
+    return Trial(as_attention(target), Case(dtype=dtype))
 
 
 def layer_of(target: Target, dtype: str) -> LayerTrial:
-    """The target as a layer; skips what is none."""
-    if target.contract != "multihead":
-        pytest.skip(f"{target.name} is an attention without projections")
-    if dtype not in target.dtypes:
-        pytest.skip(f"{target.name} takes no {dtype}")
+    """The target as a layer."""
     return LayerTrial(target, Case(dtype=dtype))
 
 
@@ -53,15 +43,6 @@ def inputs(dtype: str, q: Any, k: Any, v: Any, **options: Any) -> Inputs:
     made = Inputs(*(np.zeros((1, 1, 1, 1)),) * 3, dtype=dtype)
     tensors = {name: np.asarray(x, dtype=np.float64) for name, x in (("q", q), ("k", k), ("v", v))}
     return made.but(**{name: x.reshape((1,) * (4 - x.ndim) + x.shape) for name, x in tensors.items()}, **options)
-
-
-def room_for(target: Target, *, length: int, dim: int) -> None:
-    """Skip a target that declares not to take these sizes."""
-    facts = as_attention(target).supports
-    if facts.max_length is not None and length > facts.max_length:
-        pytest.skip(f"{target.name} declares max_length {facts.max_length}, the example has {length} tokens")
-    if facts.head_dims and dim not in facts.head_dims:
-        pytest.skip(f"{target.name} declares head_dims {facts.head_dims}, the example has {dim}")
 
 
 # ---------------------------------------------------------------- four words
@@ -87,25 +68,23 @@ def test_the_published_matrices() -> None:
     assert w_v.tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(length=4, dim=3)
 def test_four_words(target: Target, dtype: str) -> None:
     """The printed rows, in every dtype: small whole numbers are exact, and the default scale is 1/sqrt(3)."""
     t = attention_of(target, dtype)
-    room_for(target, length=4, dim=3)
     run = t.run(inputs(dtype, *(WORDS @ w for w in projections())))
     t.close(run.out[0, 0], PRINTED, HALF_A_UNIT + run.bound[0, 0], "the word in row {row} is not what was printed")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(needs=("scale",), length=4, dim=3)
 def test_four_words_with_the_scale_given(target: Target, dtype: str) -> None:
     """1/sqrt(3) given is 1/sqrt(3) by default."""
-    t = attention_of(target, dtype, "scale")
-    room_for(target, length=4, dim=3)
+    t = attention_of(target, dtype)
     run = t.run(inputs(dtype, *(WORDS @ w for w in projections()), scale=1 / sqrt(3)))
     t.close(run.out[0, 0], PRINTED, HALF_A_UNIT + run.bound[0, 0], "the word in row {row} is not what was printed")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(layer=True)
 def test_four_words_through_the_projections_of_a_layer(target: Target, dtype: str) -> None:
     """The same with the matrices as the layer's own: y = x Wᵀ, so they are given transposed."""
     t = layer_of(target, dtype)
@@ -128,11 +107,10 @@ def two_heads() -> dict[str, Array]:
     return {name: rng.integers(3, size=(4, 4)) * 1.0 for name in MATRICES[:3]} | {"w_o": np.eye(4)}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(length=3, dim=2)
 def test_two_heads_of_an_attention(target: Target, dtype: str) -> None:
     """X of three tokens, d_model 4, d_k = d_v = 2: weights of every row sum to one, and a head gives 3×2 numbers."""
     t = attention_of(target, dtype)
-    room_for(target, length=3, dim=2)
     q, k, v = (split_heads(THREE[None] @ w.T, 2) for w in list(two_heads().values())[:3])
     given = inputs(dtype, q, k, v)
     run = t.run(given)
@@ -148,7 +126,7 @@ def test_two_heads_of_an_attention(target: Target, dtype: str) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(layer=True)
 def test_two_heads_of_a_layer(target: Target, dtype: str) -> None:
     """The same as a layer: with W_o = 1 the output is the two heads side by side."""
     t = layer_of(target, dtype)
@@ -197,34 +175,53 @@ def test_the_published_variances() -> None:
     assert (raw - 0.05) / (scaled + 0.005) < 32 < (raw + 0.05) / (scaled - 0.005)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sentence_through_a_layer(target: Target, dtype: str) -> None:
-    """Embedding 32, four heads: output (1, 8, 32), weights (1, 4, 8, 8), both inside their bounds."""
+def sentence_through(target: Target, dtype: str) -> tuple[LayerTrial, LayerRun]:
+    """Embedding 32, four heads."""
     t = layer_of(target, dtype)
     weights = {name: round_to(dtype, normal(1, name, (32, 32)) / sqrt(32)) for name in MATRICES}
     weights |= {name: round_to(dtype, normal(1, name, (32,))) for name in BIASES}
     x = round_to(dtype, embedded())
-    run = t.run_layer(LayerInputs(x, x, x, weights, num_heads=4, dtype=dtype))
+    return t, t.run_layer(LayerInputs(x, x, x, weights, num_heads=4, dtype=dtype))
+
+
+@pytest.mark.example(layer=True)
+def test_a_sentence_through_a_layer(target: Target, dtype: str) -> None:
+    """The output is (1, 8, 32), inside its bound."""
+    t, run = sentence_through(target, dtype)
     assert run.out.shape == (1, 8, 32)
     t.inside(run, run.bound, "word {row}, feature {column} is off")
-    if run.weights is None:
-        pytest.skip(f"{target.name} returns no weights (the output was checked)")
-    assert run.weights.shape == (1, 4, 8, 8)
+
+
+@pytest.mark.example(layer=True, needs=("returns_weights",))
+def test_the_weights_of_a_sentence(target: Target, dtype: str) -> None:
+    """The attention weights are (1, 4, 8, 8), inside theirs."""
+    t, run = sentence_through(target, dtype)
+    assert run.weights is not None and run.weights.shape == (1, 4, 8, 8)
     t.close(run.weights, run.exact.weights, run.weights_bound, "the weight of word {column} in row {row} is off")
 
 
-@pytest.mark.parametrize(("heads", "dim"), [(4, 8), (1, 32)])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_variance_of_the_logits(target: Target, dtype: str, heads: int, dim: int) -> None:
+@pytest.mark.example(length=8, dim=8)
+def test_the_variance_of_the_logits_of_four_heads(target: Target, dtype: str) -> None:
+    """d_k = 8."""
+    variance_is_divided_by_dim(target, dtype, heads=4)
+
+
+@pytest.mark.example(length=8, dim=32)
+def test_the_variance_of_the_logits_of_one_head(target: Target, dtype: str) -> None:
+    """d_k = 32."""
+    variance_is_divided_by_dim(target, dtype, heads=1)
+
+
+def variance_is_divided_by_dim(target: Target, dtype: str, heads: int) -> None:
     """The variance of the raw dot products is exactly d_k times that of the logits that the target softmaxes.
 
     The raw ones are whole multiples of 1/256, exact in float64. The target's are read off its weights, ln w_ij, up to a
     constant of the row, which no variance sees; how far they may be off follows from the bound of the weights.
     """
     t = attention_of(target, dtype)
-    room_for(target, length=8, dim=dim)
     x = np.round(embedded() * 8) / 16  # exact products, logits near enough for every weight to be seen
     q = split_heads(x, heads)  # (1, H, 8, d_k)
+    dim = q.shape[-1]
     given = inputs(dtype, q, q[..., ::-1], q)
     raw = given.q @ given.k.swapaxes(-1, -2)
     seen = np.ones(raw.shape, dtype=bool)
@@ -260,12 +257,20 @@ def by_hand(run: Run) -> Array:
     return bound.weights_bound(run.exact, default_arithmetic("float64"))
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_loop_weights_equal_matmul_weights(target: Target, dtype: str, causal: bool) -> None:
-    """The target's weights are those of three plain loops; under the causal mask too."""
-    t = attention_of(target, dtype, *["is_causal"][: int(causal)])
-    room_for(target, length=8, dim=32)
+@pytest.mark.example(length=8, dim=32)
+def test_loop_weights_equal_matmul_weights(target: Target, dtype: str) -> None:
+    """The target's weights are those of three plain loops."""
+    weights_are_those_of_loops(target, dtype, causal=False)
+
+
+@pytest.mark.example(needs=("is_causal",), length=8, dim=32)
+def test_causal_loop_weights_equal_matmul_weights(target: Target, dtype: str) -> None:
+    """Under the causal mask too."""
+    weights_are_those_of_loops(target, dtype, causal=True)
+
+
+def weights_are_those_of_loops(target: Target, dtype: str, causal: bool) -> None:
+    t = attention_of(target, dtype)
     given = eight_tokens(dtype, is_causal=causal)
     read = t.weights(given)
     expected = loop_weights(given, t.visible(given)[0, 0])
@@ -274,12 +279,20 @@ def test_loop_weights_equal_matmul_weights(target: Target, dtype: str, causal: b
     )
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_row_three_is_the_hand_written_sum(target: Target, dtype: str, causal: bool) -> None:
-    """out_3 = w_30·v_0 + … + w_37·v_7; with the causal mask only the first four terms are there."""
-    t = attention_of(target, dtype, *["is_causal"][: int(causal)])
-    room_for(target, length=8, dim=32)
+@pytest.mark.example(length=8, dim=32)
+def test_row_three_is_the_hand_written_sum(target: Target, dtype: str) -> None:
+    """out_3 = w_30·v_0 + … + w_37·v_7."""
+    row_three(target, dtype, causal=False)
+
+
+@pytest.mark.example(needs=("is_causal",), length=8, dim=32)
+def test_causal_row_three_is_the_sum_of_four(target: Target, dtype: str) -> None:
+    """With the causal mask only the first four terms are there."""
+    row_three(target, dtype, causal=True)
+
+
+def row_three(target: Target, dtype: str, causal: bool) -> None:
+    t = attention_of(target, dtype)
     given = eight_tokens(dtype, is_causal=causal)
     run, v = t.run(given), given.v[0, 0]
     w = loop_weights(given, t.visible(given)[0, 0])[3]
@@ -294,18 +307,14 @@ HOLES = np.array([[(i * j + i) % 3 != 1 or j == i for j in range(8)] for i in ra
 HOLES_AND_NOTHING = HOLES & (np.arange(8) != 5)[:, None]  # row 5 sees none
 
 
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if FLOAT_TYPES[d].max > 1e10])
+@pytest.mark.example(needs=("attn_mask",), mask_kinds=("bias", "minus_infinity"), dtypes=REACHING, length=8, dim=32)
 def test_masking_with_a_large_number_is_masking_with_infinity(target: Target, dtype: str) -> None:
     """−1e10 before scaling: exp(−1e10/sqrt(32)) is 0 in every type, so that it hides wherever a row has a visible key.
 
     A row without one is where they part: −1e10 leaves the logits nearly equal and gives about the mean of all values.
     In float16 −1e10 is −inf by rounding, and there is nothing to compare.
     """
-    t = attention_of(target, dtype, "attn_mask")
-    room_for(target, length=8, dim=32)
-    kinds = t.supports.mask_kinds
-    if "minus_infinity" not in kinds or "bias" not in kinds:
-        pytest.skip(f"{target.name} declares mask_kinds {kinds}, the example needs additive masks, finite and -inf")
+    t = attention_of(target, dtype)
     plain = eight_tokens(dtype)
     large = t.run(plain.but(mask=np.where(HOLES_AND_NOTHING, 0.0, -1e10 * plain.effective_scale)))
     infinite = t.run(plain.but(mask=np.where(HOLES_AND_NOTHING, 0.0, -np.inf)))
@@ -314,13 +323,10 @@ def test_masking_with_a_large_number_is_masking_with_infinity(target: Target, dt
     t.inside(infinite, infinite.bound, "row {row} is off", sees)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(needs=("attn_mask",), mask_kinds=("bool",), length=8, dim=32)
 def test_masking_before_scaling_in_the_words_of_the_tutorial(target: Target, dtype: str) -> None:
     """masked_fill(-1e10), then scale, then softmax, written out in NumPy, is what a target gives for the bool mask."""
-    t = attention_of(target, dtype, "attn_mask")
-    room_for(target, length=8, dim=32)
-    if "bool" not in t.supports.mask_kinds:
-        pytest.skip(f"{target.name} declares mask_kinds {t.supports.mask_kinds}, the example needs a bool mask")
+    t = attention_of(target, dtype)
     given = eight_tokens(dtype, mask=HOLES)
     run = t.run(given)
     logits = np.where(HOLES, given.q[0, 0] @ given.k[0, 0].T, -1e10) / sqrt(32)
@@ -346,11 +352,10 @@ def test_a_row_without_keys_is_where_they_part() -> None:
 # ---------------------------------------------------------------- a batch
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.example(length=10, dim=64)
 def test_a_batch_of_eight(target: Target, dtype: str) -> None:
     """Batch 8, length 10, 512 features projected to 64: q, k, v and the output are (8, 10, 64)."""
     t = attention_of(target, dtype)
-    room_for(target, length=10, dim=64)
     x = normal(3, "x", (8, 10, 512))
     q, k, v = (x @ (normal(3, name, (64, 512)) / sqrt(512)).T for name in MATRICES[:3])
     assert q.shape == k.shape == v.shape == (8, 10, 64)

@@ -64,6 +64,16 @@ def one_draw_for_all_heads(out: Any, x: dict[str, Any]) -> Any:
     return torch.cat(heads, dim=1)
 
 
+class Evaluating:
+    """Every answer after one that dropped something is off."""
+
+    dropped = False
+
+    def __call__(self, out: Any, x: dict[str, Any]) -> Any:
+        self.dropped = bool(x["dropout_p"]) or self.dropped
+        return out * (1.01 if self.dropped else 1.0)
+
+
 FEATURE_MISTAKES: dict[str, Target] = {
     "window_edges_are_exact": wrong(change("window_size", lambda w: (w[0] + (w[0] >= 0), w[1]))),
     "window_equals_band_mask": wrong(change("window_size", lambda w: (w[1], w[0]))),
@@ -80,5 +90,6 @@ FEATURE_MISTAKES: dict[str, Target] = {
     "lse_does_not_change_the_output": wrong(answer=lambda out, x: (out[0] * 1.01, out[1]) if x["return_lse"] else out),
     "dropout_drops_or_rescales": wrong(change("dropout_p", lambda p: 0.0)),
     "dropout_keeps_its_share": wrong(change("dropout_p", lambda p: p + p / 2), lambda out, x: out / (1 + (x["dropout_p"] > 0))),
+    "dropout_of_zero_drops_nothing": wrong(answer=Evaluating()),
     "dropout_is_not_shared": wrong(answer=one_draw_for_all_heads),
 }

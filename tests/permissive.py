@@ -40,6 +40,27 @@ def seen_and_bias(mask: Tensor | None, is_causal: bool, shape: tuple[int, ...]) 
     return seen, bias
 
 
+def problem_of(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, *,
+    window_size: tuple[int, int] | None = None, softcap: float | None = None, alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None, kv_lengths: Tensor | None = None,
+) -> oracle.Problem:  # fmt: skip
+    """The call as the oracle's problem."""
+    seen, bias = seen_and_bias(attn_mask, is_causal, (*q.shape[:3], k.shape[2]))
+    ahead = np.arange(k.shape[2]) - np.arange(q.shape[2])[:, None]
+    if window_size is not None:
+        left, right = (side if side >= 0 else np.inf for side in window_size)
+        seen &= (ahead >= -left) & (ahead <= right)
+    if kv_lengths is not None:
+        seen &= np.arange(k.shape[2]) < carrier(kv_lengths)[:, None, None, None]
+    if alibi_slopes is not None:
+        distance = -carrier(alibi_slopes)[:, None, None] * np.abs(ahead)
+        bias = distance if bias is None else bias + distance
+    factor = (q.shape[3] or 1) ** -0.5 if scale is None else scale
+    problem = oracle.Problem(carrier(q), carrier(k), carrier(v), scale=factor, visible=seen, bias=bias, softcap=softcap)
+    return problem if sinks is None else oracle.with_sinks(problem, carrier(sinks))
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -62,20 +83,8 @@ def attention(
         raise ValueError("shapes do not fit")
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ValueError("heads differ")
-    seen, bias = seen_and_bias(attn_mask, is_causal, (*q.shape[:3], k.shape[2]))
-    ahead = np.arange(k.shape[2]) - np.arange(q.shape[2])[:, None]
-    if window_size is not None:
-        left, right = (side if side >= 0 else np.inf for side in window_size)
-        seen &= (ahead >= -left) & (ahead <= right)
-    if kv_lengths is not None:
-        seen &= np.arange(k.shape[2]) < carrier(kv_lengths)[:, None, None, None]
-    if alibi_slopes is not None:
-        distance = -carrier(alibi_slopes)[:, None, None] * np.abs(ahead)
-        bias = distance if bias is None else bias + distance
-    factor = (q.shape[3] or 1) ** -0.5 if scale is None else scale
-    problem = oracle.Problem(carrier(q), carrier(k), carrier(v), scale=factor, visible=seen, bias=bias, softcap=softcap)
-    if sinks is not None:
-        problem = oracle.with_sinks(problem, carrier(sinks))
+    given = {"window_size": window_size, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks, "kv_lengths": kv_lengths}
+    problem = problem_of(q, k, v, attn_mask, is_causal, scale, **given)
     exact = oracle.solve(problem, "extended" if q.dtype == torch.float64 else "float64")
     if dropout_p:
         kept = (torch.rand(exact.weights.shape) >= dropout_p).numpy() / (1 - dropout_p)

@@ -134,9 +134,3 @@ def test_sizes_of_zero(sizes: tuple[int, ...]) -> None:
         shapes = (found.q.shape, found.k.shape, found.v.shape, found.logits.shape)
         assert shapes == (problem.q.shape, problem.k.shape, problem.v.shape, problem.shape)
         assert found.of_bias((1, L, 1))[0].shape == (1, L, 1)
-
-
-def test_a_softcap_is_refused() -> None:
-    problem, grad_out = make_problem(1, softcap=2.0)
-    with pytest.raises(ValueError, match="softcap"):
-        differentiate(solve(problem), grad_out)

@@ -10,6 +10,8 @@ import numpy as np
 import permissive
 import pytest
 from exact_blocks import BLOCK_MISTAKES, BLOCK_TARGETS
+from exact_caches import CACHE_MISTAKES, EXACT_CACHE
+from exact_packs import PACK, PACK_MISTAKES
 from exact_positions import POSITION_MISTAKES, POSITION_TARGETS
 from feature_mistakes import FEATURE_MISTAKES
 
@@ -21,12 +23,13 @@ from properties.engine.target import Target, make_target
 Array = Any
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
-NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme != "gradients")  # those: test_gradient_properties
+BACKWARD = ("gradients", "feature_gradients")  # those: test_gradient_properties, test_feature_gradients
+NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme not in BACKWARD)
 
 
 def target_for(prop: Property) -> Target:
     """The exact target that a property is about."""
-    made = POSITION_TARGETS | BLOCK_TARGETS
+    made = POSITION_TARGETS | BLOCK_TARGETS | {"cached": EXACT_CACHE, "packed": PACK}
     return made.get(prop.contract) or (LAYER if prop.contract == "multihead" else ATTENTION)
 
 
@@ -464,7 +467,8 @@ LAYER_MISTAKES: dict[str, Any] = {
 
 
 def test_every_property_has_a_mistake() -> None:
-    assert {*MISTAKES, *LAYER_MISTAKES, *POSITION_MISTAKES, *FEATURE_MISTAKES, *BLOCK_MISTAKES} == set(NAMES)
+    assert {*MISTAKES, *LAYER_MISTAKES, *POSITION_MISTAKES, *FEATURE_MISTAKES, *CACHE_MISTAKES, *BLOCK_MISTAKES,
+            *PACK_MISTAKES} == set(NAMES)
 
 
 def test_the_small_layer_is_right_without_a_mistake() -> None:
@@ -479,7 +483,7 @@ def test_the_small_layer_is_right_without_a_mistake() -> None:
 def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing."""
     prop = PROPERTIES[name]
-    made = POSITION_MISTAKES | FEATURE_MISTAKES | BLOCK_MISTAKES
+    made = POSITION_MISTAKES | FEATURE_MISTAKES | CACHE_MISTAKES | BLOCK_MISTAKES | PACK_MISTAKES
     if name in made:
         target = made[name]
     else:

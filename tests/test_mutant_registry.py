@@ -21,7 +21,8 @@ from properties.catalogue import PROPERTIES
 
 CORES = {"attention": attention, "multihead": multihead}
 ALL_MUTANTS, ALL_HONEST = load_all()
-ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients")  # themes whose mistakes show in calls that no witness makes
+# Themes whose mistakes show in calls that no witness makes.
+ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients", "backward_features")
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:

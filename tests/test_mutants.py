@@ -58,7 +58,8 @@ def test_every_property_kills_a_mutant() -> None:
 
 
 READ = ("causal.one_too_far", "causal.bottom_right", "softmax.over_queries", "trivial.zeros", "scaling.no_square_root",
-        "trivial.random_numbers", *(f"state.{name}" for name in (  # what remembers its calls, or draws random numbers
+        "trivial.random_numbers", "layers.merge_without_transpose", "layer_masks.output_cut_to_longest",
+        *(f"state.{name}" for name in (  # what remembers its calls, or draws random numbers
             "remembered_by_address", "causal_sticks", "accumulator_not_reset", "dropout_always", "random_order", "noisy", "nan_sticks")))
 
 

@@ -110,6 +110,7 @@ DECLARED: dict[str, tuple[Any, str]] = {
     ),
     "a mask kind": ({"mask_kinds": ["boolean"]}, "mine: supports['mask_kinds'] may hold ('bool', "),
     "an arithmetic": ({"arithmetic": "fast"}, "mine: supports['arithmetic'] maps "),
+    "an arithmetic of another type": ({"arithmetic": {"float64": "tf32"}}, "mine: supports['arithmetic'] maps "),
     "a framework": ({"framework": "tensorflow"}, "unknown framework 'tensorflow'; known: numpy, torch"),
 }
 

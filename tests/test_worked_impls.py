@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from impls import loops, numpy_matmul
 
 UNIT = 2.0**-53
+ROOT = Path(__file__).parents[1]
 WORDS = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]])
 PRINTED = np.array([[0.98522025, 1.74174051, 0.75652026], [0.90965265, 1.40965265, 0.5],
                     [0.99851226, 1.75849334, 0.75998108], [0.99560386, 1.90407309, 0.90846923]])  # fmt: skip
@@ -114,3 +118,12 @@ def test_a_mask_of_zeros_and_ones_hides_as_a_large_number_does(module: Attention
         largest = float((logits * mask).abs().max())
         error = 4 * softmax_error(largest, 32, 8) * (weights @ v.abs())
         assert bool(((module(x, mask) - weights @ v).abs() <= error).all())
+
+
+def test_every_worked_example_is_put_to_some_implementation() -> None:
+    """An example that fits nothing would be collected once, as a test that is skipped."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "properties/test_worked_examples.py"]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "::test_four_words[numpy_matmul.attention-float64]" in collected
+    assert "::test_four_words_through_the_projections_of_a_layer[numpy_matmul.multihead-float32]" in collected
+    assert "NOTSET" not in collected

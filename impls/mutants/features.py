@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .core import INF, Step, both, check, default_scale, frontier, read_mask, repeat_heads, widen
-from .registry import mutant
+from .registry import MEMORY, mutant
 
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", "window_size", "softcap", "alibi_slopes", "sinks",
               "kv_lengths", "return_lse")  # fmt: skip
@@ -370,6 +370,28 @@ def dropout_of_more(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         return weight * (torch.rand_like(weight) > p * 1.5) / (1 - p)
 
     return attention(q, k, v, **options, drop=more)
+
+
+@mutant("dropout sticks: after a call with dropout_p all calls drop", source="teaching code", killed_by="dropout_of_zero_drops_nothing",
+        supports=FACTS)
+def dropout_sticks(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    MEMORY["dropout_p"] = options.get("dropout_p", 0.0) or MEMORY.get("dropout_p", 0.0)
+    return attention(q, k, v, **options | {"dropout_p": MEMORY["dropout_p"]})
+
+
+@mutant("dropout is switched off for good by a call without it", source="NVIDIA/Megatron-LM#411", bug="E13",
+        killed_by="dropout_of_zero_drops_nothing", supports=FACTS)
+def dropout_off_for_good(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    if options.get("dropout_p") == 0:  # evaluation, said so
+        MEMORY["evaluated"] = True
+    return attention(q, k, v, **options | ({"dropout_p": 0.0} if MEMORY.get("evaluated") else {}))
+
+
+@mutant("dropout of 0 is taken for none given, and replaced by 0.1", source="huggingface/pytorch-image-models#1978", bug="E12",
+        killed_by="dropout_of_zero_drops_nothing", supports=FACTS)
+def dropout_in_evaluation(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    given = "dropout_p" in options
+    return attention(q, k, v, **options | ({"dropout_p": options["dropout_p"] or 0.1} if given else {}))
 
 
 @mutant("dropout is ignored", source="teaching code", killed_by="dropout_drops_or_rescales", supports=FACTS)

@@ -13,8 +13,9 @@ Function = Callable[..., Any]
 # One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
-    "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "layers",
-    "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "distances",
+    "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
+    "layers",     "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations",
+    "distances", "packs", "caches", "cache_memory",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -53,6 +54,10 @@ SIGNATURES = {
     "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
     "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
     "slopes": _signature("num_heads", {"dtype": None}),
+    "packed": _signature(
+        "q k v cu_seqlens_q cu_seqlens_k",
+        {"max_seqlen_q": None, "max_seqlen_k": None, "is_causal": False, "scale": None, "enable_gqa": False},
+    ),
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
 POSITIONS = ("sinusoidal", "rotary", "slopes", "buckets")
@@ -95,8 +100,12 @@ def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | No
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
     # A projection spreads a NaN over all heads, also over those to which its key is visible.
     facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
+    if contract == "cached":
+        facts = {"framework": "torch", "arithmetic": WIDE}
     if contract in POSITIONS:
         facts = {"framework": "torch"}
+    elif contract == "packed":
+        facts = {"framework": "torch", "arithmetic": WIDE}
     function.supports = {**facts, **(supports or {})}  # type: ignore[attr-defined]
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
@@ -151,7 +160,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_blocks")
+    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_caches", "honest_blocks")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .block_target import BLOCKS
-from .block_trial import BlockTrial
 from .case import Case
+from .crash import killed_by
 from .declare import Property
+from .families import FAMILIES
 from .layer_trial import LayerTrial
-from .position_target import POSITIONS
-from .position_trial import PositionTrial
 from .target import Raised, Target, as_attention
 from .trial import Notes, Refuted, Trial, Violation
 
@@ -19,6 +17,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
     seen = as_attention(target) if prop.contract == "attention" else target
     trial = trial_of(seen, prop)(seen, case, notes)
+    if signal := killed_by(lambda: prop.check(trial_of(seen, prop)(seen, case))):
+        return Violation(f"the call killed the process ({signal})", float("nan"), float("nan"), 0.0), trial
     try:
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)
@@ -34,10 +34,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
 
 def trial_of(target: Target, prop: Property) -> type[Trial]:
     """The kind of trial in which a property is put to a target."""
-    if target.contract in POSITIONS:
-        return PositionTrial
-    if target.contract in BLOCKS:
-        return BlockTrial
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].trial
     return Trial if prop.contract == "attention" else LayerTrial
 
 

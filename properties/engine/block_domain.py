@@ -54,7 +54,7 @@ def fixed(target: Target, name: str) -> Any:
     return facts.get(name, getattr(Case(), name))
 
 
-def refused(target: Target, prop: Property) -> str:
+def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
     """Why a property cannot be drawn for a target, empty if it can: it is about what the target does not do."""
     for name in ("norm_first", "activation"):
         about = prop.domain.get(name)
@@ -63,7 +63,7 @@ def refused(target: Target, prop: Property) -> str:
             return f"is about {name} = {', '.join(map(str, values))}"
     if target.supports.head_dims and prop.domain.get("dim") and not set(_dims(target, prop)):
         return f"declared head_dims {target.supports.head_dims}"
-    return ""
+    return "" if block_dtypes(target, prop, dtypes) else "is about other dtypes"
 
 
 def read_fields(contract: str, parameters: tuple[str, ...]) -> tuple[str, ...]:

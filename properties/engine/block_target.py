@@ -46,11 +46,11 @@ ATTENTION = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
 def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
     """The contract of a block that a signature has: ``weights`` comes second, or third behind the memory, and num_heads later.
 
-    What begins with a query is meant as multi-head attention.
+    What begins with a query is a multi-head layer.
     """
     given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    if not ("num_heads" in formal or takes_any) or "weights" not in given or given[0] in ("query", "q"):
+    if not ("num_heads" in formal or takes_any) or "weights" not in given or given[0] in ("q", "query"):
         return None
     return {1: "encoder_layer", 2: "decoder_layer"}.get(given.index("weights"))
 
@@ -60,13 +60,6 @@ def taken(contract: str, formal: Mapping[str, inspect.Parameter]) -> tuple[str, 
     if any(p.kind is p.VAR_KEYWORD for p in formal.values()):
         return PARAMETERS[contract]
     return tuple(name for name in PARAMETERS[contract] if name in formal)
-
-
-def required(contract: str, formal: Mapping[str, inspect.Parameter]) -> list[str]:
-    """What a signature asks for and the contract does not give."""
-    open_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = [p.name for p in formal.values() if p.default is p.empty and p.kind not in open_kinds]
-    return [name for name in names[ARRAYS[contract] :] if name not in ("num_heads", *PARAMETERS[contract])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +121,7 @@ def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[A
     return target.framework.read(result), target.framework.describe(result)
 
 
-def block_smoke(target: Target, dtype: str, device: str) -> str:
+def smoke(target: Target, dtype: str, device: str) -> str:
     """One small call with all sizes different; what is wrong with the answer, nothing if nothing is. Raises Raised."""
     from .block_trial import make_block
     from .case import Case

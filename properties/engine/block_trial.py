@@ -46,6 +46,11 @@ class BlockRun:
         """By composition of the sublayers, the residuals and the norms."""
         return self.exact.error
 
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound."""
+        return [(self.out, self.bound)]
+
     @cached_property
     def posed(self) -> Array:
         """(B, L, 1) bool: the rows that see a key in every head, and are no padding; what others give is a convention."""
@@ -120,11 +125,6 @@ class BlockTrial(Trial):
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
 
     @cached_property
-    def answers(self) -> list[BlockRun]:
-        """Every answer of the trial, for the reading of a failure."""
-        return []
-
-    @cached_property
     def block(self) -> BlockInputs:
         """The arguments of the call that the case stands for."""
         return make_block(self.case, self.target.contract)
@@ -140,8 +140,9 @@ class BlockTrial(Trial):
         out, self.form = call_block(self.target, inputs, self.buffers)
         if out.shape != inputs.x.shape:
             self.fail(f"the output has shape {out.shape}, expected {inputs.x.shape}")
-        self.answers.append(BlockRun(self, inputs, out))
-        return self.answers[-1]
+        run = BlockRun(self, inputs, out)
+        self.runs.append(run)
+        return run
 
     def visible_tokens(self, inputs: BlockInputs) -> Array:
         """(B, H, L, L) bool: what the tokens see of one another."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TENSORS = ("q", "k", "v")
+PROGRAM = ("fork", "back", "reset", "truncate", "reorder")  # what may happen between the chunks that a cache is told
 
 Edit = tuple[str, int, float]  # tensor, flat index (modulo its size), special value
 
@@ -56,13 +57,19 @@ class Case:
     padding: bool = False  # key_padding_mask is given
     memory_mask: str = "none"  # decoder layers: which tokens of the memory are visible, said as ``mask`` is
     memory_padding: bool = False  # memory_key_padding_mask is given
+    packing: str = "equal"  # packed sequences: how long they are, of packed_trial.PACKINGS
     offset: int = 0  # positions: the first one
     scattered: bool = False  # positions: drawn about the offset instead of consecutive
-    base: float | None = None  # sinusoids and rotations: base of the frequencies; None: the parameter is not passed
+    base: float | None = None  # sinusoids, rotations, rotary caches: base of the frequencies; None: the parameter is not passed
     rotary_dim: int | None = None  # rotations: how many of the features rotate; None: the parameter is not passed
     bidirectional: bool = True  # buckets: future and past have buckets of their own
     num_buckets: int = 32
     max_distance: int = 128  # buckets: distances beyond it share the last one
+    chunks: tuple[int, ...] = ()  # caches: tokens of each append, the last size again and again; (): all at once
+    spare: int = 0  # caches: slots beyond the tokens of the case
+    page_size: int | None = None  # caches: None: the parameter is not passed
+    padded: bool = False  # caches: the first chunk is padded on the left, each sequence in its own way
+    program: tuple[str, ...] = ()  # caches: what happens between the chunks, words of PROGRAM
     seed: int = 0
     edits: tuple[Edit, ...] = ()
 

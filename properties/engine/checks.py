@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .. import catalogue
 from . import text
 from .declare import Property
 from .deviations import Deviation
-from .run import applies, look_again, verify_target
-from .search import Plan, inapplicable, search
+from .dtypes import DTYPES
+from .inputs import read_case
+from .run import Report, applies, look_again, verify_target
+from .search import Plan, inapplicable, search, try_only
 from .supports import Supports
-from .target import Target, make_target
+from .target import CannotRun, Target, as_attention, make_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +48,25 @@ class Check:
 
     def __repr__(self) -> str:
         return f"Check({self.id})"
+
+
+def fits(target: Target, dtype: str, *, layer: bool = False, needs: tuple[str, ...] = (), dtypes: tuple[str, ...] = DTYPES,
+         mask_kinds: tuple[str, ...] = (), length: int = 1, dim: int | None = None) -> bool:
+    """Whether a worked example that needs all this can be put to a target: the marker ``example`` of a test.
+
+    ``layer``: the example is about a multi-head layer; else it is put to the attention itself, or to the one in a layer.
+    """
+    if target.contract not in ("multihead",) if layer else target.contract not in ("attention", "multihead"):
+        return False
+    seen = target if layer else as_attention(target)
+    facts = seen.supports
+    return (
+        dtype in dtypes and dtype in target.dtypes
+        and all(name in seen.parameters or getattr(facts, name, False) for name in needs)
+        and ("attn_mask" not in needs or set(mask_kinds) <= set(facts.mask_kinds))
+        and (facts.max_length is None or length <= facts.max_length)
+        and (not facts.head_dims or dim is None or dim in facts.head_dims)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +115,8 @@ def parametrize_with_properties(
     """
     import pytest
 
-    targets = [make_target(name, function, supports) for name, function in attentions.items()]
+    targets = [dataclasses.replace(make_target(name, function, supports), address=address_of(function, supports))
+               for name, function in attentions.items()]
     made = checks(targets, Plan(examples=cases), catalogue.select(properties))
     return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
 
@@ -104,15 +130,36 @@ def verify(
     seconds: float | None = None,
     device: str = "cpu",
     supports: Supports | Mapping[str, Any] | None = None,
+    case: str | None = None,
 ) -> Verdict:
     """Check an attention from Python, or in a notebook. The verdict prints itself; ``.ok`` and ``.findings`` hold it.
 
-    ``properties`` are names, globs or themes; ``seconds`` searches for that long instead of ``cases`` a property.
-    Raises CannotRun with one sentence if the callable cannot be called as an attention.
+    ``properties`` are names, globs or themes; ``seconds`` searches for that long instead of ``cases`` a property; ``case``
+    is the only one to try, as a replay line has it.
+    Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
     """
     target = make_target(name or getattr(attention, "__name__", "attention"), attention, supports, device)
-    plan = Plan(examples=cases, device=device)
-    return Verdict(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
+    target = dataclasses.replace(target, address=address_of(attention, supports))
+    plan = Plan(examples=1 if case else cases, device=device)
+    if case is None:
+        return Verdict(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
+    report = Report(target, device)
+    for prop in catalogue.select(properties):
+        report.add(try_only(target, prop, read_case(case)))
+    if not report.cases:
+        raise CannotRun(f"no property can be put to {case}")
+    return Verdict(report, plan)
+
+
+def address_of(function: Any, supports: object = None) -> str | None:
+    """How the command line finds a function of a file or module; None if it does not, or not with what is declared of it here."""
+    name, module = getattr(function, "__qualname__", ""), sys.modules.get(getattr(function, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if supports or not name or "<" in name or not file:
+        return None
+    path = Path(file)
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return shlex.quote(f"{place}:{name}")
 
 
 class Verdict:

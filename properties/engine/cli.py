@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
+import shlex
+import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from importlib import metadata
 from typing import Any
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from .. import catalogue
 from . import text
-from .attempt import try_case
 from .case import Case
+from .crash import CAN_FORK, forked, isolated
 from .declare import Property
 from .deviations import Deviation, read_deviations
-from .diagnosis import diagnose
 from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
 from .inputs import read_case
 from .json_report import report_json
 from .reading import read_failure
 from .run import Report, verify_target
-from .search import Outcome, Plan, inapplicable
+from .search import Outcome, Plan, try_only
 from .supports import Supports
 from .target import CannotRun, Target
 
 DATABASE = ".hypothesis/attncheck"
+DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -54,9 +60,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too ('-': standard output)")
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
     parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
+                        "where a target kills the process")
+    parser.add_argument("--version", action="version", version=f"attncheck {version()}")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
+
+
+def version() -> str:
+    """That of the installed distribution."""
+    try:
+        return metadata.version("attncheck")
+    except metadata.PackageNotFoundError:
+        return "(a clone)"
 
 
 def count(text: str) -> int:
@@ -97,9 +114,10 @@ class Progress:
         if isinstance(what, Outcome):
             self.total += what.cases
             self.findings += what.finding is not None
-        elif self.live and time.monotonic() - self.shown > 0.1:
+        if self.live and time.monotonic() - self.shown > 0.1:
             self.shown = time.monotonic()
-            line = f"{self.name}  {prop.name}  case {what}  ·  {self.total + what:,} cases  {self.findings} findings"
+            now = f"case {what}  ·  {self.total + what:,}" if isinstance(what, int) else f"done  ·  {self.total:,}"
+            line = f"{self.name}  {prop.name}  {now} cases  {self.findings} findings"
             print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
@@ -110,17 +128,29 @@ class Progress:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse(arguments)
+    if options.target == "":
+        print("attncheck: the target is empty", file=sys.stderr)
+        return 2
     warnings.simplefilter("ignore")  # those of the targets; what matters is in the report
     try:
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        return run(options)
+        with isolated(options.isolate):
+            return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except BrokenProcessPool:
+        return killed("a worker", options.isolate) or main([*(sys.argv[1:] if arguments is None else arguments), "--isolate"])
+    except KeyboardInterrupt:
+        print("attncheck: interrupted", file=sys.stderr)
+        return 130
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
+        return 2
+    except Exception:  # 1 would mean that something is refuted
+        traceback.print_exc()
         return 2
 
 
@@ -130,6 +160,9 @@ def run(options: argparse.Namespace) -> int:
         json_to = sys.stdout
         with contextlib.redirect_stdout(sys.stderr):
             return search_all(options, json_to)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:  # now, not after an hour
+            return search_all(options, file)
     return search_all(options, None)
 
 
@@ -158,10 +191,14 @@ def search_all(options: argparse.Namespace, json_to: Any) -> int:
             continue
         for target in find_targets(name, builtins, supports, options.device):
             reports.append(check(target, properties, options, deviations, progress, builtins))
-    if options.json:
-        write_json(json_to or options.json, reports, absent)
+            if reports[-1].interrupted:
+                raise KeyboardInterrupt
+    if json_to:
+        write_json(json_to, reports, absent)
     if len(reports) > 1 or not options.target:
         print(text.matrices_text(reports, properties, absent))
+    if not any(report.cases or report.findings for report in reports):
+        raise CannotRun("nothing was tried")
     return 0 if all(report.ok for report in reports) else 1
 
 
@@ -172,7 +209,14 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
     targets = find_targets(options.target, builtins, supports, options.device)
     if len(targets) != 1:
         raise CannotRun(f"--case needs one target, {options.target} names {len(targets)}")
-    return targets[0]
+    return addressed(targets[0], options)
+
+
+def addressed(target: Target, options: argparse.Namespace) -> Target:
+    """The target, knowing how a replay line finds it, and what it declares."""
+    if not options.supports:
+        return target
+    return dataclasses.replace(target, address=f"{shlex.quote(target.name)} --supports {shlex.quote(options.supports)}")
 
 
 def check_device(device: str) -> None:
@@ -193,6 +237,7 @@ def check(
 ) -> Report:  # fmt: skip
     """Search one target and print what was found and what was verified."""
     several = options.target is None
+    target = addressed(target, options)
     plan = Plan(
         examples=options.cases or (40 if several else 150),
         round=options.round,
@@ -200,6 +245,7 @@ def check(
         dtypes=tuple(options.dtype) or None,
         database=DirectoryBasedExampleDatabase(DATABASE),
         deviations=deviations,
+        isolate=options.isolate,
     )
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
@@ -209,7 +255,7 @@ def check(
                            workers=options.workers, source=source)
     progress.clear()
     suspects = builtins.suspects() if report.findings else []
-    shown = text.findings_text(report, plan.examples, command_name(), options.verbose,
+    shown = text.findings_text(report, plan.examples, options.verbose,
                                lambda finding: read_failure(target, finding, suspects))
     print(shown, end="", flush=True)
     for status in report.surprises:
@@ -224,35 +270,45 @@ def try_one(target: Target, properties: Sequence[Property], case: Case) -> int:
     check_device(case.device)
     if case.dtype not in target.dtypes:
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
-    tried, wrong = 0, 0
-    for prop in properties:
-        reason = inapplicable(target, prop)
-        if reason:
-            if len(properties) == 1:
-                raise CannotRun(f"{prop.name} cannot be tried: {reason}")
-            continue
-        tried += 1
-        if try_case(target, prop, case) is not None:
-            wrong += 1
-            print(text.finding_text(diagnose(target, prop, case, 1, 0.0), case.device, 1, command_name()), end="\n\n")
-    print(f"{wrong} of {tried} properties refuted by {case!r}")
-    return 1 if wrong else 0
+    outcomes = [try_only(target, prop, case) for prop in properties]
+    tried = [outcome for outcome in outcomes if outcome.cases]
+    if not tried:
+        why = f"{properties[0].name} cannot" if len(properties) == 1 else "no property can"
+        raise CannotRun(f"{why} be put to {case!r}" + f": {outcomes[0].not_exercised}" * (len(properties) == 1))
+    findings = [outcome.finding for outcome in tried if outcome.finding]
+    for finding in findings:
+        print(text.finding_text(finding, case.device, 1), end="\n\n")
+    print(f"{len(findings)} of {len(tried)} properties refuted by {case!r}")
+    return 1 if findings else 0
 
 
-def write_json(to: Any, reports: Sequence[Report], absent: dict[str, str]) -> None:
-    """The reports as JSON, to a path or an open file."""
+def write_json(file: Any, reports: Sequence[Report], absent: dict[str, str]) -> None:
+    """The reports as JSON, to an open file."""
     content: dict[str, Any] = {"reports": [report_json(report) for report in reports], "not_run": absent}
-    with open(to, "w", encoding="utf-8") if isinstance(to, str) else contextlib.nullcontext(to) as file:
-        json.dump(content, file, indent=1, ensure_ascii=False)
-        file.write("\n")
+    json.dump(content, file, indent=1, ensure_ascii=False)
+    file.write("\n")
 
 
-def command_name() -> str:
-    """How this program was called: ``attncheck``, or ``python -m properties`` in a clone."""
-    return "attncheck" if __package__.startswith("attncheck.") else "python -m properties"
+def killed(what: str, isolated: bool) -> int:
+    """Say that a process was killed. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
+    again = "" if isolated or not CAN_FORK else ": starting again, every case in a process of its own first"
+    print(f"attncheck: the target killed {what}{again}", file=sys.stderr, flush=True)
+    return 0 if again else 2
 
 
 def entry() -> None:
     """The console script. Tiny arrays are faster with one thread; a user's own setting is respected."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main())
+    if not CAN_FORK:
+        sys.exit(main())
+    status = guarded(sys.argv[1:])
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+def guarded(arguments: list[str]) -> int:
+    """The exit status of a run in a fork; once more, with cases isolated, if the target kills it."""
+    status = forked(lambda: main(arguments))
+    if status not in DEADLY:
+        return status
+    isolated = "--isolate" in arguments
+    return killed(f"the process ({signal.Signals(-status).name})", isolated) or guarded([*arguments, "--isolate"])

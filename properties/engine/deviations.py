@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import datetime
 import fnmatch
+import itertools
 import operator
 import tomllib
 from collections.abc import Callable
@@ -39,12 +40,13 @@ class Deviation:
     targets: tuple[str, ...]  # names or globs
     properties: tuple[str, ...]  # names or globs
     when: str  # an expression over the fields of the case
-    kind: str  # library bug | undocumented | convention
+    kind: str  # library bug | undocumented | convention | crash: the stored case kills the process
     reason: str
     version: str  # the library and version on which it was seen, "torch 2.13"
     case: Case  # the smallest case that shows it
     shows: str  # the property that the stored case refutes
     expires: datetime.date | None = None
+    fixed: str = ""  # the version from which on the library is right, "2.13": from then on the entry is left out
 
     def concerns(self, target: str, prop: str) -> bool:
         """Whether it is about this property of this target."""
@@ -59,12 +61,20 @@ class Deviation:
 
     def seen_here(self) -> bool:
         """Whether the installed version of the library is the one on which it was seen (``torch 2.13``)."""
-        library, _, version = self.version.partition(" ")
+        version = numbers(self.version.partition(" ")[2])
+        return self.installed is not None and self.installed[: len(version)] == version
+
+    @property
+    def installed(self) -> tuple[int, ...] | None:
+        """The installed version of the library; None if there is none."""
         try:
-            installed = metadata.version(library).partition("+")[0]  # 2.13.0+cu130 → 2.13.0
-            return not version or f"{installed}.".startswith(f"{version}.")  # 2.1 is not the beginning of 2.13
+            return numbers(metadata.version(self.version.partition(" ")[0]))
         except metadata.PackageNotFoundError:
-            return False
+            return None
+
+    def over(self) -> bool:
+        """Whether the installed version is one in which it is fixed."""
+        return bool(self.fixed) and self.installed is not None and self.installed >= numbers(self.fixed)
 
     def matches(self, case: Case) -> bool:
         """Whether the case is one on which the target is known to be wrong."""
@@ -74,10 +84,20 @@ class Deviation:
             raise ValueError(f"the condition {self.when!r} makes no sense of {case!r}: {error}") from None
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """2.13.0+cu130 → (2, 13, 0); what is not made of numbers ends it."""
+    parts = itertools.takewhile(str.isdecimal, version.partition("+")[0].split("."))
+    return tuple(int(part) for part in parts)
+
+
 def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
-    """From TOML, a table ``[[deviation]]`` each. Raises ValueError naming the entry that is wrong."""
-    entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
-    return tuple(_entry(number, entry) for number, entry in enumerate(entries, 1))
+    """From TOML, a table ``[[deviation]]`` each; those that are over are left out. Raises ValueError naming a wrong entry."""
+    try:
+        entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    made = [_entry(number, entry) for number, entry in enumerate(entries, 1)]
+    return tuple(deviation for deviation in made if not deviation.over())
 
 
 def _entry(number: int, entry: dict[str, Any]) -> Deviation:
@@ -92,6 +112,7 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
             case=read_case(entry["case"]),
             shows=entry["shows"],
             expires=entry.get("expires"),
+            fixed=entry.get("fixed", ""),
         )
         made.matches(Case())  # a condition has to make sense of every case
         if not made.matches(made.case):

@@ -6,13 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from .attempt import try_case
-from .block_domain import read_fields as read_by_block
-from .block_target import BLOCKS
 from .case import Case
 from .declare import Property
 from .domain import feature_tables
-from .position_domain import read_fields
-from .position_target import POSITIONS
+from .families import FAMILIES
 from .supports import FEATURES
 from .target import Target, as_attention
 from .trial import Violation
@@ -31,11 +28,17 @@ class Finding:
     matters: tuple[str, ...] = ()  # fields of the case whose change makes the failure vanish
     indifferent: tuple[str, ...] = ()
     failing: tuple[Case, ...] = ()  # other cases on which it failed, as drawn
+    address: str | None = ""  # that of the target
 
     @property
     def raised(self) -> bool:
-        """Whether the target raised, rather than answered wrongly."""
-        return self.violation.says.startswith("the call raised")
+        """Whether the target raised, or killed the process, rather than answered wrongly."""
+        return self.killed or self.violation.says.startswith("the call raised")
+
+    @property
+    def killed(self) -> bool:
+        """Whether the target killed the process."""
+        return self.violation.says.startswith("the call killed")
 
 
 def diagnose(
@@ -47,9 +50,9 @@ def diagnose(
         violation = Violation(
             "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
         )
-        return Finding(prop, target.name, case, violation, first_at, seconds)
+        return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
     matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
-    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent)
+    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent, address=target.address)
 
 
 ALTERNATIVES: dict[str, tuple[object, ...]] = {
@@ -75,6 +78,7 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "lengths": (False, True),
     "grad": ("normal", "ones"),
     "grad_layout": ("contiguous", "transposed", "everywhere"),
+    "packing": ("equal", "mixed", "ones"),
     "offset": (0, 1, 300),
     "scattered": (False, True),
     "base": (None, 100.0),
@@ -82,6 +86,11 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
     "bidirectional": (True, False),
     "num_buckets": (32, 8),
     "max_distance": (128, 64),
+    "chunks": ((), (1,), (2, 1)),
+    "spare": (0, 1, 5),
+    "page_size": (None, 1, 3),
+    "padded": (False, True),
+    "program": (),
     "with_bias": (True, False),
     "hidden": (1, 4, 8),
     "norm_first": (False, True),
@@ -94,8 +103,10 @@ ALTERNATIVES: dict[str, tuple[object, ...]] = {
 PARAMETER_OF = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_mask", "mask_axes": "attn_mask",
                 "window_left": "window_size", "window_right": "window_size", "alibi": "alibi_slopes", "lengths": "kv_lengths",
                 **{name: name for name in ("is_causal", "scale", "softcap", "sinks")}}  # fmt: skip
-BLOCK_FIELDS = ("with_bias", "hidden", "norm_first", "activation", "padding", "memory_mask", "memory_padding")
-POSITION_FIELDS = ("offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
+# Fields that an attention does not read.
+APART = ("chunks", "spare", "page_size", "padded", "program", "packing", "with_bias", "hidden", "norm_first", "activation", "padding",
+         "memory_mask", "memory_padding", "offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets",
+         "max_distance")  # fmt: skip
 
 
 def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -136,13 +147,11 @@ def _drawn_values(prop: Property, name: str) -> object:
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:
-    if target.contract in BLOCKS or name in BLOCK_FIELDS:
-        named = name in ("mask_kind", "mask_axes")
-        return (target.contract in BLOCKS and name in read_by_block(target.contract, target.parameters)
-                and not (named and case.mask == case.memory_mask == "none"))
-    if target.contract in POSITIONS or name in POSITION_FIELDS:
-        return target.contract in POSITIONS and name in read_fields(target.contract, target.parameters)
-    if name in ("mask_kind", "mask_axes") and case.mask == "none":
+    if name in ("mask_kind", "mask_axes") and case.mask == case.memory_mask == "none":
+        return False
+    if target.contract in FAMILIES:
+        return name in FAMILIES[target.contract].fields(target)
+    if name in APART:
         return False
     if name == "mask" and (case.mask == "none" or (case.is_causal and not target.supports.mask_and_causal)):
         return False

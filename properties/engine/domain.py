@@ -11,16 +11,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from .block_domain import block_cases
-from .block_target import BLOCKS
 from .case import Case
 from .declare import Property
 from .draws import Strategy, either, independent, natural, pick
 from .dtypes import FLOAT_TYPES
+from .families import FAMILIES
 from .frameworks import LAYOUTS
 from .inputs import MASK_AXES, MASK_KINDS, MASKS
-from .position_domain import position_cases
-from .position_target import POSITIONS
 from .regimes import REGIMES
 from .supports import Supports
 from .target import Target
@@ -68,6 +65,11 @@ def _edits() -> Strategy:
     return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
 
 
+SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "features", "arithmetic"}  # of a property: not fields, or not as such
+NOT_LISTED = SPECIAL_DOMAIN | {"edits", "chunks", "program"}  # nor with a list of their values
+TAKEN_WITH = {"group": "enable_gqa", "scale": "scale", "is_causal": "is_causal", "mask": "attn_mask"}  # field: parameter
+
+
 def sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> Strategy:
     """A strategy over the sizes of a table that are allowed."""
     return pick(allowed_sizes(table, zero, longest))
@@ -80,10 +82,8 @@ def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None =
 
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
     """Cases for one property of one target. What the target does not support is not drawn."""
-    if target.contract in POSITIONS:
-        return position_cases(target, prop, device, dtypes)
-    if target.contract in BLOCKS:
-        return block_cases(target, prop, device, dtypes)
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].cases(target, prop, device, dtypes)
     supports = target.supports
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters
@@ -116,8 +116,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
     causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
-    special = {"zero_sizes", "dtypes", "dtype", "at_least", "features", "arithmetic"}
-    chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in special}
+    chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in SPECIAL_DOMAIN}
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
         if name in chosen and isinstance(prop.domain[name], tuple):
             chosen[name] = sizes(prop.domain[name], zero, _longest(supports, name))
@@ -128,7 +127,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     for name in MASK_FACTS:
         if name in chosen:
             chosen[name] = pick(mask_choices(target, prop, name) or (None,))
-    for name, parameter in (("group", "enable_gqa"), ("scale", "scale"), ("is_causal", "is_causal"), ("mask", "attn_mask")):
+    for name, parameter in TAKEN_WITH.items():
         if parameter not in takes:
             chosen.pop(name, None)
     plain: list[Strategy] = []
@@ -158,6 +157,75 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
 def feature_tables(prop: Property, parameter: str) -> dict[str, tuple[Any, ...]]:
     """The fields of a case that say a feature, and the values that the property draws for them."""
     return FEATURE_TABLES[parameter][parameter in prop.needs]
+
+
+def outside(target: Target, prop: Property, case: Case) -> str:
+    """Why a property is not put to a case, which somebody wrote; empty if it can be.
+
+    It is about other cases, or the target does not take such a call. A size may lie between those that are drawn.
+    """
+    supports, takes = target.supports, target.parameters
+    family = FAMILIES.get(target.contract)
+    fields = family.fields(target) if family else tuple(Case().__dict__)
+    sizes = {"batch": case.batch, "kv_heads": case.kv_heads, "queries": case.queries, "keys": case.keys, "dim": case.dim, "value_dim": case.width}
+    if not family and 0 in sizes.values():
+        if not supports.zero_sizes:
+            return "the target declares zero_sizes = false"
+        if not prop.domain.get("zero_sizes", True):
+            return "it is about arrays that are not empty"
+    for name, about in prop.domain.items():
+        if name not in fields or name in NOT_LISTED or isinstance(about, st.SearchStrategy):
+            continue
+        if (name in TAKEN_WITH and TAKEN_WITH[name] not in takes) or (name.startswith("mask") and case.mask == "none" and not family):
+            continue
+        if (name == "dim" and supports.head_dims) or (name == "value_dim" and (supports.head_dims or not supports.value_dim)):
+            continue
+        if not _covers(about, getattr(case, name)):
+            return f"it is about {name} = {about!r}" if not isinstance(about, tuple) else f"it is about other {name} than {getattr(case, name)!r}"
+    for name, least in prop.domain.get("at_least", {}).items():
+        if sizes[name] < least:
+            return f"it is about {name} from {least} on"
+    return "" if family else _not_taken(target, prop, case)
+
+
+def _not_taken(target: Target, prop: Property, case: Case) -> str:
+    """What of a case an attention does not take, or a property on attention is not about."""
+    supports, takes, plain = target.supports, target.parameters, Case()
+    for name, parameter in TAKEN_WITH.items():
+        if getattr(case, name) != getattr(plain, name) and parameter not in takes:
+            return f"the target takes no {parameter}"
+    if "attn_mask" in prop.needs and prop.domain.get("mask") != "none" and case.mask == "none":
+        return "it is about masks"
+    if case.mask != "none":
+        if case.is_causal and not supports.mask_and_causal:
+            return "the target declares mask_and_causal = false"
+        for name, able in (("mask_kind", supports.mask_kinds), ("mask_axes", supports.mask_axes)):
+            if getattr(case, name) not in able:
+                return f"the target declares {name.replace('_', ' ')} {able}"
+    for parameter in FEATURE_TABLES:
+        tables = feature_tables(prop, parameter)
+        used = [name for name in tables if getattr(case, name) != getattr(plain, name)]
+        if used and parameter not in takes:
+            return f"the target takes no {parameter}"
+        about = parameter in prop.domain.get("features", ())
+        if used and not about:
+            return f"it is not about {parameter}"
+        if about and parameter in prop.needs and not all(_covers(table, getattr(case, name)) for name, table in tables.items()):
+            return f"it is about cases with {parameter}"
+    if supports.head_dims and case.dim not in supports.head_dims:
+        return f"the target declares head_dims {supports.head_dims}"
+    if case.width != case.dim and (supports.head_dims or not supports.value_dim):
+        return "the target declares value_dim = false"
+    return "" if case.dtype in drawable(target, prop) else f"it is not about {case.dtype}"
+
+
+def _covers(about: Any, value: Any) -> bool:
+    """Whether a field may have a value: the only one, one of a table, or a number between those of a table."""
+    if not isinstance(about, tuple):
+        return bool(value == about)
+    numbers = [x for x in about if isinstance(x, int | float) and not isinstance(x, bool)]
+    between = numbers and isinstance(value, int | float) and not isinstance(value, bool)
+    return value in about or bool(between and value != 0 and min(numbers) <= value <= max(numbers))
 
 
 def _longest(supports: Supports, name: str) -> int | None:

@@ -182,6 +182,10 @@ class Buffers:
         return view
 
 
+    def arrays(self) -> list[tuple[str, Any]]:
+        """The arrays themselves, by name."""
+        return [(key[0], view) for key, (view, _) in self._kept.items()]
+
     def contents(self) -> list[tuple[str, Array]]:
         """What the arrays hold now, by name."""
         return [(key[0], self.framework.read(view)) for key, (view, _) in self._kept.items()]

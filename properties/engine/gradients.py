@@ -6,6 +6,7 @@ other call, so that a changed call writes into the same memory.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,21 +29,24 @@ OPERANDS = ("q", "k", "v")
 class Backward(Run):
     """One answer of the target with its gradients, and what the oracle says of them."""
 
-    def __init__(self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any]) -> None:
+    def __init__(
+        self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any], kept: Array | None = None
+    ) -> None:
         super().__init__(trial, inputs, out)
         self.q: Any
         self.k: Any
         self.v: Any
         self.mask: Any
-        self.grad_out, self.parts = grad_out, parts
+        self.sinks: Any
+        self.grad_out, self.parts, self.kept = grad_out, parts, kept
         read = trial.target.framework.read
         asked = {name: read(parts[name]) for name in parts}  # what was not asked is None
-        self.q, self.k, self.v, self.mask = (asked.get(name) for name in (*OPERANDS, "mask"))
+        self.q, self.k, self.v, self.mask, self.sinks = (asked.get(name) for name in (*OPERANDS, "mask", "sinks"))
 
     @cached_property
     def gradients(self) -> Gradients:
         """The exact gradients."""
-        return differentiate(self.exact, self.grad_out)
+        return differentiate(self.exact, self.grad_out, self.kept)
 
     @cached_property
     def limits(self) -> gradient_bound.GradientBound:
@@ -50,10 +54,13 @@ class Backward(Run):
         return gradient_bound.rigorous(self.gradients, self.trial.arithmetic)
 
     def inside(self, name: str, says: str, where: Array | bool = True) -> None:
-        """The gradient of q, k, v or the mask is as near to the exact one as its bound allows."""
+        """The gradient of q, k, v, the mask or the sinks is as near to the exact one as its bound allows."""
         actual = np.asarray(getattr(self, name))
-        if name == "mask":
-            (expected, tail), allowed = self.gradients.of_bias(actual.shape), self.limits.of_bias(actual.shape)
+        if name in ("mask", "sinks"):
+            if name == "mask":
+                (expected, tail), allowed = self.gradients.of_bias(actual.shape), self.limits.of_bias(actual.shape)
+            else:
+                (expected, tail), allowed = self.gradients.of_sinks(), self.limits.of_sinks()
             with np.errstate(all="ignore"):
                 error = np.abs((actual - expected) - tail)
             full = (1,) * (4 - actual.ndim) + actual.shape
@@ -72,15 +79,19 @@ def run_backward(
     wrt: tuple[str, ...] = OPERANDS,
     layout: str | None = None,
     times: int = 1,
+    kept: Array | None = None,
 ) -> Backward:
-    """Call the target and differentiate Σ grad_out · out with respect to these of q, k, v and mask.
+    """Call the target and differentiate Σ grad_out · out with respect to these of q, k, v, mask and sinks.
 
-    ``times`` > 1 differentiates the same graph again and keeps the last answer.
+    ``times`` > 1 differentiates the same graph again and keeps the last answer. ``kept`` (B, H, L, S): what each weight is
+    multiplied by under dropout. The backward pass finds another state of the random numbers than the forward pass left.
     """
     inputs = t.inputs if inputs is None else inputs
     shape = (*inputs.shape[:3], inputs.v.shape[3])
     grad_out = make_grad(t.case, shape) if grad_out is None else round_to(inputs.dtype, grad_out)
-    out, leaves = forward(t.target, inputs, t.buffers, wrt)
+    chance = t.target.framework.chance
+    with chance(inputs.chance) if inputs.dropout else nullcontext():
+        out, leaves = forward(t.target, inputs, t.buffers, wrt)
     answer = t.target.read(out)
     if answer.shape != shape:
         t.fail(f"the output has shape {answer.shape}, expected {shape}")
@@ -88,8 +99,9 @@ def run_backward(
     found: Any = [None] * len(leaves)
     if out.requires_grad:
         placed = place_grad(t.target, grad_out, inputs, t.buffers, layout or t.case.grad_layout)
-        for left in reversed(range(times)):
-            found = differentiate_graph(t.target, out, leaves, placed, keep=left > 0)
+        with chance(inputs.chance + 1) if inputs.dropout else nullcontext():
+            for left in reversed(range(times)):
+                found = differentiate_graph(t.target, out, leaves, placed, keep=left > 0)
     elif not nothing:
         t.fail(f"the output carries no gradient, though {', '.join(leaves)} ask for one")
     parts = dict(zip(leaves, found, strict=True))
@@ -100,7 +112,7 @@ def run_backward(
             t.fail(f"{name} receives no gradient: it is cut off from the output")
         elif tuple(part.shape) != tuple(leaves[name].shape):
             t.fail(f"the gradient of {name} has shape {tuple(part.shape)}, expected {tuple(leaves[name].shape)}")
-    run = Backward(t, inputs, answer, grad_out, {name: _bhld(t.target, name, part) for name, part in parts.items()})
+    run = Backward(t, inputs, answer, grad_out, {name: _bhld(t.target, name, part) for name, part in parts.items()}, kept)
     t.runs.append(run)
     return run
 
@@ -112,6 +124,8 @@ def forward(target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ..
     leaves = {name: x for name, x in zip(OPERANDS, tensors, strict=True) if name in wrt}
     if "mask" in wrt:
         leaves["mask"] = options["attn_mask"] = options["attn_mask"].detach().requires_grad_()
+    if "sinks" in wrt:
+        leaves["sinks"] = options["sinks"] = options["sinks"].detach().requires_grad_()
     out = target.apply(*tensors, **options)
     return (out[0] if isinstance(out, tuple | list) and out else out), leaves
 
@@ -144,7 +158,8 @@ def _bhld(target: Target, name: str, part: Any) -> Any:
 # ---------------------------------------------------------------- what a target can
 
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
-CAPABILITIES = {"gradients": OPERANDS, "bias_gradients": ("mask",)}
+PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
+CAPABILITIES = {"gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS}
 
 
 def refusal(target: Target, capability: str) -> str:
@@ -162,14 +177,22 @@ def _find_out(target: Target, capability: str) -> str:
     if target.framework.name != "torch":
         return f"{target.framework.name} arrays carry no gradients"
     for declared in ("gradients", capability):  # without gradients there is none of a bias either
-        if getattr(target.supports, declared) is False:
+        if getattr(target.supports, declared, None) is False:
             return f"declared as not supported: {declared.replace('_', ' ')}"
     dtype = target.dtypes[0]
     inputs = smoke_inputs(target.supports, dtype, target.supports.devices[0])
     if capability == "bias_gradients":
         inputs = inputs.but(mask=np.zeros((inputs.shape[2], inputs.shape[3])))
+    if parameter := PARAMETER_OF.get(capability):
+        if parameter not in target.parameters:
+            return f"the target takes no {parameter}"
+        changes = {"sinks": np.zeros(inputs.shape[1])} if parameter == "sinks" else {"dropout": 0.5}
+        inputs = inputs.but(**changes)
     try:
-        out, _ = forward(target, inputs, target.buffers(), CAPABILITIES[capability])
+        with target.framework.chance(0) if inputs.dropout else nullcontext():
+            out, _ = forward(target, inputs, target.buffers(), CAPABILITIES[capability])
+        if inputs.dropout and not np.array_equal(target(inputs), target(inputs)):
+            return f"{words}: what is dropped does not follow the seed of the framework"
     except Raised as raised:
         return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
     return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"

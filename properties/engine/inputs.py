@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .case import TENSORS, Case
+from .case import PROGRAM, TENSORS, Case
 from .coordinates import Array, bits, normal, uniform
 from .dtypes import FLOAT_TYPES, round_to
 from .frameworks import LAYOUTS
 from .grad_output import GRAD_LAYOUTS, GRADS
+from .packing import PACKINGS
 from .regimes import REGIMES
 
 AXES = "BHLS"
@@ -294,13 +295,14 @@ def _fill(case: Case, name: str, shape: tuple[int, ...], shared: bool) -> Array:
 _NUMBERS = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,), "int | None": (int, type(None)), "float": _NUMBERS, "float | None": (*_NUMBERS, type(None)),
-    "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,),
+    "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,), "tuple[int, ...]": (tuple,), "tuple[str, ...]": (tuple,),
 }  # fmt: skip
 _SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "window_left": 0,
-          "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "hidden": 1}
+          "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "spare": 0, "page_size": 1, "hidden": 1}
 _CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
             "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS,
-            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS), "activation": ("relu", "gelu")}  # fmt: skip
+            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS),
+             "packing": tuple(PACKINGS), "activation": ("relu", "gelu")}  # fmt: skip
 
 
 def read_case(text: str) -> Case:
@@ -316,6 +318,10 @@ def read_case(text: str) -> Case:
             near = difflib.get_close_matches(str(value), map(str, _CHOICES[name]), 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it can be {', '.join(map(repr, _CHOICES[name]))}"
             raise ValueError(f"the field {name!r} of a case is {value!r}; {hint}")
+    if not all(isinstance(size, int) and size >= 0 for size in case.chunks):
+        raise ValueError(f"the field 'chunks' of a case holds whole numbers, for example (4, 1), got {case.chunks!r}")
+    if not set(case.program) <= set(PROGRAM):
+        raise ValueError(f"the field 'program' of a case holds words among {', '.join(PROGRAM)}, got {case.program!r}")
     for edit in case.edits:
         if len(edit) != 3 or edit[0] not in TENSORS or not isinstance(edit[1], int) or not isinstance(edit[2], _NUMBERS):
             raise ValueError(f"an edit is (tensor, index, value), for example ('v', 0, 1.0), got {edit!r}")

@@ -46,6 +46,11 @@ class LayerRun:
         """The bound of the attention weights."""
         return self._bounds[1]
 
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound."""
+        return [(self.out, self.bound), *([] if self.weights is None else [(self.weights, self.weights_bound)])]
+
 
 class LayerTrial(Trial):
     """What a property of layers sees."""
@@ -128,7 +133,9 @@ class LayerTrial(Trial):
         wanted = (batch, inputs.num_heads, queries, inputs.key.shape[1])
         if weights is not None and weights.shape != wanted:
             self.fail(f"the weights have shape {weights.shape}, expected {wanted}")
-        return LayerRun(self, inputs, out, weights)
+        run = LayerRun(self, inputs, out, weights)
+        self.runs.append(run)
+        return run
 
     def kernel_bound(self, run: LayerRun) -> Array:
         """The bound of a layer whose projections round nothing (identity): that of the attention inside it."""

@@ -34,6 +34,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "slopes": ("dtype",),
     "buckets": ("bidirectional", "num_buckets", "max_distance"),
 }
+ARGUMENTS = {"sinusoidal": 2, "rotary": 2, "slopes": 1, "buckets": 1}  # by position
 # What the first arguments are called where a signature is one of these; other names need supports["contract"].
 LENGTHS = ("length", "seq_len", "seq_length", "max_len", "num_positions", "n_positions")
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {

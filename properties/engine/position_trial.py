@@ -23,20 +23,33 @@ class PositionRun:
     exact: exactly.Exact
     bound: Array
 
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound."""
+        return [(self.out, self.bound)]
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """One answer in whole numbers: the properties say what they should be."""
+
+    out: Array
+
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound: none is off."""
+        return [(self.out, np.zeros(self.out.shape))]
+
 
 class PositionTrial(Trial):
     """What a property of positions sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
 
-    @cached_property
-    def answers(self) -> list[tuple[Array, Array]]:
-        """Every answer of the trial with its bound, for the reading of a failure."""
-        return []
-
     def _noted(self, out: Array, exact: exactly.Exact, allowed: Array) -> PositionRun:
-        self.answers.append((out, allowed))
-        return PositionRun(out, exact, allowed)
+        run = PositionRun(out, exact, allowed)
+        self.runs.append(run)
+        return run
 
     @property
     def base(self) -> float:
@@ -167,7 +180,8 @@ class PositionTrial(Trial):
         options = {name: value for name, value in wanted.items()
                    if name in self.target.parameters and (case.explicit or value != usual[name])}
         out, self.form = answer(self.target, integers(self.target.framework, relative, case.device), **options)
-        self.answers.append((self._settled(out, relative.shape), np.zeros(relative.shape)))
+        out = self._settled(out, relative.shape)
+        self.runs.append(Buckets(out))
         return out
 
     def answer_again(self) -> Array:

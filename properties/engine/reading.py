@@ -17,16 +17,12 @@ from typing import Any
 import numpy as np
 
 from .attempt import attempt
-from .block_target import BLOCKS
-from .block_trial import BlockTrial
 from .case import Case
 from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
 from .dtypes import FLOAT_TYPES
 from .frameworks import Buffers, Framework
-from .position_target import POSITIONS
-from .position_trial import PositionTrial
 from .target import CannotRun, Raised, Target, as_attention, make_target, smoke_inputs
 from .trial import Run, Violation
 
@@ -65,11 +61,11 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     is still none, those expected to break the property that do so after other calls, which a target may remember.
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
-    if target.contract in POSITIONS or target.contract in BLOCKS:
-        return _read_alike(target, finding, suspects)
     prop = finding.property
+    if finding.killed:
+        return []  # nothing was answered
     if prop.contract != "attention":
-        return []
+        return _read_answers(target, finding, suspects)
     kin = [s for s in suspects if s.contract == target.contract]
     expected = [s for s in kin if s.killed_by == prop.name]
     alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
@@ -139,42 +135,47 @@ def _shows(tried: Iterable[Tried]) -> bool:
     return any(_is_wrong(run) for _, violation, runs in tried if violation for run in runs)
 
 
-def _read_alike(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
-    """The suspects that the property refutes, too, with the same answers inside the bound, on every failing case."""
-    cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
-    seen = {case: answers_of(target, finding.property, case)[1] for case in cases}
+def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
+    """Of what is no attention: the suspects that the property refutes, too, with the same answers, on every failing case.
 
-    def alike(wrong: Target) -> bool:
-        for case, answers in seen.items():
-            violation, others = answers_of(wrong, finding.property, case)
-            if violation is None or not others or len(others) != len(answers) or not all(map(_near, answers, others)):
+    Where there is no answer to compare, for want of the right shape, in the same words.
+    """
+    kin = [s for s in suspects if s.contract == target.contract]
+    cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
+    seen = {case: answers_of(target, finding.property, case, kin) for case in cases}
+
+    def alike(one: Suspect) -> bool:
+        try:
+            wrong = one.make()
+        except CannotRun:
+            return False
+        for case, (violation, answers) in seen.items():
+            its, others = answers_of(wrong, finding.property, case, [one])
+            if violation is None or its is None or len(others) != len(answers) or not all(map(_near, answers, others)):
+                return False
+            if not answers and its.says != violation.says:
                 return False
         return True
 
-    found = []
-    for one in suspects:
-        try:
-            if one.contract == target.contract and alike(one.make()):
-                found.append(one)
-        except CannotRun:
-            continue
-    return sorted(found, key=lambda s: s.killed_by != finding.property.name)
+    return sorted(filter(alike, kin), key=lambda s: s.killed_by != finding.property.name)
 
 
-def answers_of(target: Target, prop: Property, case: Case) -> tuple[Violation | None, list[tuple[Array, Array]]]:
-    """What a property says of a target of positions or a block, and every answer with its bound."""
-    violation, trial = attempt(target, prop, case)
-    if isinstance(trial, BlockTrial):
-        return violation, [(run.out, run.bound) for run in trial.answers]
-    return violation, trial.answers if isinstance(trial, PositionTrial) else []
+def answers_of(
+    target: Target, prop: Property, case: Case, suspects: Iterable[Suspect] = ()
+) -> tuple[Violation | None, list[tuple[Array, Array]]]:
+    """What a property says of a target, and every answer with its bound."""
+    with anew(target.framework, suspects):
+        violation, trial = attempt(target, prop, case)
+    return violation, trial.answers
 
 
 def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+    (out, allowed), (others, _) = one, other
+    if out.shape != others.shape:
+        return False
     with np.errstate(invalid="ignore"):
-        if one[0].shape != other[0].shape:
-            return False
-        unclear = (np.isnan(one[0]) & np.isnan(other[0])) | (one[1] == np.inf)
-        return bool(((np.abs(one[0] - other[0]) <= 2 * one[1]) | unclear).all())
+        near = np.abs(out - others) <= 2 * allowed
+    return bool((near | (out == others) | (np.isnan(out) & np.isnan(others)) | (allowed == np.inf)).all())
 
 
 def variations(case: Case, prop: Property) -> list[Case]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from .attempt import try_case
+from .crash import isolated
 from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding
@@ -39,6 +41,7 @@ class Report:
     statuses: list[Status] = field(default_factory=list)
     rounds: int = 0
     seconds: float = 0.0
+    interrupted: bool = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -101,9 +104,14 @@ def verify_target(
         this = dataclasses.replace(plan, round=round_number, deadline=deadline)
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].status == "passed"]
         slices = _serial(target, left, this, progress) if workers == 1 else _parallel(source or {}, left, this, workers)
-        for outcome in slices:
-            report.add(outcome)
-            progress(outcome.property, outcome)
+        try:
+            for outcome in slices:
+                report.add(outcome)
+                progress(outcome.property, outcome)
+        except KeyboardInterrupt:  # what was found so far is worth telling
+            slices.close()
+            report.interrupted = True
+            break
         round_number += 1
         report.rounds += 1
         if deadline is None or time.monotonic() > deadline or not left:
@@ -112,17 +120,23 @@ def verify_target(
     return report
 
 
-def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Iterator[Outcome]:
+def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Generator[Outcome]:
     for prop in properties:
         yield search(target, prop, plan, lambda count, prop=prop: progress(prop, count))
 
 
-def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan, workers: int) -> Iterator[Outcome]:
+def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan, workers: int) -> Generator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         tasks = [pool.submit(_slice, dict(source), prop, plan) for prop in properties]
-        for task in as_completed(tasks):
-            yield task.result()
+        try:
+            for task in as_completed(tasks):
+                yield task.result()
+        except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the rest
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 _LOADED: dict[str, Target] = {}
@@ -132,7 +146,8 @@ def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
     key = repr(source)
     if key not in _LOADED:
         _LOADED[key] = find_targets(source["text"], Builtins(), source.get("supports"), plan.device)[0]
-    return search(_LOADED[key], prop, plan)
+    with isolated(plan.isolate):
+        return search(_LOADED[key], prop, plan)
 
 
 # ---------------------------------------------------------------- known deviations
@@ -151,6 +166,7 @@ def look_again(deviation: Deviation, target: Target) -> Status:
     """Try the stored case of a known deviation."""
     from ..catalogue import PROPERTIES
 
-    wrong = try_case(target, PROPERTIES[deviation.shows], deviation.case) is not None
+    with isolated() if deviation.kind == "crash" else nullcontext():
+        wrong = try_case(target, PROPERTIES[deviation.shows], deviation.case) is not None
     state = "gone" if not wrong else "expired" if deviation.expired() else "still there"
     return Status(deviation, target.name, state, deviation.seen_here())

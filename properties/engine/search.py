@@ -15,17 +15,14 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from .attempt import has_zero_size, try_case
-from .block_domain import block_dtypes, block_features, refused
-from .block_target import BLOCKS
 from .case import Case
 from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding, diagnose
-from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices
+from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, outside
 from .dtypes import DTYPES
+from .families import APART, FAMILIES
 from .gradients import CAPABILITIES, refusal
-from .position_domain import position_features
-from .position_target import POSITIONS
 from .saved import Saved
 from .target import Target, as_attention
 from .trial import Notes
@@ -66,6 +63,7 @@ class Plan:
     database: ExampleDatabase | None = None
     deviations: tuple[Deviation, ...] = ()
     shrink: bool = True  # look for the smallest case, and for what matters of it; otherwise the first case will do
+    isolate: bool = False  # workers: every case is tried in a process of its own first
     deadline: float | None = None  # time.monotonic() after which no more cases are drawn
 
 
@@ -76,17 +74,13 @@ def seed_of(*parts: object) -> int:
 
 def concerns(prop: Property, target: Target) -> bool:
     """Whether a property is about what a target is: the attention inside a layer is an attention."""
-    if target.contract in POSITIONS:
-        return prop.contract in (target.contract, "positions")
-    if target.contract in BLOCKS:
-        return prop.contract in (target.contract, "block")
-    return prop.contract in ("attention", target.contract)
+    family = FAMILIES.get(target.contract)
+    return prop.contract in (target.contract, family.name if family else "attention")
 
 
 def same_subject(prop: Property, target: Target) -> bool:
-    """Whether a report on a target should mention a property at all: attention and positions have nothing in common."""
-    elsewhere = prop.contract in ("positions", "block", *POSITIONS, *BLOCKS)
-    return concerns(prop, target) if target.contract in (*POSITIONS, *BLOCKS) else not elsewhere
+    """Whether a report on a target should mention a property at all: attention and what is apart have nothing in common."""
+    return concerns(prop, target) if target.contract in FAMILIES else prop.contract not in APART
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
@@ -96,7 +90,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
-    facts = ("value_dim", "mask_and_causal", "returns_weights")
+    facts = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")
     missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
     if missing:
         return f"the target takes no {', '.join(missing)}"
@@ -109,10 +103,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
     longest = seen.supports.max_length
-    if target.contract in POSITIONS:
-        return ""
-    if target.contract in BLOCKS:
-        return refused(target, prop) or ("" if block_dtypes(target, prop, dtypes) else "is about other dtypes")
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].refused(target, prop, dtypes)
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
         if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
@@ -150,7 +142,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             if plan.deadline is not None and time.monotonic() > plan.deadline:
                 return False
             outcome.cases += 1
-            outcome.features.update(features_of(seen, case))
+            outcome.features.update(exercised(seen, case))
             tick(outcome.cases)
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:
@@ -191,11 +183,20 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     return outcome
 
 
-def features_of(target: Target, case: Case) -> Iterable[str]:
-    """What a case exercises of a target, in the words of the report."""
-    if target.contract in POSITIONS:
-        return position_features(target, case)
-    return block_features(target, case) if target.contract in BLOCKS else features(case)
+def exercised(target: Target, case: Case) -> Iterable[str]:
+    """What a case exercises of what a target is, in the words of the report."""
+    return FAMILIES[target.contract].features(target, case) if target.contract in FAMILIES else features(case)
+
+
+def try_only(target: Target, prop: Property, case: Case) -> Outcome:
+    """A single case that somebody wrote, if the property can be put to it."""
+    outcome = Outcome(prop, target.name)
+    seen = as_attention(target) if prop.contract == "attention" else target
+    outcome.not_exercised = inapplicable(target, prop) or outside(seen, prop, case)
+    if not outcome.not_exercised:
+        outcome.cases = 1
+        outcome.finding = diagnose(target, prop, case, 1, 0.0) if try_case(target, prop, case) else None
+    return outcome
 
 
 def features(case: Case) -> Iterable[str]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..arithmetic import Arithmetic, arithmetic, default_arithmetic
-from .block_target import BLOCKS
+from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
+from .contracts import CONTRACTS
 from .dtypes import DTYPES
 from .inputs import MASK_AXES, MASK_KINDS
-from .position_target import POSITIONS
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -23,12 +22,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
-    "contract": ("attention", "multihead", *POSITIONS, *BLOCKS),
+    "contract": tuple(CONTRACTS),
     "pairing": ("interleaved", "half"),
     "activation": ("relu", "gelu"),
     "gelu": ("erf", "tanh"),
 }
-ARITHMETIC_KINDS = ("same", "same+lse", "fused", "eager", "wide", "tf32")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Supports:
     gradients: bool | None = None  # of q, k, v; None: found out by one call
     bias_gradients: bool | None = None  # of an additive mask; likewise
     contract: str | None = None  # None: told by the signature
-    pairing: str = "interleaved"  # positions: features 2i and 2i + 1 form a pair; half: i and i + dim/2
+    pairing: str = "interleaved"  # positions, rotary caches: features 2i and 2i + 1 form a pair; half: i and i + dim/2
     odd_dim: bool = True  # sinusoids: dim may be odd
     norm_first: bool = False  # encoder and decoder layers that take no such parameter: where their norms stand
     activation: str = "relu"  # likewise
@@ -78,7 +76,10 @@ class Supports:
     @classmethod
     def in_file(cls, path: str | Path) -> dict[str, Any]:
         """What a TOML file declares, at its top level or in a table ``[supports]``. Raises ValueError as ``read`` does."""
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not TOML: {error}") from None
         declared: dict[str, Any] = content.get("supports", content)
         cls.read(declared)
         return declared
@@ -97,15 +98,26 @@ def _value(key: str, value: Any) -> Any:
     if key in CHOICES and value not in CHOICES[key]:
         raise ValueError(f"supports[{key!r}] is {value!r}; it can be {' or '.join(map(repr, CHOICES[key]))}")
     if key == "arithmetic":
-        kinds = {dtype: value for dtype in DTYPES} if isinstance(value, str) else dict(value)
-        for dtype, kind in kinds.items():
-            if dtype not in DTYPES or kind not in ARITHMETIC_KINDS:
-                raise ValueError(f"supports['arithmetic'] maps {DTYPES} to {ARITHMETIC_KINDS}, got {dtype!r}: {kind!r}")
+        # a single kind is that of every dtype that has it: tf32 is one of float32 alone
+        kinds = {dtype: value for dtype in DTYPES if _has(dtype, value)} if isinstance(value, str) else dict(value)
+        if not kinds or not all(_has(dtype, kind) for dtype, kind in kinds.items()):
+            raise ValueError(f"supports['arithmetic'] maps dtypes to kinds, {KINDS}, got {value!r}")
         return kinds
+    if key == "max_length" and value is not None and not (isinstance(value, int) and value > 0):
+        raise ValueError(f"supports['max_length'] is {value!r}; it can be a whole number from 1 on")
     if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
         allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)
-        values = tuple(value)
+        values = (value,) if isinstance(value, str | int) else tuple(value)
+        if not values and key != "parameters":
+            raise ValueError(f"supports[{key!r}] is empty; leave it out, if nothing is to be declared")
         if allowed and not set(values) <= set(allowed):
             raise ValueError(f"supports[{key!r}] may hold {allowed}, got {values}")
         return values
     return value
+
+
+def _has(dtype: str, kind: str) -> bool:
+    try:
+        return bool(arithmetic(kind, dtype))
+    except ValueError:
+        return False

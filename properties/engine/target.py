@@ -11,24 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from .block_target import ARRAYS, BLOCKS, block_smoke
-from .block_target import recognise as recognise_block
-from .block_target import required as required_of_block
-from .block_target import taken as taken_by_block
+from .. import oracle
+from .cache_target import discover
 from .case import Case
+from .contracts import APART, ARGUMENTS, CONTRACTS, recognise
 from .coordinates import Array
 from .frameworks import Buffers, Framework, framework, likely_frameworks
 from .inputs import Inputs, make_inputs
-from .position_target import POSITIONS, recognise, smoke, taken
 from .supports import PARAMETERS, Supports
-
-CONTRACTS = {
-    "attention": "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)",
-    "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "
-    "is_causal=False, need_weights=True)",
-    **POSITIONS,
-    **BLOCKS,
-}
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
 LAYOUT_OF = {
@@ -61,6 +51,7 @@ class Target:
     parameters: tuple[str, ...]
     dtypes: tuple[str, ...]
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
+    address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
     def buffers(self) -> Buffers:
         """Fresh memory for the calls of one case."""
@@ -110,7 +101,7 @@ class Target:
         try:
             with np.errstate(all="ignore"):
                 return self.function(*arguments, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Raised(error) from error
 
     def call(self, inputs: Inputs, buffers: Buffers) -> Any:
@@ -147,7 +138,7 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    if inspect.isclass(function):
+    if inspect.isclass(function) and not _makes_caches(function, supports):
         raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one")
     try:
         own = getattr(function, "supports", None)
@@ -168,9 +159,22 @@ def make_target(
         target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
+            if contract == "cached":
+                return discover(target, device or "cpu")
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
     telling = next((r for r in refusals if r.startswith("it returns")), refusals[0])  # an answer says more than an error
     raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {telling}")
+
+
+def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:
+    """Whether a class is declared to be one of caches, or has their signature."""
+    declared = [facts for facts in (supports, getattr(function, "supports", None)) if facts is not None]
+    if any((facts.contract if isinstance(facts, Supports) else facts.get("contract")) == "cached" for facts in declared):
+        return True
+    try:
+        return recognise(inspect.signature(function).parameters) == "cached"
+    except (TypeError, ValueError):
+        return False
 
 
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None]:
@@ -180,16 +184,9 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     except (TypeError, ValueError):
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    contract = supports.contract or recognise(formal) or recognise_block(formal) or (
-        "multihead" if "weights" in formal and "num_heads" in formal else "attention"
-    )
-    if contract in POSITIONS:
-        return contract, supports.parameters or taken(contract, formal)
-    if contract in BLOCKS and (missing := required_of_block(contract, formal)):
-        raise CannotRun(f"{name} requires {', '.join(missing)}, which {CONTRACTS[contract]} does not give; wrap it in a function that does")
-    if contract in BLOCKS and len(formal) > ARRAYS[contract]:
-        return contract, supports.parameters or taken_by_block(contract, formal)
-    needed = 4 if contract == "multihead" else ARRAYS.get(contract, 3)
+    contract = supports.contract or recognise(formal)
+    kind = APART.get(contract)
+    needed = ARGUMENTS[contract]
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
         raise CannotRun(
@@ -198,7 +195,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         )
     required = [p.name for p in positional[needed:] if p.default is p.empty]
     required += [p.name for p in formal.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    required = [p for p in required if p != "num_heads"]
+    given = kind.given(contract, formal) if kind else ("num_heads",)
+    required = [p for p in required if p not in given]
     if required:
         raise CannotRun(
             f"{name} requires {', '.join(required)}, which {CONTRACTS[contract]} does not give; wrap it in a function "
@@ -206,6 +204,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         )
     if supports.parameters is not None:
         return contract, supports.parameters
+    if kind:
+        return contract, kind.options(contract, formal)
     if open_ended:
         return contract, None
     return contract, tuple(p for p in PARAMETERS if p in formal)
@@ -236,8 +236,8 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in POSITIONS or target.contract in BLOCKS:
-        return _smoke_otherwise(target, dtype, device)
+    if target.contract in APART:
+        return _smoke_apart(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
     wanted = (batch, heads, queries, inputs.v.shape[3])
@@ -253,11 +253,25 @@ def _smoke(target: Target, dtype: str, device: str) -> None:
                 "declare supports['layout'] = 'blhd' if it also takes that layout"
             )
         raise CannotRun(f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}")
+    if target.contract == "attention" and reads_blhd(target, inputs, out):
+        raise CannotRun("it answers as if q, k and v were (batch, length, heads, dim): declare supports['layout'] = 'blhd'")
 
 
-def _smoke_otherwise(target: Target, dtype: str, device: str) -> None:
+def reads_blhd(target: Target, inputs: Inputs, out: Array) -> bool:
+    """Whether an answer is that of an attention over the third axis from the end, and not over the second. A hint, no verdict."""
+    def answer(swapped: bool) -> Array:
+        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (inputs.q, inputs.k, inputs.v))
+        exact = oracle.solve(oracle.Problem(q, k, v, inputs.effective_scale)).out
+        return exact.swapaxes(1, 2) if swapped else exact
+
+    with np.errstate(invalid="ignore"):
+        right, other = (float(np.abs(out - answer(swapped)).max(initial=0.0)) for swapped in (False, True))
+    return target.supports.layout == "bhld" and other < 0.01 < 0.1 < right  # the numbers are of size one
+
+
+def _smoke_apart(target: Target, dtype: str, device: str) -> None:
     try:
-        wrong = (smoke if target.contract in POSITIONS else block_smoke)(target, dtype, device)
+        wrong = APART[target.contract].smoke(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:
@@ -265,7 +279,8 @@ def _smoke_otherwise(target: Target, dtype: str, device: str) -> None:
 
 
 def _blame(raised: Raised) -> str:
-    return str(raised) if str(raised).startswith("returned") else f"raised {raised}"
+    said = first_line(raised.error)
+    return said if said.startswith("returned") else f"raised {raised}"
 
 
 def _probe_parameters(target: Target, device: str) -> Target:

@@ -27,7 +27,6 @@ def finding_text(
     finding: Finding,
     device: str,
     total: int,
-    command: str = "attncheck",
     readings: Sequence[Suspect] = (),
     looser: str | None = None,
 ) -> str:
@@ -45,14 +44,14 @@ def finding_text(
     if looser:
         lines.append(f"  precision downgrade: the answer fits {looser} arithmetic, which is looser than what is claimed")
     lines += reading_lines(readings)
-    lines.append(f"  replay    {replay_line(finding, command)}")
+    lines.append(f"  replay    {replay_line(finding)}")
     return "\n".join(lines)
 
 
-def _rank(f: Finding) -> tuple[bool, bool, int, bool, int]:
-    """Wrong answers before exceptions, gross before slight ones, simple before complicated cases."""
+def _rank(f: Finding) -> tuple[bool, bool, bool, int, bool, int]:
+    """Wrong answers before exceptions, gross before slight ones, what says how before what says how far; simple cases first."""
     slight = 0 < f.violation.difference < 100 * f.violation.allowed  # False for NaN
-    return f.raised, slight, len(f.case.differing()), not f.property.exact, len(repr(f.case))
+    return f.raised, slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
 
 
 def reading_lines(readings: Sequence[Suspect]) -> list[str]:
@@ -65,7 +64,6 @@ def reading_lines(readings: Sequence[Suspect]) -> list[str]:
 def findings_text(
     report: Report,
     total: int,
-    command: str = "attncheck",
     verbose: bool = False,
     read: Callable[[Finding], Sequence[Suspect]] = lambda _: (),
 ) -> str:
@@ -81,10 +79,10 @@ def findings_text(
     full = full + [f for f in findings if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts = [
-        finding_text(f, report.device, total, command, readings[f.property.name], looser_kind(report.target, f)) + "\n"
+        finding_text(f, report.device, total, readings[f.property.name], looser_kind(report.target, f)) + "\n"
         for f in full
     ]
-    rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f, command)}" for f in findings[len(full) :]]
+    rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f)}" for f in findings[len(full) :]]
     if rest:
         parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")
     return "\n".join(parts)
@@ -100,10 +98,17 @@ def naming_all(findings: Sequence[Finding], named: Mapping[str, set[str]]) -> li
     return [f for f in findings if f in chosen]
 
 
-def replay_line(finding: Finding, command: str = "attncheck") -> str:
-    """The command that puts the smallest case to the property again."""
-    case = repr(finding.case)  # holds no character that a shell reads inside double quotes
-    return f'{command} {shlex.quote(finding.target)} --property {finding.property.name} --case "{case}"'
+def command_name() -> str:
+    """How the command line is called: ``attncheck``, or ``python -m properties`` in a clone."""
+    return "attncheck" if __package__.startswith("attncheck.") else "python -m properties"
+
+
+def replay_line(finding: Finding) -> str:
+    """The command that puts the smallest case to the property again; where no command finds the target, the call."""
+    case, prop = repr(finding.case), finding.property.name  # hold no character that a shell reads inside double quotes
+    if finding.address is None:
+        return f'verify({finding.target}, properties=("{prop}",), case="{case}")'
+    return f'{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop} --case "{case}"'
 
 
 def where_text(wrong: Array) -> str:
@@ -154,7 +159,7 @@ def verdict_text(report: Report, deviations: bool = True) -> str:
     if deviations:
         lines += [status_text(status) for status in report.statuses]
     lines.append("")
-    word = "REFUTED" if report.findings else "NOTHING FOUND"
+    word = "REFUTED" if report.findings else "NOTHING FOUND" if report.cases else "NOTHING TRIED"
     lines.append(
         f"{word}  {report.target.name} · {report.target.framework.name} · {report.device} · "
         f"{' '.join(report.target.dtypes)}"
@@ -255,8 +260,8 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
         lines.append(f"{prop.name:<{width}}  " + "".join(f"{_cell(report.outcomes.get(prop.name)):>7}" for report in reports))
     lines.append("")
     for i, report in enumerate(reports):
-        state = "REFUTED" if report.findings else "CHANGED" if report.surprises else "ok"
-        known = f", {len(report.statuses)} known deviations" if report.statuses else ""
+        state = "REFUTED" if report.findings else "CHANGED" if report.surprises else "ok" if report.cases else "-"
+        known = f", {len(report.statuses)} known deviation{'s' * (len(report.statuses) > 1)}" if report.statuses else ""
         lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s{known}")
     lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
     lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")

@@ -105,7 +105,7 @@ class Trial:
         self.supports = target.supports
         self.notes = notes if notes is not None else Notes()
         self.buffers = target.buffers()
-        self.runs: list[Run] = []  # every answer of the trial, for the reading of a failure
+        self.runs: list[Any] = []  # every answer of the trial, for the reading of a failure
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -116,6 +116,11 @@ class Trial:
     def arithmetic(self) -> Arithmetic:
         """The declared arithmetic, or the loosest sane one."""
         return self.supports.declared(self.case.dtype)
+
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """Every answer with its bound, where it is no attention that answers."""
+        return [answer for run in self.runs for answer in run.answers]
 
     # ------------------------------------------------------------ answers
 

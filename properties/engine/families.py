@@ -1,0 +1,57 @@
+"""Families of contracts beside attention: how each of them is drawn, tried and told of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import block_domain, cache_domain, packed_trial, position_domain
+from .block_target import BLOCKS
+from .block_trial import BlockTrial
+from .cache_target import CACHED
+from .cache_trial import CacheTrial
+from .case import Case
+from .declare import Property
+from .draws import Strategy
+from .position_target import POSITIONS
+from .position_trial import PositionTrial
+from .trial import Trial
+
+if TYPE_CHECKING:
+    from .target import Target
+
+Dtypes = tuple[str, ...] | None
+
+
+def never(target: Target, prop: Property, dtypes: Dtypes) -> str:
+    """No property is refused."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the engine does with the contracts of one family."""
+
+    name: str  # the contract of the properties that all contracts of the family have
+    trial: type[Trial]
+    cases: Callable[[Target, Property, str, Dtypes], Strategy]
+    fields: Callable[[Target], tuple[str, ...]]  # the fields of a case that decide a call
+    features: Callable[[Target, Case], Iterable[str]]  # what a case exercises, in the words of a report
+    refused: Callable[[Target, Property, Dtypes], str] = never  # why a property cannot be drawn for a target
+
+
+_POSITIONS = Family("positions", PositionTrial, position_domain.position_cases,
+                    lambda target: position_domain.read_fields(target.contract, target.parameters), position_domain.position_features)
+_BLOCKS = Family("block", BlockTrial, block_domain.block_cases,
+                 lambda target: block_domain.read_fields(target.contract, target.parameters), block_domain.block_features,
+                 block_domain.refused)
+_CACHES = Family("cached", CacheTrial, cache_domain.cache_cases, lambda target: cache_domain.cache_fields(target.parameters),
+                 lambda _, case: cache_domain.cache_features(case), cache_domain.refused)
+_PACKS = Family("packed", packed_trial.PackedTrial, packed_trial.packed_cases,
+                lambda target: ("dtype", "seed", *packed_trial.packed_fields(target)),
+                lambda _, case: packed_trial.packed_features(case))
+FAMILIES: dict[str, Family] = {
+    **dict.fromkeys(POSITIONS, _POSITIONS), **dict.fromkeys(BLOCKS, _BLOCKS), **dict.fromkeys(CACHED, _CACHES), "packed": _PACKS,
+}  # fmt: skip
+APART = frozenset((*FAMILIES, *(family.name for family in FAMILIES.values())))  # contracts of properties that are not about attention

@@ -1,0 +1,42 @@
+"""Ctrl-C: what was found so far is told, nothing is left running, exit status 130."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+KERNEL = """
+import time
+from pathlib import Path
+
+def attention(q, k, v):
+    Path("called").touch()
+    if v.shape[3] == 2:
+        return 2 * v[:, :, :1] + 0 * q[..., :1]
+    time.sleep(0.01)
+    return v[:, :, :1] + 0 * q[..., :1]
+
+attention.supports = {"framework": "numpy", "dtypes": ["float64"], "zero_sizes": False}
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_an_interrupted_run_tells_what_it_found(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "values", "--cases", "100000", *workers]
+    run = subprocess.Popen(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+    while not (tmp_path / "called").exists():
+        time.sleep(0.1)
+    time.sleep(4 if workers else 1)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    out, err = run.communicate(timeout=60)  # ends when nobody holds the pipes any more
+    assert run.returncode == 130 and "attncheck: interrupted" in err and "Traceback" not in err
+    assert "NOTHING TRIED" in out or "REFUTED" in out or "NOTHING FOUND" in out

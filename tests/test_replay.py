@@ -1,0 +1,103 @@
+"""Replay lines from Python: what they say can be run as it stands. And what is no verdict: nothing tried, nothing written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from properties import verify
+from properties.engine.checks import address_of
+from properties.engine.cli import main
+
+KERNEL = """
+import numpy as np
+
+def attention(q, k, v, is_causal=False):
+    scores = q @ k.swapaxes(-1, -2)
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[2:], k=1, dtype=bool), scores, -np.inf)
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-1e300))
+    return powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-300) @ v
+
+def blhd(q, k, v):
+    return attention(*(x.swapaxes(1, 2) for x in (q, k / 2, v))).swapaxes(1, 2)  # 2 = the square root of 4 features
+
+def leaves(q, k, v):
+    raise SystemExit(3)
+
+attention.supports = blhd.supports = {"framework": "numpy", "dtypes": ["float64"]}
+"""
+PROPERTY = "future_tokens_are_ignored"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "kernel_of_mine.py").write_text(KERNEL)
+    import importlib
+
+    return importlib.reload(importlib.import_module("kernel_of_mine"))
+
+
+def replay_of(text: str) -> str:
+    (line,) = re.findall(r"^  replay    (.*)$", text, re.MULTILINE)
+    return str(line)
+
+
+def test_a_function_of_a_file_is_replayed_by_the_command_line(kernel: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    told = repr(verify(kernel.attention, name="mine", properties=(PROPERTY,)))
+    words = shlex.split(replay_of(told).removeprefix("python -m properties"))
+    assert words[0] == "kernel_of_mine.py:attention"
+    assert main(words) == 1 and "1 of 1 properties refuted" in capsys.readouterr().out
+
+
+def test_any_other_callable_is_replayed_from_python(kernel: Any) -> None:
+    mine = lambda q, k, v, is_causal=False: kernel.attention(q, k, v, is_causal)  # noqa: E731
+    facts = {"framework": "numpy", "dtypes": ["float64"]}
+    assert address_of(mine) is None and address_of(kernel.attention, facts) is None
+    told = repr(verify(mine, name="mine", properties=(PROPERTY,), supports=facts))
+    line = replay_of(told)
+    assert line.startswith(f'verify(mine, properties=("{PROPERTY}",), case="Case(')
+    case = re.findall(r'case="(.*)"', line)[0]
+    again = verify(mine, name="mine", properties=(PROPERTY,), case=case, supports=facts)
+    assert [finding.property.name for finding in again.findings] == [PROPERTY]
+    right = verify(lambda q, k, v: v, properties=("output_has_the_right_form",), case="Case()", supports=facts)
+    assert right.ok and right.report.cases == 1
+
+
+def test_a_replay_line_says_what_was_declared(kernel: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my facts.toml").write_text('dtypes = "float64"\n')
+    assert main(["kernel_of_mine.py:attention", "--supports", "my facts.toml", "--property", PROPERTY]) == 1
+    words = shlex.split(replay_of(capsys.readouterr().out).removeprefix("python -m properties"))
+    assert words[1:3] == ["--supports", "my facts.toml"] and main(words) == 1
+
+
+SAID = {
+    "a foreign layout": (["kernel_of_mine.py:blhd"], "declare supports['layout'] = 'blhd'"),
+    "a target that ends the process": (["kernel_of_mine.py:leaves"], "it raised SystemExit: 3"),
+    "nothing tried": (["kernel_of_mine.py:attention", "--property", "layer*"], "nothing was tried"),
+    "no folder for the report": (["kernel_of_mine.py:attention", "--json", "nowhere/report.json"], "nowhere/report.json"),
+    "no name": ([""], "the target is empty"),
+    "no number": (["kernel_of_mine.py:attention", "--supports", "zero.toml"], "supports['max_length'] is 0"),
+    "no TOML": (["kernel_of_mine.py:attention", "--supports", "broken.toml"], "broken.toml is not TOML"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_one_sentence_and_exit_status_2(name: str, kernel: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("zero.toml").write_text("max_length = 0\n")
+    Path("broken.toml").write_text("max_length =\n")
+    arguments, says = SAID[name]
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert says in said and "Traceback" not in said
+
+
+def test_a_declared_layout_is_read(kernel: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("facts.toml").write_text("layout = 'blhd'\nhead_dims = [4]\nempty_rows = 'mean'\nzero_sizes = false\n")
+    assert main(["kernel_of_mine.py:blhd", "--supports", "facts.toml", "--property", "softmax", "--cases", "20"]) == 0

@@ -1,0 +1,63 @@
+"""A case that somebody wrote: it is put to the properties that are about such cases, and to no other."""
+
+from __future__ import annotations
+
+import pytest
+from test_draws import drawn
+from test_integrity import NAMES, target_for
+
+from properties import verify
+from properties.catalogue import PROPERTIES
+from properties.engine.cli import main
+from properties.engine.domain import cases, outside
+from properties.engine.find_target import Builtins, find_targets
+from properties.engine.inputs import read_case
+from properties.engine.search import try_only
+from properties.engine.target import CannotRun, as_attention
+
+BUILTINS = Builtins()
+WRITTEN = (
+    "Case()", "Case(keys=2)", "Case(keys=3, queries=2, is_causal=True)", "Case(batch=2, kv_heads=2, queries=3, keys=3, dim=2)",
+    "Case(mask='random', keys=4, queries=3, batch=2)", "Case(keys=0)", "Case(batch=0)", "Case(kv_heads=0)", "Case(dim=0)",
+    "Case(queries=0, keys=2)", "Case(scale=0.7, keys=100, queries=100)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_property_draws_can_be_put_to_it(name: str) -> None:
+    prop = PROPERTIES[name]
+    target = as_attention(target_for(prop)) if prop.contract == "attention" else target_for(prop)
+    for case in drawn(cases(target, prop), seed=1, count=6):
+        assert not outside(target, prop, case), case
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_what_is_right_is_refuted_by_no_case(text: str) -> None:
+    target = find_targets("numpy_matmul.attention", BUILTINS)[0]
+    outcomes = [try_only(target, prop, read_case(text)) for prop in PROPERTIES.values()]
+    assert sum(outcome.cases for outcome in outcomes) > 15
+    assert not [outcome.finding for outcome in outcomes if outcome.finding]
+
+
+WHY = [
+    ("numpy_matmul.attention", "future_tokens_are_ignored", "Case(keys=3)", "is_causal = True"),
+    ("numpy_matmul.attention", "permuted_keys_change_nothing", "Case(keys=3, is_causal=True)", "is_causal = False"),
+    ("numpy_matmul.attention", "bad_shapes_raise", "Case()", "about batch = 2"),
+    ("numpy_matmul.attention", "rows_sum_to_one", "Case(softcap=2.0)", "takes no softcap"),
+    ("torch_features.attention", "masks_broadcast", "Case(keys=3)", "is about masks"),
+    ("torch_features.attention", "window_edges_are_exact", "Case(keys=3)", "cases with window_size"),
+    ("torch_mha.train", "rows_sum_to_one", "Case(keys=0)", "zero_sizes = false"),
+    ("torch_mha.train", "rows_sum_to_one", "Case(dim=3, value_dim=2)", "value_dim = false"),
+    ("torch_mha.train", "rows_sum_to_one", "Case(scale=0.5)", "takes no scale"),
+]
+
+
+@pytest.mark.parametrize(("target", "name", "text", "why"), WHY, ids=[f"{name}-{text}" for _, name, text, _ in WHY])
+def test_the_reason_is_given(target: str, name: str, text: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([target, "--property", name, "--case", text]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_case_for_none_of_the_properties() -> None:
+    with pytest.raises(CannotRun, match="no property can be put to"):
+        verify(find_targets("numpy_matmul.attention", BUILTINS)[0].function, case="Case(window_left=2, keys=9, queries=9)")
