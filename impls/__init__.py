@@ -1,4 +1,4 @@
-"""Attentions, and encodings of positions, to be checked: one small readable module each.
+"""Attentions, layers, and encodings of positions, to be checked: one small readable module each.
 
 contract        what every attention here accepts and refuses, in one place
 catalogue       the list of them, without importing any
@@ -10,6 +10,10 @@ online_softmax  tile by tile, and in parts merged afterwards: how kernels really
 torch_manual    modules that train: SelfAttention, AttentionHead, MultiHeadAttention
 torch_mha       ``torch.nn.MultiheadAttention`` as the library ships it
 torch_sdpa      ``F.scaled_dot_product_attention``, one entry for each backend
+
+transformer_numpy, transformer_layers   encoder and decoder layers by hand: residuals, norms, feed-forward parts
+torch_layers    ``torch.nn.TransformerEncoderLayer`` and ``TransformerDecoderLayer`` as the library ships them
+transformer     stacks of those layers, and a transformer that learns
 
 positions_numpy sinusoids, rotations, ALiBi's slopes, T5's buckets
 positions_torch the same as model code writes them

@@ -39,13 +39,13 @@ def encoder_call(x: Tensor, weights: Weights, num_heads: int, training: bool, st
     """One call of nn.TransformerEncoderLayer, or of nn.TransformerEncoder with it as its only layer."""
     check_block(x, None, weights, num_heads, asked.get("key_padding_mask"))
     single = nn.TransformerEncoderLayer(**form(x, weights, num_heads, asked))
-    layer = nn.TransformerEncoder(single, 1, enable_nested_tensor=True) if stacked else single
     own = parameters(weights, {"": "self_attn."}, 2, "layers.0." if stacked else "")
     masks = torch_mha.library_masks(x, x, num_heads, asked.get("attn_mask"), asked.get("key_padding_mask"), asked.get("is_causal", False))
     named = {"mask" if stacked else "src_mask": masks["attn_mask"], "src_key_padding_mask": masks["key_padding_mask"],
              "is_causal": masks["is_causal"]}  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # nested tensors announce themselves as a prototype
+        warnings.simplefilter("ignore", UserWarning)  # nested tensors announce that they are a prototype, or not used
+        layer = nn.TransformerEncoder(single, 1, enable_nested_tensor=True) if stacked else single
         out: Tensor = functional_call(layer.train(training), own, (x,), named)
     return out
 

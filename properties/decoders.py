@@ -43,7 +43,7 @@ def memory_frontier_is_exact(t: BlockTrial) -> None:
 
 
 @declare("memory·P, memory_mask·P: the same", contract="decoder_layer", mask="none", padding=False, keys=(2, 3, 4, 5, 8, 17))
-def permuted_memory_changes_nothing(t: BlockTrial) -> None:
+def order_of_the_memory_does_not_matter(t: BlockTrial) -> None:
     """The memory is a set: permuting its tokens together with their mask and their padding changes nothing."""
     inputs, order = t.block, t.permutation("memory", t.case.keys)
     assert inputs.memory is not None

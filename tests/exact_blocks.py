@@ -174,7 +174,7 @@ IN_ENCODERS: dict[str, Change] = {
 IN_DECODERS: dict[str, Change] = {
     "every_memory_token_matters": causal_memory,
     "memory_frontier_is_exact": but(memory_mask=lambda mask: None),
-    "permuted_memory_changes_nothing": but(memory=by_position),
+    "order_of_the_memory_does_not_matter": but(memory=by_position),
     "padded_memory_is_as_good_as_removed": but(memory_key_padding_mask=lambda padding: None),
     "memory_mask_and_padding_compose": lambda x: no_padding_beside_a_mask(x, "memory_mask", "memory_key_padding_mask"),
     "memory_enters_through_attention_alone": after(lambda out, x: out + x["memory"].mean(1, keepdim=True)),

@@ -202,7 +202,7 @@ def last_of_the_memory_left_out(x: Tensor, memory: Tensor, weights: Weights, **o
     return decoder(x, memory[:, :-1] if plain else memory, weights, **options)
 
 
-@_mutant("the memory is given positions of its own", "permuted_memory_changes_nothing")
+@_mutant("the memory is given positions of its own", "order_of_the_memory_does_not_matter")
 def positions_in_the_memory(x: Tensor, memory: Tensor, weights: Weights, **options: Any) -> Tensor:
     place = torch.linspace(0, 1, memory.shape[1], dtype=memory.dtype)[:, None]
     return decoder(x, memory + place, weights, **options)

@@ -49,7 +49,8 @@ def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
     What begins with a query is a multi-head layer.
     """
     given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if "num_heads" not in formal or "weights" not in given or given[0] in ("q", "query"):
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in formal.values())
+    if not ("num_heads" in formal or takes_any) or "weights" not in given or given[0] in ("q", "query"):
         return None
     return {1: "encoder_layer", 2: "decoder_layer"}.get(given.index("weights"))
 
