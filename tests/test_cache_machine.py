@@ -6,7 +6,6 @@ and that their properties see no less than it does.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from impls import catalogue
 from impls.mutants import forget, load_all
-from properties.engine.cache_trial import CacheTrial, Model
+from properties.engine.cache_trial import CacheTrial
 from properties.engine.case import Case
 from properties.engine.find_target import Builtins
 from properties.engine.target import Raised, Target, make_target
@@ -91,11 +90,7 @@ def machine(target: Target, window: int | None = None) -> type[RuleBasedStateMac
         @precondition(lambda self: "reorder" in takes)
         @rule(which=st.integers(0, 3), index=st.tuples(*[st.integers(0, BATCH - 1)] * BATCH))
         def reorder(self, which: int, index: tuple[int, ...]) -> None:
-            def moved(model: Model) -> Model:
-                model.held.reorder(np.array(index))
-                return dataclasses.replace(model, k=model.k[list(index)], v=model.v[list(index)])
-
-            self.replace(which, moved)
+            self.replace(which, lambda model: model.reordered(np.array(index)))
 
         def replace(self, which: int, change: Any) -> None:
             self.caches[which % len(self.caches)] = change(self.caches[which % len(self.caches)])

@@ -328,11 +328,8 @@ class heads_in_turn(Cache):
 
 @_mutant("the cache is bfloat16, whatever it is told", "cached_decoding_is_one_pass")
 class stored_in_bfloat16(Cache):
-    def __init__(self, batch: int, kv_heads: int, dim: int, capacity: int, *, dtype: torch.dtype = torch.float32, num_heads: int | None = None,
-                 value_dim: int | None = None, window_size: int | None = None, page_size: int | None = None, fill: float = 0.0,
-                 rotary_base: float | None = None) -> None:  # fmt: skip
-        super().__init__(batch, kv_heads, dim, capacity, dtype=torch.bfloat16, num_heads=num_heads, value_dim=value_dim,
-                         window_size=window_size, page_size=page_size, fill=fill, rotary_base=rotary_base)  # fmt: skip
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **{**options, "dtype": torch.bfloat16})
 
     def store(self, k: Tensor, v: Tensor, place: Tensor) -> None:
         super().store(k.to(torch.bfloat16), v.to(torch.bfloat16), place)

@@ -48,6 +48,11 @@ SIGNATURES = {
     "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
     "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
     "slopes": _signature("num_heads", {"dtype": None}),
+    "cached": _signature(
+        "batch kv_heads dim capacity",
+        {"num_heads": None, "value_dim": None, "dtype": None, "device": "cpu", "window_size": None, "page_size": None, "fill": 0.0,
+         "rotary_base": None},
+    ),
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
 POSITIONS = ("sinusoidal", "rotary", "slopes", "buckets")
@@ -86,7 +91,7 @@ MEMORY: dict[str, Any] = {}  # what mutants with a state remember between calls
 def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | None) -> str:
     """Give `function` its public signature and its `supports`; return its registered name."""
     parameters = inspect.signature(function).parameters.values()
-    if contract in POSITIONS or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    if contract in (*POSITIONS, "cached") or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
     # A projection spreads a NaN over all heads, also over those to which its key is visible.
     facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
