@@ -152,6 +152,15 @@ class prompt_cut_to_the_window(Cache):
         return self.attend(q, torch.cat((old_k, k), dim=2)[:, :, -n:], torch.cat((old_v, v), dim=2)[:, :, -n:], visible)
 
 
+@_mutant("a window of one keeps everything: the slice from −(w − 1) on", "window_cache_is_a_window_mask", "transformers 5.23.0, seen by attncheck")
+class window_of_one_keeps_all(Cache):
+    def slots_needed(self) -> int:
+        return self.capacity if self.window == 1 else super().slots_needed()
+
+    def visible(self, place: Tensor, places: Tensor) -> Tensor:
+        return windowed(self, place, places, None if self.window == 1 else self.window)
+
+
 @_mutant("a window no smaller than what is cached switches causality off", "later_tokens_do_not_count", "tlc-pack/libflash_attn#11", "B19")
 class wide_window_is_not_causal(Cache):
     def visible(self, place: Tensor, places: Tensor) -> Tensor:

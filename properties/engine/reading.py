@@ -142,12 +142,12 @@ def _shows(tried: Iterable[Tried]) -> bool:
 def _read_apart(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
     """The suspects that the property refutes, too, with the same answers inside the bound, on every failing case."""
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
-    seen = {case: answers_of(target, finding.property, case)[1] for case in cases}
+    seen = {case: answers_of(target, finding.property, case) for case in cases}
 
     def alike(wrong: Target) -> bool:
-        for case, answers in seen.items():
+        for case, (own, answers) in seen.items():
             violation, others = answers_of(wrong, finding.property, case)
-            if violation is None or not others or len(others) != len(answers) or not all(map(_near, answers, others)):
+            if violation is None or raised(violation) != raised(own) or not others or len(others) != len(answers) or not all(map(_near, answers, others)):
                 return False
         return True
 
@@ -159,6 +159,11 @@ def _read_apart(target: Target, finding: Finding, suspects: Iterable[Suspect]) -
         except CannotRun:
             continue
     return sorted(found, key=lambda s: s.killed_by != finding.property.name)
+
+
+def raised(violation: Violation | None) -> bool:
+    """Whether it was an error that refuted the property, and no answer."""
+    return violation is not None and violation.says.startswith("the call raised")
 
 
 def answers_of(target: Target, prop: Property, case: Case) -> tuple[Violation | None, list[tuple[Array, Array]]]:
