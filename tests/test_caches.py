@@ -178,7 +178,8 @@ def seen(make: Any) -> tuple[Any, ...]:
     """What a cache answers to a story in which every mistake shows, in several forms, as comparable data."""
     found: list[Any] = []
     plain: dict[str, Any] = {"dtype": torch.float64}
-    for options in (plain, {**plain, "window_size": 1}, {**plain, "window_size": 3, "page_size": 2}, {**plain, "page_size": 4, "rotary_base": 10.0, "num_heads": 4},
+    for options in (plain, {**plain, "window_size": 1}, {**plain, "window_size": 3, "page_size": 2},
+                    {**plain, "page_size": 4, "rotary_base": 10.0, "num_heads": 4},
                     {"dtype": torch.float32, "value_dim": 6, "rotary_base": 10.0, "window_size": 5}, {**plain, "fill": float("nan"), "value_dim": 2},
                     {**plain, "window_size": 50, "page_size": 1}):  # fmt: skip
         forget()

@@ -147,7 +147,9 @@ def _read_apart(target: Target, finding: Finding, suspects: Iterable[Suspect]) -
     def alike(wrong: Target) -> bool:
         for case, (own, answers) in seen.items():
             violation, others = answers_of(wrong, finding.property, case)
-            if violation is None or raised(violation) != raised(own) or not others or len(others) != len(answers) or not all(map(_near, answers, others)):
+            if violation is None or raised(violation) != raised(own) or not others or len(others) != len(answers):
+                return False
+            if not all(map(_near, answers, others)):
                 return False
         return True
 
