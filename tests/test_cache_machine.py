@@ -107,9 +107,9 @@ def drive(target: Target, examples: int, window: int | None = 3) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_any_program_of_calls_is_right(name: str) -> None:
-    """Thirty programs of fourteen calls, with a window where there is one."""
+    """Fifteen programs of fourteen calls, with a window where there is one."""
     builtins = Builtins()
-    drive(make_target(name, catalogue.load(builtins.entries[name])), 30)
+    drive(make_target(name, catalogue.load(builtins.entries[name])), 15)
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -160,7 +160,7 @@ def test_programs() -> None:
     SEEN.clear()
     target = make_target("recorded", Recorded, {"framework": "torch"})
     for name in ("any_program_follows_the_model", "reset_leaves_no_trace"):
-        for case in drawn(target, name, rounds=1, count=150):
+        for case in drawn(target, name, rounds=1, count=80):
             assert try_case(target, PROPERTIES[name], case) is None
     asks(["reset, then more", "reset, then a shorter text", "truncated, then more", "reordered, then more",
           "reordered, one sequence twice, then more", "fork, then both go on", "a fork of a fork"], SEEN)  # fmt: skip
@@ -170,7 +170,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], Any]] = {
     "head_dims": ({"head_dims": [8, 16]}, lambda c: c.dim in (8, 16) and c.width == c.dim),
     "max_length": ({"max_length": 9}, lambda c: c.keys <= 9),
     "value_dim": ({"value_dim": False}, lambda c: c.width == c.dim),
-    "zero_sizes": ({"zero_sizes": False}, lambda c: 0 not in c.chunks),
+    "zero_sizes": ({"zero_sizes": False}, lambda c: 0 not in c.chunks[:-1]),
     "dtypes": ({"dtypes": ["float32"]}, lambda c: c.dtype == "float32"),
     "parameters": ({"parameters": ["page_size", "dtype"]}, lambda c: c.group == 1 and c.window_left is None and not c.lengths),
 }
