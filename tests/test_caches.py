@@ -23,7 +23,7 @@ from properties.engine.cache_target import chunk_sizes
 from properties.engine.cache_trial import CacheTrial
 from properties.engine.case import Case
 from properties.engine.cli import main
-from properties.engine.find_target import Builtins
+from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import read_case
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
@@ -120,6 +120,8 @@ def test_what_cannot_be_checked_is_said_in_one_sentence() -> None:
     class Needy(Exact):
         def __init__(self, batch: int, kv_heads: int, dim: int, capacity: int, *, layer_idx: int) -> None: ...
 
+    with pytest.raises(CannotRun, match="variants are for functions"):
+        find_targets("caches_torch.Paged@no_grad", Builtins())
     for made, says in ((Layer, "is a class; give a function"), (Mute, "has no method append"), (Short, "append returns shape"),
                        (Needy, "requires layer_idx")):  # fmt: skip
         with pytest.raises(CannotRun, match=says):
@@ -268,6 +270,9 @@ def test_a_finding_is_small_and_says_what_matters() -> None:
     finding = search(target, PROPERTIES["pages_are_contiguous_memory"], Plan()).finding
     assert finding and finding.case.keys <= 3 and finding.case.batch == 1
     assert set(finding.matters) & {"page_size", "keys", "chunks"}
+    target = make_target("mine", MUTANTS["caches.window_of_one_keeps_all"].function)
+    finding = search(target, PROPERTIES["cached_decoding_is_one_pass"], Plan()).finding
+    assert finding and "window_left" in finding.matters
 
 
 # ---------------------------------------------------------------- doors

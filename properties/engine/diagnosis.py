@@ -123,6 +123,8 @@ def _is_about(prop: Property, name: str) -> bool:
     """Whether the property draws other values of a field that most leave as it is."""
     if name.startswith("grad"):
         return name in prop.domain
+    if prop.contract in CACHED:
+        return True
     parameter = PARAMETER_OF.get(name, name)
     return parameter not in FEATURES or parameter in prop.domain.get("features", ())
 
