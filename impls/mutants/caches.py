@@ -81,9 +81,9 @@ class strictly_before(Cache):
 @_mutant("after a long past, a chunk masks its last block alone", "later_tokens_do_not_count", "tenstorrent/tt-metal#48899", "B24")
 class long_past_masks_the_last_block(Cache):
     def visible(self, place: Tensor, places: Tensor) -> Tensor:
-        if not place.numel() or int(self.count.max()) < 3:  # 64 there, blocks of 3 here, so that few tokens show it
+        if not place.numel() or int(self.count.max()) < 2:  # 64 there, and blocks of 64
             return super().visible(place, places)
-        last = place.amax(1, keepdim=True) // 3 * 3 - 1
+        last = place.amax(1, keepdim=True) - 1
         return super().visible(torch.where(place >= 0, torch.maximum(place, last), place), places)
 
 
