@@ -1,4 +1,4 @@
-"""Attentions, layers, and encodings of positions, to be checked: one small readable module each.
+"""Attentions, layers, encodings of positions, and caches, to be checked: one small readable module each.
 
 contract        what every attention here accepts and refuses, in one place
 catalogue       the list of them, without importing any
@@ -17,6 +17,9 @@ transformer     stacks of those layers, and a transformer that learns
 
 positions_numpy sinusoids, rotations, ALiBi's slopes, T5's buckets
 positions_torch the same as model code writes them
+
+caches_numpy    a cache for decoding: keys and values kept from step to step
+caches_torch    the same, a ring under a window, and pages through a table
 
 numpy_operands  what the NumPy modules share before the first product
 mutants         attentions that are wrong on purpose

@@ -51,6 +51,24 @@ bidirectional=True, num_buckets=32, max_distance=128) -> integers of the same sh
     cu_seqlens_* (sequences + 1,) whole numbers 0 = c_0 ≤ … ≤ total: sequence n is rows c_n to c_(n+1) − 1; it may be empty
     max_seqlen_* no smaller than the longest sequence
 
+``cached(batch, kv_heads, dim, capacity, *, num_heads=kv_heads, value_dim=dim, dtype, device, window_size=None, page_size=None,
+fill=0.0, rotary_base=None)`` makes a cache for decoding; a class will do
+
+    append(q, k, v, *, lengths=None, padding=None) -> out
+                      the next n tokens of every sequence: q (batch, num_heads, n, dim), k (batch, kv_heads, n, dim),
+                      v (batch, kv_heads, n, value_dim), out (batch, num_heads, n, value_dim). A token sees itself and all that
+                      its own sequence was told before, under the scale 1/sqrt(dim). Prefill is append of many, a step of one
+    lengths (batch,)  so many of the n tokens are told to each sequence, the rest is padding on the right; its rows of out may be
+                      anything
+    padding (batch,)  in the first chunk: so many of the n tokens of each sequence are padding on the left
+    capacity          tokens that fit into a sequence, padding counted. More are refused with an error, or answered rightly
+    window_size       a token sees itself and the window_size - 1 before it; older ones may be overwritten, and nothing is refused
+    page_size         keys and values lie in pages of so many slots
+    fill              what slots hold before they are used
+    rotary_base       queries and keys are rotated by their position in the sequence, pairs as in ``rotary``
+    fork() -> cache   an independent copy;  reset() forgets all;  truncate(length) forgets the tokens from that one on
+    reorder(index)    sequence b goes on from where sequence index[b] was
+
 The functions below look at shapes alone, so they serve arrays of any framework.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -175,12 +176,9 @@ class answers_in_float32(Cache):
 
 @_mutant("caches of one shape share their memory", "caches_share_nothing")
 class memory_of_the_class(Cache):
-    def __init__(self, batch: int, kv_heads: int, dim: int, capacity: int, *, dtype: torch.dtype = torch.float32, num_heads: int | None = None,
-                 value_dim: int | None = None, window_size: int | None = None, page_size: int | None = None, fill: float = 0.0,
-                 rotary_base: float | None = None) -> None:  # fmt: skip
-        super().__init__(batch, kv_heads, dim, capacity, dtype=dtype, num_heads=num_heads, value_dim=value_dim,
-                         window_size=window_size, page_size=page_size, fill=fill, rotary_base=rotary_base)  # fmt: skip
-        shapes = (tuple(self.k.shape), tuple(self.v.shape), dtype)
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        shapes = (tuple(self.k.shape), tuple(self.v.shape), self.k.dtype)
         self.k, self.v = MEMORY.setdefault(f"cache {shapes}", (self.k, self.v))
 
     def fork(self) -> Cache:

@@ -81,9 +81,9 @@ class strictly_before(Cache):
 @_mutant("after a long past, a chunk masks its last block alone", "later_tokens_do_not_count", "tenstorrent/tt-metal#48899", "B24")
 class long_past_masks_the_last_block(Cache):
     def visible(self, place: Tensor, places: Tensor) -> Tensor:
-        if not place.numel() or int(self.count.max()) < 3:  # 64 there, blocks of 3 here, so that few tokens show it
+        if not place.numel() or int(self.count.max()) < 2:  # 64 there, and blocks of 64
             return super().visible(place, places)
-        last = place.amax(1, keepdim=True) // 3 * 3 - 1
+        last = place.amax(1, keepdim=True) - 1
         return super().visible(torch.where(place >= 0, torch.maximum(place, last), place), places)
 
 
@@ -150,6 +150,15 @@ class prompt_cut_to_the_window(Cache):
         places, n = torch.cat((self.held(), place), dim=1), self.window
         visible = self.visible(place, places[:, -n:])
         return self.attend(q, torch.cat((old_k, k), dim=2)[:, :, -n:], torch.cat((old_v, v), dim=2)[:, :, -n:], visible)
+
+
+@_mutant("a window of one keeps everything: the slice from −(w − 1) on", "window_cache_is_a_window_mask", "transformers 5.23.0, seen by attncheck")
+class window_of_one_keeps_all(Cache):
+    def slots_needed(self) -> int:
+        return self.capacity if self.window == 1 else super().slots_needed()
+
+    def visible(self, place: Tensor, places: Tensor) -> Tensor:
+        return windowed(self, place, places, None if self.window == 1 else self.window)
 
 
 @_mutant("a window no smaller than what is cached switches causality off", "later_tokens_do_not_count", "tlc-pack/libflash_attn#11", "B19")
@@ -328,11 +337,8 @@ class heads_in_turn(Cache):
 
 @_mutant("the cache is bfloat16, whatever it is told", "cached_decoding_is_one_pass")
 class stored_in_bfloat16(Cache):
-    def __init__(self, batch: int, kv_heads: int, dim: int, capacity: int, *, dtype: torch.dtype = torch.float32, num_heads: int | None = None,
-                 value_dim: int | None = None, window_size: int | None = None, page_size: int | None = None, fill: float = 0.0,
-                 rotary_base: float | None = None) -> None:  # fmt: skip
-        super().__init__(batch, kv_heads, dim, capacity, dtype=torch.bfloat16, num_heads=num_heads, value_dim=value_dim,
-                         window_size=window_size, page_size=page_size, fill=fill, rotary_base=rotary_base)  # fmt: skip
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **{**options, "dtype": torch.bfloat16})
 
     def store(self, k: Tensor, v: Tensor, place: Tensor) -> None:
         super().store(k.to(torch.bfloat16), v.to(torch.bfloat16), place)

@@ -29,10 +29,8 @@ class growing(Cache):
     def slots_needed(self) -> int:
         return 1 if self.window is None else self.window
 
-    def __init__(self, batch: int, kv_heads: int, dim: int, capacity: int, *, dtype: torch.dtype = torch.float32, num_heads: int | None = None,
-                 value_dim: int | None = None, window_size: int | None = None, rotary_base: float | None = None) -> None:  # fmt: skip
-        super().__init__(batch, kv_heads, dim, capacity, dtype=dtype, num_heads=num_heads, value_dim=value_dim,
-                         window_size=window_size, rotary_base=rotary_base)  # fmt: skip
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **{**options, "page_size": None})
 
 
 @_honest("keys are stored transposed: the place in the page is the last axis", "FasterTransformer's layout of keys")
@@ -105,12 +103,6 @@ class scattered_pages(Cache):
 class ring_with_room(Cache):
     def slots_needed(self) -> int:
         return super().slots_needed() + (0 if self.window is None else 5)
-
-
-@_honest("everything is kept, the window is a mask alone", "transformers' DynamicCache")
-class window_by_a_mask(Cache):
-    def slots_needed(self) -> int:
-        return self.capacity
 
 
 @_honest("old and new tokens are attended apart, and merged through their log-sum-exp", "FlashDecoding, Dao et al. 2023", arithmetic=MERGED)

@@ -58,6 +58,11 @@ SIGNATURES = {
         "q k v cu_seqlens_q cu_seqlens_k",
         {"max_seqlen_q": None, "max_seqlen_k": None, "is_causal": False, "scale": None, "enable_gqa": False},
     ),
+    "cached": _signature(
+        "batch kv_heads dim capacity",
+        {"num_heads": None, "value_dim": None, "dtype": None, "device": "cpu", "window_size": None, "page_size": None, "fill": 0.0,
+         "rotary_base": None},
+    ),
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
 POSITIONS = ("sinusoidal", "rotary", "slopes", "buckets")
@@ -96,7 +101,7 @@ MEMORY: dict[str, Any] = {}  # what mutants with a state remember between calls
 def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | None) -> str:
     """Give `function` its public signature and its `supports`; return its registered name."""
     parameters = inspect.signature(function).parameters.values()
-    if contract in POSITIONS or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    if contract in (*POSITIONS, "cached") or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
     # A projection spreads a NaN over all heads, also over those to which its key is visible.
     facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}

@@ -46,4 +46,4 @@ def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = N
 
 def has_zero_size(case: Case) -> bool:
     """Whether some dimension of the case is 0."""
-    return 0 in (case.batch, case.kv_heads, case.queries, case.keys, case.dim, case.width)
+    return 0 in (case.batch, case.kv_heads, case.queries, case.keys, case.dim, case.width, *case.chunks[:-1])

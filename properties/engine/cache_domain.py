@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .target import Target
 
 TOKENS = (1, *(2, 3, 4, 5, 6, 7, 8, 9) * 3, 12, 15, 16, 17, 20, 24, 31, 33)
-MANY = (40, 63, 64, 65, 70, 129)  # in large chunks, of few features
-IN_LARGE_CHUNKS = ((), (16,), (17,), (33, 16), (64, 1, 5), (5, 33), (63, 1, 1, 1, 16))
+MANY = (2, 3, 4, *(40, 63, 64, 65, 70, 129) * 2)  # in large chunks, of few features; first small ones, to shrink to
+IN_LARGE_CHUNKS = ((), (1, 0), (2, 0), (16,), (17,), (33, 16), (64, 1, 5), (5, 33), (63, 1, 1, 1, 16))
 PREFILLS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17)
 FIELDS: dict[str, tuple[Any, ...]] = {
     "batch": (1, 1, 2, 2, 3, 4),

@@ -294,10 +294,14 @@ class Model:
         if word == "truncate":
             return self.truncated(choice(f"length {step}", self.k.shape[2] + 1))
         index = np.array([choice(f"from {b} {step}", len(self.k)) for b in range(len(self.k))], dtype=np.int64)
-        self.held.reorder(index)
-        return Model(self.held, self.k[index], self.v[index])
+        return self.reordered(index)
 
     def truncated(self, length: int) -> Model:
         """What it is without the tokens from this one on."""
         self.held.truncate(length)
         return Model(self.held, self.k[:, :, :length], self.v[:, :, :length])
+
+    def reordered(self, index: Array) -> Model:
+        """What it is when sequence b goes on from where sequence index[b] was."""
+        self.held.reorder(index)
+        return Model(self.held, self.k[index], self.v[index])

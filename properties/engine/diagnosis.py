@@ -9,7 +9,7 @@ from .attempt import try_case
 from .case import Case
 from .declare import Property
 from .domain import feature_tables
-from .families import FAMILIES
+from .families import APART, FAMILIES
 from .supports import FEATURES
 from .target import Target, as_attention
 from .trial import Violation
@@ -104,7 +104,7 @@ PARAMETER_OF = {"group": "enable_gqa", "mask": "attn_mask", "mask_kind": "attn_m
                 "window_left": "window_size", "window_right": "window_size", "alibi": "alibi_slopes", "lengths": "kv_lengths",
                 **{name: name for name in ("is_causal", "scale", "softcap", "sinks")}}  # fmt: skip
 # Fields that an attention does not read.
-APART = ("chunks", "spare", "page_size", "padded", "program", "packing", "with_bias", "hidden", "norm_first", "activation", "padding",
+FOREIGN = ("chunks", "spare", "page_size", "padded", "program", "packing", "with_bias", "hidden", "norm_first", "activation", "padding",
          "memory_mask", "memory_padding", "offset", "scattered", "base", "rotary_dim", "bidirectional", "num_buckets",
          "max_distance")  # fmt: skip
 
@@ -136,6 +136,8 @@ def _is_about(prop: Property, name: str) -> bool:
     """Whether the property draws other values of a field that most leave as it is."""
     if name.startswith("grad"):
         return name in prop.domain
+    if prop.contract in APART:
+        return True
     parameter = PARAMETER_OF.get(name, name)
     return parameter not in FEATURES or parameter in prop.domain.get("features", ())
 
@@ -143,7 +145,8 @@ def _is_about(prop: Property, name: str) -> bool:
 def _drawn_values(prop: Property, name: str) -> object:
     """What the property draws for a field, where it has a say in it."""
     parameter = PARAMETER_OF.get(name, name)
-    return prop.domain.get(name, feature_tables(prop, parameter).get(name) if parameter in FEATURES else None)
+    has_tables = parameter in FEATURES and prop.contract not in APART
+    return prop.domain.get(name, feature_tables(prop, parameter).get(name) if has_tables else None)
 
 
 def _can_vary(name: str, target: Target, case: Case) -> bool:
@@ -151,7 +154,7 @@ def _can_vary(name: str, target: Target, case: Case) -> bool:
         return False
     if target.contract in FAMILIES:
         return name in FAMILIES[target.contract].fields(target)
-    if name in APART:
+    if name in FOREIGN:
         return False
     if name == "mask" and (case.mask == "none" or (case.is_causal and not target.supports.mask_and_causal)):
         return False

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .cache_target import CACHED
 from .deviations import Deviation, read_deviations
 from .reading import Suspect, suspect
 from .supports import Supports
@@ -79,6 +80,8 @@ def _varied(target: Target, variant: str, device: str) -> Target:
     """A target seen through a transformation of its framework."""
     if target.framework.name != "torch":
         raise CannotRun(f"{target.name} takes arrays of {target.framework.name}; variants are for torch")
+    if target.contract in CACHED:
+        raise CannotRun(f"{target.name} makes a cache; variants are for functions of arrays")
     try:
         function = make_variant(variant, target.function)
     except ValueError as error:

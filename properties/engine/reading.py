@@ -153,11 +153,16 @@ def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect])
             its, others = answers_of(wrong, finding.property, case, [one])
             if violation is None or its is None or len(others) != len(answers) or not all(map(_near, answers, others)):
                 return False
-            if not answers and its.says != violation.says:
+            if (not answers and its.says != violation.says) or raised(its) != raised(violation):
                 return False
         return True
 
     return sorted(filter(alike, kin), key=lambda s: s.killed_by != finding.property.name)
+
+
+def raised(violation: Violation) -> bool:
+    """Whether it was an error that refuted the property, and no answer."""
+    return violation.says.startswith("the call raised")
 
 
 def answers_of(
