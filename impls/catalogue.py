@@ -42,6 +42,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("flash_backward.attention", "flash_backward:attention", "attention", TORCH, "both passes by hand, tiled", BOTH),
     Entry("torch_manual.multihead", "torch_manual:multihead", "multihead", TORCH, "a layer by hand", BOTH),
     Entry("torch_features.attention", "torch_features:attention", "attention", TORCH, "windows, softcap, ALiBi, sinks", BOTH),
+    Entry("torch_flex.attention", "torch_flex:attention", "attention", TORCH, "flex_attention, not compiled"),
     Entry("torch_mha.train", "torch_mha:train", "multihead", TORCH, "nn.MultiheadAttention, train", BOTH),
     Entry("torch_mha.eval_weights", "torch_mha:eval_weights", "multihead", TORCH, "the same, eval, with weights", BOTH),
     Entry("torch_mha.eval_fast", "torch_mha:eval_fast", "multihead", TORCH, "the same, eval, without weights", BOTH),
