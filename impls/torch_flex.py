@@ -10,7 +10,6 @@ Without ``torch.compile`` it computes the whole matrix of logits, and on CPU it 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +24,7 @@ from .contract import check_attention, supports
     dtypes=["float64", "float32", "float16", "bfloat16"],
     arithmetic={"float64": "same+lse", "float32": "same+lse", "float16": "eager", "bfloat16": "eager"},
     masked_nan="leaks",
-    zero_sizes=False,
-    gradients=False,
+    zero_sizes=False,  # no head, no key or no feature raises
 )
 def attention(
     q: Tensor,
@@ -46,8 +44,8 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """q (B, H, L, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv) → (B, H, L, Dv), and lse (B, H, L) where it is asked for"""
     check_attention(q, k, v, attn_mask, enable_gqa)
-    shape = (*q.shape[:3], k.shape[2])
-    mask = None if attn_mask is None else attn_mask.expand(shape)
+    (batch, heads, queries, _), keys = q.shape, k.shape[2]
+    mask = None if attn_mask is None else attn_mask.expand(batch, heads, queries, keys)
     added = mask is not None and mask.dtype != torch.bool
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -74,12 +72,8 @@ def attention(
     plain = softcap is None and alibi_slopes is None and not added
     with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):  # else it traces itself anew for every shape
         warnings.simplefilter("ignore")  # that it is not compiled
-        block_mask = None if everything else create_block_mask(mask_mod, *shape, device=q.device)
-        answer: Any = flex_attention(
-            q, k, v, None if plain else score_mod, block_mask, scale, enable_gqa, return_lse=return_lse or sinks is not None
-        )
+        block_mask = None if everything else create_block_mask(mask_mod, batch, heads, queries, keys, str(q.device))
+        out, lse = flex_attention(q, k, v, None if plain else score_mod, block_mask, scale, enable_gqa, return_lse=True)
     if sinks is not None:
-        out, lse = answer
         out = (out * torch.sigmoid(lse - sinks.to(lse.dtype)[:, None])[..., None]).to(q.dtype)
-        return (out, lse) if return_lse else out
-    return answer
+    return (out, lse) if return_lse else out

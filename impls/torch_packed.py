@@ -62,7 +62,13 @@ def masked(
     return (terms / total.masked_fill(total == 0, 1.0) @ value).transpose(0, 1).to(q.dtype)
 
 
-@supports(**{**FACTS, "arithmetic": {"float64": "same+lse", "float32": "same+lse"}}, devices=["cpu"], zero_sizes=False)
+@supports(
+    framework="torch",
+    devices=["cpu"],
+    dtypes=["float64", "float32", "float16", "bfloat16"],
+    arithmetic={"float64": "same+lse", "float32": "same+lse", "float16": "eager", "bfloat16": "eager"},
+    zero_sizes=False,
+)
 def nested(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, scale: float | None = None
 ) -> Tensor:

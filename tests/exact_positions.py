@@ -46,7 +46,15 @@ def buckets(
     return torch.from_numpy(np.where(low == high, low, high))
 
 
-RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary, "slopes": slopes, "buckets": buckets}
+def learned(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
+    """The rows themselves."""
+    rows = positions + offset
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(table):
+        raise IndexError("there is no such row")
+    return table[rows]
+
+
+RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary, "learned": learned, "slopes": slopes, "buckets": buckets}
 POSITION_TARGETS: dict[str, Target] = {
     name: make_target(f"exact {name}", function, {"framework": "torch"}) for name, function in RIGHT.items()
 }
@@ -85,6 +93,14 @@ def buckets_with(change: Change) -> Any:
         given = {"relative_position": relative_position, "bidirectional": bidirectional, "num_buckets": num_buckets,
                  "max_distance": max_distance}  # fmt: skip
         return change(lambda **changes: buckets(**{**given, **changes}), given)
+
+    return wrong
+
+
+def learned_with(change: Change) -> Any:
+    def wrong(table: Tensor, positions: Tensor, *, offset: int = 0) -> Any:
+        given = {"table": table, "positions": positions, "offset": offset}
+        return change(lambda **changes: learned(**{**given, **changes}), given)
 
     return wrong
 
@@ -132,6 +148,10 @@ MISTAKES: dict[str, Any] = {
         lambda call, given: call(positions=given["positions"] - given["positions"][:1])
     ),
     "rotation_leaves_its_arguments": rotary_with(in_place),
+    "looked_up_rows_are_those_of_the_table": learned_with(lambda call, given: call().flip(0)),
+    "other_rows_of_the_table_do_not_matter": learned_with(lambda call, given: call() + given["table"].mean() / 64),
+    "positions_out_of_range_raise": learned_with(lambda call, given: given["table"][(given["positions"] + given["offset"]) % len(given["table"])]),
+    "table_gradient_sums_over_repeated_positions": learned_with(lambda call, given: call() * 1.01),
     "slopes_follow_the_published_rule": slopes_with(lambda s: s * (1 + 2.0**-6)),
     "slopes_are_geometric": slopes_with(lambda s: s + 0.01),
     "first_slope_is_the_ratio": slopes_with(lambda s: s * (1 + 2.0**-6)),

@@ -14,6 +14,7 @@ mpmath = pytest.importorskip("mpmath")
 
 from impls.mutants import distances as core_distances
 from impls.mutants import load_all
+from impls.mutants import lookups as core_lookups
 from impls.mutants import rotations as core_rotations
 from impls.mutants import sinusoids as core_sinusoids
 from properties import position_exact as exactly
@@ -28,6 +29,7 @@ from properties.engine.target import CannotRun, make_target
 CORES: dict[str, Any] = {
     "sinusoidal": core_sinusoids.sinusoidal,
     "rotary": core_rotations.rotary,
+    "learned": core_lookups.learned,
     "slopes": core_distances.slopes,
     "buckets": core_distances.buckets,
 }
@@ -184,6 +186,11 @@ def calls(contract: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         places = [torch.arange(5) + k for k in (0, 1, 300, 2500)] + [torch.tensor([9, 2, 2, 40, 0])]
         options: list[dict[str, Any]] = [{}, {"base": 100.0}, {"rotary_dim": 4}]
         return [((x.to(dtype), p), option) for dtype in (doubles, halves) for p in places for option in options]
+    if contract == "learned":
+        table = torch.arange(24, dtype=doubles).reshape(8, 3)
+        table[7] = torch.nan
+        places = [torch.tensor(p) for p in ([0, 1, 2], [3, 3, 0], [-1, 2], [2, 8], [5])]
+        return [((table.clone().requires_grad_(), p), {"offset": k}) for p in places for k in (0, 2)]
     if contract == "slopes":
         return [((n,), {"dtype": dtype}) for n in (1, 2, 3, 8, 12) for dtype in (doubles, torch.float32)]
     apart = torch.arange(-300, 300)
@@ -197,10 +204,12 @@ def seen(function: Any, contract: str) -> tuple[Any, ...]:
     for arguments, options in calls(contract):
         try:
             out = function(*arguments, **options)
-            found.append((str(out.dtype), tuple(out.shape), tuple(out.double().flatten().tolist())))
-        except RuntimeError as error:
+            found.append((str(out.dtype), tuple(out.shape), tuple(out.double().nan_to_num(99.0).flatten().tolist())))
+            if out.requires_grad:
+                found.append(tuple(torch.autograd.grad(out.sum(), arguments[0])[0].flatten().tolist()))
+        except (RuntimeError, IndexError) as error:
             found.append(type(error).__name__)
-        found.append(tuple(arguments[0].double().flatten().tolist()) if isinstance(arguments[0], torch.Tensor) else None)
+        found.append(tuple(arguments[0].double().nan_to_num(99.0).flatten().tolist()) if isinstance(arguments[0], torch.Tensor) else None)
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
-    "layers", "layer_weights", "layer_masks", "teaching", "packs", "sinusoids", "rotations", "distances",
+    "layers", "layer_weights", "layer_masks", "teaching", "packs", "sinusoids", "rotations", "lookups", "distances",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -47,6 +47,7 @@ SIGNATURES = {
     ),
     "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
     "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
+    "learned": _signature("table positions", {"offset": 0}),
     "slopes": _signature("num_heads", {"dtype": None}),
     "packed": _signature(
         "q k v cu_seqlens_q cu_seqlens_k",
@@ -54,7 +55,7 @@ SIGNATURES = {
     ),
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
-POSITIONS = ("sinusoidal", "rotary", "slopes", "buckets")
+POSITIONS = ("sinusoidal", "rotary", "learned", "slopes", "buckets")
 
 
 @dataclass(frozen=True)

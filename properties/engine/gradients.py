@@ -20,6 +20,7 @@ from .dtypes import round_to
 from .frameworks import Buffers
 from .grad_output import make_grad
 from .inputs import Inputs
+from .position_target import integers
 from .target import Raised, Target, first_line, smoke_inputs
 from .trial import Run, Trial
 
@@ -159,7 +160,10 @@ def _bhld(target: Target, name: str, part: Any) -> Any:
 
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
 PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
-CAPABILITIES = {"gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS}
+CAPABILITIES: dict[str, tuple[str, ...]] = {
+    "gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS,
+    "table_gradients": (),
+}  # fmt: skip
 
 
 def refusal(target: Target, capability: str) -> str:
@@ -172,6 +176,8 @@ def refusal(target: Target, capability: str) -> str:
 
 def _find_out(target: Target, capability: str) -> str:
     words = capability.replace("_", " ")
+    if capability == "table_gradients":
+        return _of_table(target)
     if target.contract != "attention":
         return f"{words} are asked of attentions, not of {target.contract}"
     if target.framework.name != "torch":
@@ -196,3 +202,13 @@ def _find_out(target: Target, capability: str) -> str:
     except Raised as raised:
         return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
     return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
+
+
+def _of_table(target: Target) -> str:
+    if target.contract != "learned" or target.framework.name != "torch":
+        return f"{target.framework.name} arrays carry no gradients" if target.contract == "learned" else "is about learned positions"
+    if target.supports.gradients is False:
+        return "declared as not supported: gradients"
+    table = target.framework.full((3, 2), 1.0, target.dtypes[0], target.supports.devices[0]).requires_grad_()
+    out = target.apply(table, integers(target.framework, np.arange(2), target.supports.devices[0]))
+    return "" if out.requires_grad else "table gradients: the output of a first call does not require a gradient"
