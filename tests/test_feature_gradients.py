@@ -22,7 +22,9 @@ from properties import gradient_bound
 from properties.arithmetic import arithmetic
 from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
+from properties.engine.find_target import Builtins
 from properties.engine.gradients import refusal, run_backward
+from properties.engine.reading import read_failure
 from properties.engine.search import Plan, inapplicable, search
 from properties.engine.target import Target, make_target
 from properties.engine.trial import Trial
@@ -339,3 +341,13 @@ def test_honest_variants_agree_and_no_two_mutants_are_alike() -> None:
         assert bits not in seen, f"{name} behaves like {seen[bits]}"
         seen[bits] = name
     assert len(MUTANTS) >= 20 and len(HONEST) >= 3
+
+
+@pytest.mark.parametrize("name", ["backward_features.slope_forgotten", "backward_features.dropped_anew_backward", "gradients.missing_delta"])
+def test_the_mistake_is_called_by_its_name(name: str) -> None:
+    """Forward all of them are right: it is the gradients that tell them apart."""
+    mutant = load_all()[0][name]
+    target = make_target("mine", mutant.function)
+    finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
+    assert finding
+    assert [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())] == [f"mutants.{name}"]

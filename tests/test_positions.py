@@ -206,7 +206,8 @@ def seen(function: Any, contract: str) -> tuple[Any, ...]:
             out = function(*arguments, **options)
             found.append((str(out.dtype), tuple(out.shape), tuple(out.double().nan_to_num(99.0).flatten().tolist())))
             if out.requires_grad:
-                found.append(tuple(torch.autograd.grad(out.sum(), arguments[0])[0].flatten().tolist()))
+                ramp = torch.arange(1.0, out.numel() + 1, dtype=out.dtype).reshape(out.shape)
+                found.append(tuple(torch.autograd.grad(out, arguments[0], ramp)[0].flatten().tolist()))
         except (RuntimeError, IndexError) as error:
             found.append(type(error).__name__)
         found.append(tuple(arguments[0].double().nan_to_num(99.0).flatten().tolist()) if isinstance(arguments[0], torch.Tensor) else None)
