@@ -9,7 +9,7 @@ import numpy as np
 from . import position_exact as exactly
 from .engine.coordinates import Array
 from .engine.declare import declare
-from .engine.position_trial import PositionTrial
+from .engine.position_trial import PositionRun, PositionTrial
 from .engine.target import Raised
 
 Wide = np.longdouble
@@ -195,6 +195,15 @@ def rotation_leaves_its_arguments(t: PositionTrial) -> None:
     for name, held in t.buffers.contents():
         t.same_bits(held, t.x, f"{name} was changed by the call")
     t.same_bits(t.target.framework.read(t.given_positions), t.positions, "the positions were changed by the call")
+
+
+@declare("∂⟨dO, R(p) x⟩/∂x = R(−p) dO", contract="rotary", needs=("rotation_gradients",), dtypes="all")
+def rotation_gradient_turns_back(t: PositionTrial) -> None:
+    """The gradient is rotated by the same angles the other way round: the transpose of a rotation is its inverse."""
+    grad = t.tensor("gradient")
+    exact, allowed = exactly.rotation(grad, t.turns(-t.positions), t.pairing, t.arithmetic)
+    t.answers.append((found := t.rotation_gradient(grad), allowed))
+    t.inside(PositionRun(found, exact, allowed), allowed, "the gradient of feature {column} of row {row} is not the one turned back")
 
 
 # ---------------------------------------------------------------- learned positions: out_i = table[p_i + offset]

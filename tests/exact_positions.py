@@ -46,6 +46,32 @@ def buckets(
     return torch.from_numpy(np.where(low == high, low, high))
 
 
+class Through(torch.autograd.Function):
+    """The exact rotation, and a gradient that is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, options: Any, change: Any) -> Tensor:
+        ctx.positions, ctx.options, ctx.change = positions, options, change
+        return rotary(x, positions, **options)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        turned_back = rotary(grads[0], -ctx.positions, **ctx.options)
+        return ctx.change(grads[0], turned_back), None, None, None
+
+
+def rotary_through(change: Change) -> Any:
+    """change(gradient of the output, right gradient of x) is what x receives."""
+
+    def wrong(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: int | None = None) -> Any:
+        return Through.apply(x, positions, {"base": base, "rotary_dim": rotary_dim}, change)
+
+    return wrong
+
+
+rotary_right = rotary_through(lambda grad, turned_back: turned_back)
+
+
 def learned(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
     """The rows themselves."""
     rows = positions + offset
@@ -54,7 +80,7 @@ def learned(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
     return table[rows]
 
 
-RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary, "learned": learned, "slopes": slopes, "buckets": buckets}
+RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary_right, "learned": learned, "slopes": slopes, "buckets": buckets}
 POSITION_TARGETS: dict[str, Target] = {
     name: make_target(f"exact {name}", function, {"framework": "torch"}) for name, function in RIGHT.items()
 }
@@ -148,6 +174,7 @@ MISTAKES: dict[str, Any] = {
         lambda call, given: call(positions=given["positions"] - given["positions"][:1])
     ),
     "rotation_leaves_its_arguments": rotary_with(in_place),
+    "rotation_gradient_turns_back": rotary_through(lambda grad, given: grad),
     "looked_up_rows_are_those_of_the_table": learned_with(lambda call, given: call().flip(0)),
     "other_rows_of_the_table_do_not_matter": learned_with(lambda call, given: call() + given["table"].mean() / 64),
     "positions_out_of_range_raise": learned_with(lambda call, given: given["table"][(given["positions"] + given["offset"]) % len(given["table"])]),

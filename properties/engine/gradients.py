@@ -160,9 +160,10 @@ def _bhld(target: Target, name: str, part: Any) -> Any:
 
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
 PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
+OF_POSITIONS = {"table_gradients": "learned", "rotation_gradients": "rotary"}
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     "gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS,
-    "table_gradients": (),
+    **dict.fromkeys(OF_POSITIONS, ()),
 }  # fmt: skip
 
 
@@ -176,8 +177,8 @@ def refusal(target: Target, capability: str) -> str:
 
 def _find_out(target: Target, capability: str) -> str:
     words = capability.replace("_", " ")
-    if capability == "table_gradients":
-        return _of_table(target)
+    if capability in OF_POSITIONS:
+        return _of_positions(target, capability)
     if target.contract != "attention":
         return f"{words} are asked of attentions, not of {target.contract}"
     if target.framework.name != "torch":
@@ -204,11 +205,18 @@ def _find_out(target: Target, capability: str) -> str:
     return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
 
 
-def _of_table(target: Target) -> str:
-    if target.contract != "learned" or target.framework.name != "torch":
-        return f"{target.framework.name} arrays carry no gradients" if target.contract == "learned" else "is about learned positions"
+def _of_positions(target: Target, capability: str) -> str:
+    if target.contract != OF_POSITIONS[capability]:
+        return f"is about {OF_POSITIONS[capability]}"
+    if target.framework.name != "torch":
+        return f"{target.framework.name} arrays carry no gradients"
     if target.supports.gradients is False:
         return "declared as not supported: gradients"
-    table = target.framework.full((3, 2), 1.0, target.dtypes[0], target.supports.devices[0]).requires_grad_()
-    out = target.apply(table, integers(target.framework, np.arange(2), target.supports.devices[0]))
-    return "" if out.requires_grad else "table gradients: the output of a first call does not require a gradient"
+    device, dim = target.supports.devices[0], target.supports.head_dims[0] if target.supports.head_dims else 4
+    shape = (3, dim) if target.contract == "learned" else (1, 1, 2, dim)
+    leaf = target.framework.full(shape, 1.0, target.dtypes[0], device).requires_grad_()
+    try:
+        out = target.apply(leaf, integers(target.framework, np.arange(2), device))
+    except Raised as raised:
+        return f"{capability.replace('_', ' ')}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
+    return "" if out.requires_grad else f"{capability.replace('_', ' ')}: the output of a first call does not require a gradient"

@@ -134,6 +134,27 @@ class PositionTrial(Trial):
         """The first and the second features of all rotated pairs."""
         return exactly.split(x[..., : self.rotary_dim], self.pairing)
 
+    def rotation_gradient(self, grad: Array) -> Array:
+        """What x receives of this gradient of the rotated x."""
+        case = self.case
+        options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
+        return self._sent_back("x", self.x, self.positions, grad, options)
+
+    def _sent_back(self, name: str, carrier: Array, positions: Array, grad: Array, options: dict[str, Any]) -> Array:
+        """The gradient of the first argument. Raises Raised."""
+        import torch
+
+        case, fw = self.case, self.target.framework
+        leaf = self.buffers.array(name, carrier, case.dtype, case.device, case.layout).detach().requires_grad_()
+        out = self.target.apply(leaf, integers(fw, positions, case.device), **options)
+        if not out.requires_grad:
+            return np.zeros(carrier.shape)  # an empty answer may depend on nothing
+        placed = self.buffers.array("grad", grad, case.dtype, case.device, "contiguous")
+        found: Any = torch.autograd.grad(out, [leaf], placed, allow_unused=True)[0]
+        if found is None:
+            self.fail(f"{name} receives no gradient: it is cut off from the output")
+        return fw.read(found)
+
     # ------------------------------------------------------------ learned positions
 
     @cached_property
@@ -166,18 +187,9 @@ class PositionTrial(Trial):
 
     def table_gradient(self, grad: Array) -> Array:
         """What the rows of the table receive of this gradient of the output (L, dim)."""
-        import torch
-
-        case, fw = self.case, self.target.framework
-        leaf = self.buffers.array("table", self.table, case.dtype, case.device, case.layout).detach().requires_grad_()
-        options = self._options(offset=case.offset or None)
-        out = self.target.apply(leaf, integers(fw, self.places, case.device), **options)
-        placed = self.buffers.array("grad", grad, case.dtype, case.device, "contiguous")
-        found: Any = torch.autograd.grad(out, [leaf], placed, allow_unused=True)[0]
-        if found is None:
-            self.fail("the table receives no gradient: it is cut off from the output")
-        self.answers.append((fw.read(found), np.zeros(self.table.shape)))
-        return fw.read(found)
+        found = self._sent_back("table", self.table, self.places, grad, self._options(offset=self.case.offset or None))
+        self.answers.append((found, np.zeros(self.table.shape)))
+        return found
 
     # ------------------------------------------------------------ slopes and buckets
 
