@@ -1,7 +1,7 @@
 """torch.nn.attention.flex_attention: softcap, mask and ALiBi as a score_mod; frontiers, windows and lengths as a mask_mod.
 
     score_mod(s, b, h, i, j) = c·tanh(s/c) + bias_bhij − m_h·|i − j|          (Dong et al., Flex Attention, 2024)
-    mask_mod(b, h, i, j)     = mask ∧ j ≤ i ∧ i − left ≤ j ≤ i + right ∧ j < lengths_b
+    mask_mod(b, h, i, j)     = bool mask ∧ j ≤ i ∧ i − left ≤ j ≤ i + right ∧ j < lengths_b
     sinks                    = out · exp(lse) / (exp(z) + exp(lse)), from the log-sum-exp of the keys
 
 Without ``torch.compile`` it computes the whole matrix of logits, and on CPU it has no backward pass.
@@ -64,11 +64,11 @@ def attention(
             seen = seen & (j >= i - left if left >= 0 else seen) & (j <= i + right if right >= 0 else seen)
         if kv_lengths is not None:
             seen = seen & (j < kv_lengths[b])
-        if mask is not None:
-            seen = seen & (mask[b, h, i, j] != -torch.inf if added else mask[b, h, i, j])
+        if mask is not None and not added:
+            seen = seen & mask[b, h, i, j]
         return seen
 
-    everything = not is_causal and window_size is None and kv_lengths is None and mask is None
+    everything = not is_causal and window_size is None and kv_lengths is None and (mask is None or added)
     plain = softcap is None and alibi_slopes is None and not added
     with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):  # else it traces itself anew for every shape
         warnings.simplefilter("ignore")  # that it is not compiled

@@ -78,10 +78,10 @@ def nested(
     def jagged(x: Tensor, cu_seqlens: Tensor) -> Tensor:
         return torch.nested.nested_tensor_from_jagged(x.contiguous(), cu_seqlens.long()).transpose(1, 2)
 
-    query, key, value = jagged(q, cu_seqlens_q), jagged(k, cu_seqlens_k), jagged(v, cu_seqlens_k)
     with quiet():
+        query, key, value = jagged(q, cu_seqlens_q), jagged(k, cu_seqlens_k), jagged(v, cu_seqlens_k)
         out: Any = scaled_dot_product_attention(query, key, value, scale=scale)
-    return torch.cat([x.transpose(0, 1) for x in out.unbind()])
+        return torch.cat([x.transpose(0, 1) for x in out.unbind()])
 
 
 @contextmanager

@@ -145,13 +145,28 @@ def test_the_built_ins_are_exact(name: str) -> None:
         assert (out - right).abs().max() < 1e-14
 
 
+@pytest.mark.parametrize("function", [torch_packed.masked, core], ids=["masked", "core"])
+def test_their_gradients_are_exact(function: Any) -> None:
+    for (q, k, v, *cu), options in calls():
+        found = []
+        for each in (function, attention):
+            leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+            out = each(*leaves, *cu, **options)
+            found.append(torch.autograd.grad(out, leaves, torch.ones_like(out) * torch.arange(1.0, 1 + out.shape[2]), materialize_grads=True))
+        assert all((x - y).abs().max() < 1e-13 for x, y in zip(*found))
+
+
 def seen(function: Any) -> bytes:
     """What a function answers to all calls, and what became of the boundaries."""
     found = b""
     for (q, k, v, *cu), options in calls():
         given = [x.clone() for x in cu]
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
         try:
-            found += function(q, k, v, *given, **options).numpy().tobytes()
+            out = function(*leaves, *given, **options)
+            found += out.detach().numpy().tobytes()
+            back = torch.autograd.grad(out, leaves, torch.ones_like(out) * torch.arange(1.0, 1 + out.shape[2]), materialize_grads=True)
+            found += b"".join(x.numpy().tobytes() for x in back)
         except (IndexError, RuntimeError) as error:
             found += type(error).__name__.encode()
         found += b"".join(x.numpy().tobytes() for x in given)
