@@ -289,7 +289,8 @@ def test_the_backward_pass_finds_other_random_numbers() -> None:
 
 # ---------------------------------------------------------------- the mutants
 
-MUTANTS, HONEST = ({name: m for name, m in table.items() if name.startswith("backward_features.")} for table in load_all())
+MUTANTS, HONEST = ({name: m for name, m in table.items() if name.partition(".")[0] in ("backward_features", "honest_features")}
+                   for table in load_all())  # fmt: skip
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
 SINKS = torch.tensor([0.3, -1.0, 2.0, 0.0], dtype=torch.float64)
 CALLS: dict[str, dict[str, Any]] = {

@@ -43,7 +43,7 @@ def test_every_packing_is_what_it_says() -> None:
 
 
 def test_what_must_be_drawn_is_drawn() -> None:
-    """Of 1,000 cases, two at least: every packing, sequences without queries, without keys, of one token, and lengths on both sides of tiles."""
+    """Of 500 cases twice over, two at least: every packing, sequences without queries or keys, lengths on both sides of tiles."""
     found: Counter[str] = Counter()
 
     def look(case: Case) -> bool:
@@ -59,11 +59,11 @@ def test_what_must_be_drawn_is_drawn() -> None:
         return False
 
     wanted: set[str] = set(PACKINGS)
-    quiet = settings(max_examples=1000, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    for seed in range(3):  # so that no fact hangs on a seed
+    quiet = settings(max_examples=500, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    for seed in range(2):  # so that no fact hangs on a seed
         with pytest.raises(NoSuchExample):
             find(cases(PACK, PROPERTIES["packed_output_is_inside_the_bound"]), look, settings=quiet, random=Random(seed))
-    rare = {name: found[name] for name in wanted if found[name] < 6}
+    rare = {name: found[name] for name in wanted if found[name] < 2}
     assert not rare, rare
 
 

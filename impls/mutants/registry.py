@@ -153,7 +153,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_gradients")
+    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_features")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}

@@ -26,7 +26,7 @@ from .trial import Trial
 if TYPE_CHECKING:
     from .target import Target
 
-LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129)
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
 FIELDS: dict[str, tuple[Any, ...]] = {
     "batch": (1, 2, 2, 3, 3, 4, 5, 7), "kv_heads": (1, 1, 2, 3), "queries": LENGTHS, "keys": LENGTHS, "dim": (1, 2, 3, 4, 5, 8, 16, 17),
     "value_dim": (None, None, None, 1, 3, 8), "scale": (None, None, None, 1.0, 0.3, -0.5, 0.0, 4.0),
