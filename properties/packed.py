@@ -41,7 +41,7 @@ def a_sequence_alone_gives_its_rows(t: PackedTrial) -> None:
 
 
 @declare("pack(σ) = σ(pack)", contract="packed", batch=SEVERAL)
-def permuted_sequences_permute_the_rows(t: PackedTrial) -> None:
+def order_of_the_sequences_does_not_matter(t: PackedTrial) -> None:
     """The order in which sequences are packed does not matter."""
     order, x = t.permutation("order", t.case.batch), t.pack
     there = np.concatenate([np.arange(x.cu_q[n], x.cu_q[n + 1]) for n in order]).astype(int)

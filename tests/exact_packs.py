@@ -137,7 +137,7 @@ PACK_MISTAKES: dict[str, Target] = {
     "packed_output_is_inside_the_bound": pack_with(lambda call, given: call() * (1 + 2.0**-7)),
     "sequences_do_not_see_each_other": pack_with(leaking),
     "a_sequence_alone_gives_its_rows": pack_with(by_the_number_of_sequences),
-    "permuted_sequences_permute_the_rows": pack_with(unlike_the_first),
+    "order_of_the_sequences_does_not_matter": pack_with(unlike_the_first),
     "empty_sequences_change_nothing": pack_with(by_the_number_of_sequences),
     "values_stay_in_their_sequence": pack_with(leaking),
     "sequences_of_one_token_return_their_value": pack_with(lambda call, given: call(v=given["v"].roll(1, 0))),

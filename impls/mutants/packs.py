@@ -186,7 +186,7 @@ def frontier_one_too_far(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, 
     return attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options, frontier=further)
 
 
-@mutant("only the first sequence is causal", source="teaching code", killed_by="permuted_sequences_permute_the_rows", contract="packed")
+@mutant("only the first sequence is causal", source="teaching code", killed_by="order_of_the_sequences_does_not_matter", contract="packed")
 def causal_first_only(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
     def first(rows: int, keys: int, before_q: int, before_k: int, n: int) -> Tensor:
         return frontier(rows, keys, before_q, before_k, n) | (n > 0)
