@@ -341,7 +341,7 @@ def test_honest_variants_agree_and_no_two_mutants_are_alike() -> None:
         bits = b"".join(x.numpy().tobytes() for part in found.values() for x in part)
         assert bits not in seen, f"{name} behaves like {seen[bits]}"
         seen[bits] = name
-    assert len(MUTANTS) >= 20 and len(HONEST) >= 3
+    assert len(MUTANTS) >= 20 and len(HONEST) >= 2
 
 
 @pytest.mark.parametrize("name", ["backward_features.slope_forgotten", "backward_features.dropped_anew_backward", "gradients.missing_delta"])

@@ -98,7 +98,7 @@ def test_the_contract_is_told_by_its_fourth_argument() -> None:
     for function, parameters in ((flash, (*longest, "is_causal", "scale")), (of_torch, (*longest, "scale"))):
         target = make_target("mine", function, FACTS)
         assert target.contract == "packed" and target.parameters == parameters
-        assert not verify_target(target, select(("packed",)), Plan(examples=8)).findings
+        assert not verify_target(target, select(("packed",)), Plan(examples=5)).findings
 
 
 def test_what_cannot_be_called_is_told_in_one_sentence() -> None:
@@ -181,7 +181,7 @@ def test_every_mistake_differs_from_the_core_and_from_every_other() -> None:
         answer = seen(each.function)
         assert answer not in answers, f"{name} answers like {answers[answer]}"
         answers[answer] = name
-    assert len(MUTANTS) >= 15 and len(HONEST) >= 3
+    assert len(MUTANTS) >= 15 and len(HONEST) >= 2
     assert {each.killed_by for each in MUTANTS.values()} == {prop.name for prop in select(("packed",))}
 
 

@@ -10,28 +10,13 @@ from torch import Tensor
 
 from . import features
 from .backward_features import FACTS, PARAMETERS, Saved, attention, near, sink_column, used
-from .core import INF, default_scale, frontier, read_mask, repeat_heads, widen
+from .core import INF, Step, default_scale, frontier, read_mask, repeat_heads, widen
 from .features import distance_bias
 from .registry import honest
 
 
-@honest("the slope of the softcap from the capped logit, 1 − (s/c)²; dropout's 1/(1 − p) comes last in dS",
-        source="Dao-AILab/flash-attention#93", bug="H06", supports=FACTS)
-def slope_from_the_capped_logit(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    p = options.get("dropout_p", 0.0)
-
-    def again(s: Saved, score: Tensor) -> Tensor | float:
-        c = s.options.get("softcap")
-        return 1.0 if c is None else 1 - (features.cap(score, c) / c) ** 2
-
-    def apart(weight: Tensor, raw: Tensor, delta: Tensor, kept: Any) -> Tensor:
-        return weight * (raw * (1 - p) - delta * (1 - p)) / (1 - p)
-
-    return attention(q, k, v, **options, steps={"slope": again, **({"differ": apart} if p else {})})
-
-
-@honest("δ from the stored output, weights and dT rounded to the type of the inputs before their products, powers of two",
-        source="Dao-AILab/flash-attention",
+@honest("δ from the stored output; weights and dT rounded to the type of the inputs; powers of two; the softcap's slope as 1 − (s/c)²; "
+        "dropout's 1/(1 − p) last in dS", source="Dao-AILab/flash-attention#93", bug="H06",
         supports=FACTS | {"arithmetic": {"float64": "fused", "float32": "fused", "float16": "fused", "bfloat16": "fused"}})
 def fused_with_features(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def from_the_output(s: Saved, weight: Tensor, raw: Tensor, grad: Tensor) -> Tensor:
@@ -46,7 +31,18 @@ def fused_with_features(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
     def stored(s: Saved, x: Tensor) -> Tensor:
         return x.to(s.out.dtype).to(x.dtype)
 
-    return attention(q, k, v, **options, steps={"centre": from_the_output, "weigh": powers_of_two, "store": stored})
+    def from_the_capped(s: Saved, score: Tensor) -> Tensor | float:
+        c = s.options.get("softcap")
+        return 1.0 if c is None else 1 - (features.cap(score, c) / c) ** 2
+
+    def rescaled_last(weight: Tensor, raw: Tensor, delta: Tensor, kept: Any) -> Tensor:
+        keeping = 1 - options.get("dropout_p", 0.0)
+        return weight * (raw * keeping - delta * keeping) / keeping
+
+    steps: dict[str, Step] = {
+        "centre": from_the_output, "weigh": powers_of_two, "store": stored, "slope": from_the_capped, "differ": rescaled_last,
+    }  # fmt: skip
+    return attention(q, k, v, **options, steps=steps)
 
 
 @honest("every intermediate in the type of the inputs, backward by autograd", source="huggingface/transformers",

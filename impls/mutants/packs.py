@@ -65,11 +65,6 @@ def attention(
 # ---------------------------------------------------------------- honest
 
 
-@honest("packed sequences one after the other", contract="packed")
-def one_by_one(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options)
-
-
 @honest("the last sequence first", contract="packed")
 def last_first(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options, sequences=lambda n: reversed(range(n)))
