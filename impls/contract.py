@@ -34,14 +34,16 @@ activation="relu") -> x'`` and ``decoder_layer(x, memory, weights, *, …, memor
             g_3 beta_3, for the norms in their order; without biases b_* and beta_* are absent
 
 ``sinusoidal(length, dim, *, offset=0, base=10000.0, dtype) -> (length, dim)``, ``rotary(x, positions, *, base=10000.0,
-rotary_dim=dim) -> x's shape``, ``slopes(num_heads, *, dtype) -> (num_heads,)`` and ``buckets(relative_position, *,
-bidirectional=True, num_buckets=32, max_distance=128) -> integers of the same shape``
+rotary_dim=dim) -> x's shape``, ``learned(table, positions, *, offset=0) -> (length, dim)``, ``slopes(num_heads, *, dtype) ->
+(num_heads,)`` and ``buckets(relative_position, *, bidirectional=True, num_buckets=32, max_distance=128) -> integers of the same
+shape``
 
     dim               pair i of features turns by base^(-2i/dim) a position; features 2i and 2i+1 are a pair, or, where
                       ``supports`` says pairing = "half", features i and i + dim/2
     x                 (batch, heads, length, dim);  positions (length,) whole numbers
     rotary_dim        so many features rotate, counted from the first; the others pass
     relative_position key position - query position
+    table             (rows, dim): the answer is table[positions + offset]; a position without a row raises IndexError
 
 ``packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)
 -> (total queries, heads, value_dim)``

@@ -50,6 +50,15 @@ def rotary(x: Any, positions: Any, *, base: float = 10000.0, rotary_dim: int | N
     return out.astype(x.dtype)
 
 
+@supports(framework="numpy", dtypes=FLOATS, arithmetic=HALF)
+def learned(table: Any, positions: Any, *, offset: int = 0) -> Any:
+    """table (rows, dim), positions (length,) → (length, dim). Raises IndexError where there is no row: NumPy would wrap round."""
+    rows = positions + offset
+    if rows.size and (rows.min() < 0 or rows.max() >= len(table)):
+        raise IndexError(f"positions from {rows.min()} to {rows.max()} in a table of {len(table)} rows")
+    return table[rows]
+
+
 @supports(framework="numpy", dtypes=["float64"], arithmetic={"float64": "same"})
 def slopes(num_heads: int) -> list[float]:
     """The published function: a power of two has its own series, others borrow from the next power of two."""

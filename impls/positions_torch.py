@@ -81,6 +81,12 @@ def rotary_complex(x: Tensor, positions: Tensor, *, base: float = 10000.0) -> Te
 
 
 @supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
+def learned(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
+    """table (rows, dim), positions (length,) → (length, dim). A position without a row raises IndexError on CPU."""
+    return torch.nn.functional.embedding(positions + offset, table)
+
+
+@supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
 def slopes(num_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """2^(−8h/n), h = 1 … n, for the largest power of two n; then every other slope of the series of 2n."""
     n = 1 << (num_heads.bit_length() - 1)

@@ -62,7 +62,13 @@ def masked(
     return (terms / total.masked_fill(total == 0, 1.0) @ value).transpose(0, 1).to(q.dtype)
 
 
-@supports(**{**FACTS, "arithmetic": {"float64": "same+lse", "float32": "same+lse"}}, devices=["cpu"], zero_sizes=False)
+@supports(
+    framework="torch",
+    devices=["cpu"],
+    dtypes=["float64", "float32", "float16", "bfloat16"],
+    arithmetic={"float64": "same+lse", "float32": "same+lse", "float16": "eager", "bfloat16": "eager"},
+    zero_sizes=False,
+)
 def nested(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, scale: float | None = None
 ) -> Tensor:
@@ -72,10 +78,10 @@ def nested(
     def jagged(x: Tensor, cu_seqlens: Tensor) -> Tensor:
         return torch.nested.nested_tensor_from_jagged(x.contiguous(), cu_seqlens.long()).transpose(1, 2)
 
-    query, key, value = jagged(q, cu_seqlens_q), jagged(k, cu_seqlens_k), jagged(v, cu_seqlens_k)
     with quiet():
+        query, key, value = jagged(q, cu_seqlens_q), jagged(k, cu_seqlens_k), jagged(v, cu_seqlens_k)
         out: Any = scaled_dot_product_attention(query, key, value, scale=scale)
-    return torch.cat([x.transpose(0, 1) for x in out.unbind()])
+        return torch.cat([x.transpose(0, 1) for x in out.unbind()])
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def a_sequence_alone_gives_its_rows(t: PackedTrial) -> None:
 
 
 @declare("pack(σ) = σ(pack)", contract="packed", batch=SEVERAL)
-def permuted_sequences_permute_the_rows(t: PackedTrial) -> None:
+def order_of_the_sequences_does_not_matter(t: PackedTrial) -> None:
     """The order in which sequences are packed does not matter."""
     order, x = t.permutation("order", t.case.batch), t.pack
     there = np.concatenate([np.arange(x.cu_q[n], x.cu_q[n + 1]) for n in order]).astype(int)
@@ -110,3 +110,22 @@ def packed_output_has_the_right_form(t: PackedTrial) -> None:
         if not np.array_equal(held, getattr(t.pack, name)):
             t.fail(f"{name} was changed by the call")
     t.same_bits(t.run_pack().out, first.out, "the same call gave different bits at row {row}")
+
+
+@declare("|dQ − exact|, |dK − exact|, |dV − exact| ≤ E, sequence by sequence", contract="packed", needs=("packed_gradients",), dtypes="all")
+def packed_gradients_are_inside_the_bound(t: PackedTrial) -> None:
+    """Backward, too, every sequence is an attention of its own."""
+    for name, run in t.send_back(t.round(t.noise("gradient", (*t.pack.q.shape[:2], t.case.width)))).items():
+        t.inside(run, run.bound, f"the gradient of {name} is off at row {{row}} of the pack")
+
+
+@declare("dO = 0 outside sequence n  ⇒  dQ = dK = dV = 0 outside it", contract="packed", exact=True, needs=("packed_gradients",),
+         batch=SEVERAL)
+def packed_gradients_stay_in_their_sequence(t: PackedTrial) -> None:
+    """A loss on one sequence sends nothing back to any other."""
+    x, here = t.pack, np.arange(t.case.batch) == t.choice("sequence", t.case.batch)
+    noise = t.round(t.noise("gradient", (*x.q.shape[:2], t.case.width)))
+    runs = t.send_back(np.where(x.rows(here)[:, None, None], noise, 0.0))
+    for name, others in (("q", ~x.rows(here)), ("k", ~x.keys(here)), ("v", ~x.keys(here))):
+        t.same_bits(runs[name].out, np.zeros(runs[name].out.shape), f"row {{row}} of {name} receives a gradient from another sequence",
+                    others[:, None])

@@ -9,7 +9,8 @@ import numpy as np
 from . import position_exact as exactly
 from .engine.coordinates import Array
 from .engine.declare import declare
-from .engine.position_trial import PositionTrial
+from .engine.position_trial import PositionRun, PositionTrial
+from .engine.target import Raised
 
 Wide = np.longdouble
 
@@ -196,6 +197,58 @@ def rotation_leaves_its_arguments(t: PositionTrial) -> None:
     t.same_bits(t.target.framework.read(t.given_positions), t.positions, "the positions were changed by the call")
 
 
+@declare("∂⟨dO, R(p) x⟩/∂x = R(−p) dO", contract="rotary", needs=("rotation_gradients",), dtypes="all")
+def rotation_gradient_turns_back(t: PositionTrial) -> None:
+    """The gradient is rotated by the same angles the other way round: the transpose of a rotation is its inverse."""
+    grad = t.tensor("gradient")
+    exact, allowed = exactly.rotation(grad, t.turns(-t.positions), t.pairing, t.arithmetic)
+    t.answers.append((found := t.rotation_gradient(grad), allowed))
+    t.inside(PositionRun(found, exact, allowed), allowed, "the gradient of feature {column} of row {row} is not the one turned back")
+
+
+# ---------------------------------------------------------------- learned positions: out_i = table[p_i + offset]
+
+
+@declare("out_i = table[p_i + offset]", contract="learned", exact=True, dtypes="all")
+def looked_up_rows_are_those_of_the_table(t: PositionTrial) -> None:
+    """Every row of the answer is the row of the table that stands at its position, bit for bit, however often it is asked for."""
+    t.same_bits(t.look_up(), t.table[t.rows], "row {row} is not the row of the table at its position")
+
+
+@declare("rows that are not looked up do not count", contract="learned", exact=True, keys=(2, 3, 5, 8))
+def other_rows_of_the_table_do_not_matter(t: PositionTrial) -> None:
+    """Other numbers, NaN among them, in rows that no position asks for do not change a bit."""
+    others = np.isin(np.arange(len(t.table)), t.rows, invert=True)[:, None]
+    changed = np.where(others, np.nan if t.choice("poison", 2) else 8 * t.table + 1, t.table)
+    t.same_bits(t.look_up(changed), t.look_up(), "row {row} changed with a row of the table that is not its own")
+
+
+@declare("p < 0 or p + offset ≥ rows  ⇒  an error", contract="learned", exact=True, queries=(1, 2, 3, 5))
+def positions_out_of_range_raise(t: PositionTrial) -> None:
+    """A position without a row raises: it is neither wrapped round to the other end of the table nor cut off at its last row."""
+    outside = (-1 - t.case.offset, len(t.table) - t.case.offset, 2 * len(t.table))[t.choice("side", 3)]
+    places = np.where(np.arange(t.case.queries) == t.choice("place", t.case.queries), outside, t.places)
+    try:
+        t.look_up(places=places)
+    except Raised:
+        return
+    t.fail(f"position {outside} with offset {t.case.offset} of a table of {len(t.table)} rows is answered, not refused")
+
+
+@declare("dtable_r = Σ_{i : p_i + offset = r} dO_i", contract="learned", needs=("table_gradients",), dtypes="all", queries=(1, 2, 3, 5, 8, 17, 33),
+         keys=(1, 2, 3, 5))
+def table_gradient_sums_over_repeated_positions(t: PositionTrial) -> None:
+    """A row of the table receives the sum of the gradients of all rows that asked for it; one that nobody asked for, none at all."""
+    grad = t.tensor_of("gradient", (t.case.queries, t.case.dim))
+    exact, size, count = np.zeros(t.table.shape), np.zeros(t.table.shape), np.zeros((len(t.table), 1))
+    np.add.at(exact, t.rows, grad)
+    np.add.at(size, t.rows, np.abs(grad))
+    np.add.at(count, t.rows, 1.0)
+    unit = max(t.arithmetic.u_out, 2.0**-53)  # any order of summation, stored after every addition
+    allowed = size * np.expm1(np.maximum(count - 1, 0) * np.log1p(unit)) + 2.0**-53 * count * size * (count > 1)
+    t.close(t.table_gradient(grad), exact, allowed, "row {row} of the table does not receive the sum over its positions")
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -204,7 +257,7 @@ def positions_have_the_right_form(t: PositionTrial) -> None:
     """The answer has the shape, the type and the device that were asked for; twice the same call gives the same bits."""
     first = t.answer_again()
     shape, dtype, device = t.form
-    asked = t.target.contract != "buckets" and (t.target.contract == "rotary" or "dtype" in t.target.parameters)
+    asked = t.target.contract != "buckets" and (t.target.contract in ("rotary", "learned") or "dtype" in t.target.parameters)
     if (asked and dtype != t.case.dtype) or device != t.case.device:
         t.fail(f"returned {dtype} on {device}, expected {t.case.dtype} on {t.case.device}")
     t.same_bits(t.answer_again(), first, "the same call gave different bits")

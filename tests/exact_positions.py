@@ -46,7 +46,41 @@ def buckets(
     return torch.from_numpy(np.where(low == high, low, high))
 
 
-RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary, "slopes": slopes, "buckets": buckets}
+class Through(torch.autograd.Function):
+    """The exact rotation, and a gradient that is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, options: Any, change: Any) -> Tensor:
+        ctx.positions, ctx.options, ctx.change = positions, options, change
+        return rotary(x, positions, **options)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        turned_back = rotary(grads[0], -ctx.positions, **ctx.options)
+        return ctx.change(grads[0], turned_back), None, None, None
+
+
+def rotary_through(change: Change) -> Any:
+    """change(gradient of the output, right gradient of x) is what x receives."""
+
+    def wrong(x: Tensor, positions: Tensor, *, base: float = 10000.0, rotary_dim: int | None = None) -> Any:
+        return Through.apply(x, positions, {"base": base, "rotary_dim": rotary_dim}, change)
+
+    return wrong
+
+
+rotary_right = rotary_through(lambda grad, turned_back: turned_back)
+
+
+def learned(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
+    """The rows themselves."""
+    rows = positions + offset
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(table):
+        raise IndexError("there is no such row")
+    return table[rows]
+
+
+RIGHT: dict[str, Any] = {"sinusoidal": sinusoidal, "rotary": rotary_right, "learned": learned, "slopes": slopes, "buckets": buckets}
 POSITION_TARGETS: dict[str, Target] = {
     name: make_target(f"exact {name}", function, {"framework": "torch"}) for name, function in RIGHT.items()
 }
@@ -85,6 +119,14 @@ def buckets_with(change: Change) -> Any:
         given = {"relative_position": relative_position, "bidirectional": bidirectional, "num_buckets": num_buckets,
                  "max_distance": max_distance}  # fmt: skip
         return change(lambda **changes: buckets(**{**given, **changes}), given)
+
+    return wrong
+
+
+def learned_with(change: Change) -> Any:
+    def wrong(table: Tensor, positions: Tensor, *, offset: int = 0) -> Any:
+        given = {"table": table, "positions": positions, "offset": offset}
+        return change(lambda **changes: learned(**{**given, **changes}), given)
 
     return wrong
 
@@ -132,6 +174,11 @@ MISTAKES: dict[str, Any] = {
         lambda call, given: call(positions=given["positions"] - given["positions"][:1])
     ),
     "rotation_leaves_its_arguments": rotary_with(in_place),
+    "rotation_gradient_turns_back": rotary_through(lambda grad, given: grad),
+    "looked_up_rows_are_those_of_the_table": learned_with(lambda call, given: call().flip(0)),
+    "other_rows_of_the_table_do_not_matter": learned_with(lambda call, given: call() + given["table"].mean() / 64),
+    "positions_out_of_range_raise": learned_with(lambda call, given: given["table"][(given["positions"] + given["offset"]) % len(given["table"])]),
+    "table_gradient_sums_over_repeated_positions": learned_with(lambda call, given: call() * 1.01),
     "slopes_follow_the_published_rule": slopes_with(lambda s: s * (1 + 2.0**-6)),
     "slopes_are_geometric": slopes_with(lambda s: s + 0.01),
     "first_slope_is_the_ratio": slopes_with(lambda s: s * (1 + 2.0**-6)),

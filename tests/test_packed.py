@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from properties.catalogue import PROPERTIES, select
 from properties.engine.case import Case
 from properties.engine.domain import cases
 from properties.engine.find_target import Builtins
-from properties.engine.packed_trial import PackedTrial
 from properties.engine.packing import PACKINGS
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
@@ -43,17 +43,16 @@ def test_every_packing_is_what_it_says() -> None:
 
 
 def test_what_must_be_drawn_is_drawn() -> None:
-    """Of 500 cases: every packing, sequences without queries, without keys, of one token, and lengths on both sides of tiles."""
+    """Of 500 cases twice over, two at least: every packing, sequences without queries or keys, lengths on both sides of tiles."""
     found: Counter[str] = Counter()
 
     def look(case: Case) -> bool:
-        x = PackedTrial(PACK, case).pack
-        queries, keys = x.lengths
+        queries, keys = PACKINGS[case.packing](case)
         facts = {case.packing: True, "no queries": (queries == 0).any(), "no keys": ((keys == 0) & (queries > 0)).any(),
                  "nothing": ((keys == 0) & (queries == 0)).any(), "one token": ((keys == 1) & (queries == 1)).any(),
                  "empty first": len(queries) > 1 and queries[0] == 0 < queries[-1], "empty last": len(queries) > 1 and queries[-1] == 0,
                  "different lengths": len(set(queries.tolist())) > 1, "L < S": (queries < keys).any(), "L > S": (queries > keys).any(),
-                 "one sequence": len(queries) == 1, "causal": x.is_causal, "groups": x.q.shape[1] > x.k.shape[1],
+                 "one sequence": len(queries) == 1, "causal": case.is_causal, "groups": case.group > 1,
                  **{f"keys {n}": (keys == n).any() for n in (15, 16, 17, 31, 33, 65)}}  # fmt: skip
         found.update(name for name, holds in facts.items() if holds)
         wanted.update(facts)
@@ -61,9 +60,11 @@ def test_what_must_be_drawn_is_drawn() -> None:
 
     wanted: set[str] = set(PACKINGS)
     quiet = settings(max_examples=500, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    with pytest.raises(NoSuchExample):
-        find(cases(PACK, PROPERTIES["packed_output_is_inside_the_bound"]), look, settings=quiet)
-    assert not (wanted - set(found)), wanted - set(found)
+    for seed in range(2):  # so that no fact hangs on a seed
+        with pytest.raises(NoSuchExample):
+            find(cases(PACK, PROPERTIES["packed_output_is_inside_the_bound"]), look, settings=quiet, random=Random(seed))
+    rare = {name: found[name] for name in wanted if found[name] < 2}
+    assert not rare, rare
 
 
 def test_what_is_not_supported_is_not_drawn() -> None:
@@ -97,7 +98,7 @@ def test_the_contract_is_told_by_its_fourth_argument() -> None:
     for function, parameters in ((flash, (*longest, "is_causal", "scale")), (of_torch, (*longest, "scale"))):
         target = make_target("mine", function, FACTS)
         assert target.contract == "packed" and target.parameters == parameters
-        assert not verify_target(target, select(("packed",)), Plan(examples=8)).findings
+        assert not verify_target(target, select(("packed",)), Plan(examples=5)).findings
 
 
 def test_what_cannot_be_called_is_told_in_one_sentence() -> None:
@@ -145,13 +146,28 @@ def test_the_built_ins_are_exact(name: str) -> None:
         assert (out - right).abs().max() < 1e-14
 
 
+@pytest.mark.parametrize("function", [torch_packed.masked, core], ids=["masked", "core"])
+def test_their_gradients_are_exact(function: Any) -> None:
+    for (q, k, v, *cu), options in calls():
+        found = []
+        for each in (function, attention):
+            leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+            out = each(*leaves, *cu, **options)
+            found.append(torch.autograd.grad(out, leaves, torch.ones_like(out) * torch.arange(1.0, 1 + out.shape[2]), materialize_grads=True))
+        assert all((x - y).abs().max() < 1e-13 for x, y in zip(*found))
+
+
 def seen(function: Any) -> bytes:
     """What a function answers to all calls, and what became of the boundaries."""
     found = b""
     for (q, k, v, *cu), options in calls():
         given = [x.clone() for x in cu]
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
         try:
-            found += function(q, k, v, *given, **options).numpy().tobytes()
+            out = function(*leaves, *given, **options)
+            found += out.detach().numpy().tobytes()
+            back = torch.autograd.grad(out, leaves, torch.ones_like(out) * torch.arange(1.0, 1 + out.shape[2]), materialize_grads=True)
+            found += b"".join(x.numpy().tobytes() for x in back)
         except (IndexError, RuntimeError) as error:
             found += type(error).__name__.encode()
         found += b"".join(x.numpy().tobytes() for x in given)
@@ -165,7 +181,7 @@ def test_every_mistake_differs_from_the_core_and_from_every_other() -> None:
         answer = seen(each.function)
         assert answer not in answers, f"{name} answers like {answers[answer]}"
         answers[answer] = name
-    assert len(MUTANTS) >= 15 and len(HONEST) >= 3
+    assert len(MUTANTS) >= 15 and len(HONEST) >= 2
     assert {each.killed_by for each in MUTANTS.values()} == {prop.name for prop in select(("packed",))}
 
 

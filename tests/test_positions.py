@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import ceil, log
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,22 @@ import pytest
 torch = pytest.importorskip("torch")
 mpmath = pytest.importorskip("mpmath")
 
+from exact_positions import POSITION_TARGETS
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis.errors import NoSuchExample
+
 from impls.mutants import distances as core_distances
 from impls.mutants import load_all
+from impls.mutants import lookups as core_lookups
 from impls.mutants import rotations as core_rotations
 from impls.mutants import sinusoids as core_sinusoids
 from properties import position_exact as exactly
 from properties.arithmetic import arithmetic, default_arithmetic
 from properties.catalogue import PROPERTIES, select
+from properties.engine.case import Case
+from properties.engine.domain import cases
 from properties.engine.find_target import Builtins
+from properties.engine.position_trial import PositionTrial
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
@@ -28,6 +38,7 @@ from properties.engine.target import CannotRun, make_target
 CORES: dict[str, Any] = {
     "sinusoidal": core_sinusoids.sinusoidal,
     "rotary": core_rotations.rotary,
+    "learned": core_lookups.learned,
     "slopes": core_distances.slopes,
     "buckets": core_distances.buckets,
 }
@@ -170,6 +181,35 @@ def test_what_is_declared_is_not_drawn() -> None:
         assert search(target, prop, Plan(examples=60)).finding is None
 
 
+def drawn(contract: str, prop: str, count: int = 600) -> list[Case]:
+    """The cases of a search that refutes nothing, of the exact target."""
+    seen: list[Case] = []
+
+    def keep(case: Case) -> bool:
+        seen.append(case)
+        return False
+
+    quiet = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    with suppress(NoSuchExample):
+        find(cases(POSITION_TARGETS[contract], PROPERTIES[prop]), keep, settings=quiet, random=Random(1))
+    return seen
+
+
+def test_what_must_be_drawn_is_drawn() -> None:
+    """Long positions in every type, partial rotations far from the origin; tables of one column, of odd width, of 100,001 rows."""
+    found = {f"{case.dtype} beyond {p}" for case in drawn("rotary", "rotation_is_inside_the_bound") for p in (256, 2048, 32_768, 99_999)
+             if case.queries and case.offset > p}  # fmt: skip
+    assert found == {f"{dtype} beyond {p}" for dtype in ("float64", "float32", "float16", "bfloat16") for p in (256, 2048, 32_768, 99_999)}
+    partial = [case for case in drawn("rotary", "features_beyond_rotary_dim_are_untouched") if (case.rotary_dim or 99) < case.dim]
+    assert any(case.offset > 2048 and case.dtype in ("float16", "bfloat16") for case in partial)
+    assert any(case.scattered for case in partial) and any(case.offset and not case.scattered for case in partial)
+    tables = drawn("sinusoidal", "sinusoid_is_inside_the_bound")
+    assert {case.dim for case in tables} >= {1, 2, 3, 5, 63, 64, 128} and max(case.queries for case in tables) == 100_001
+    assert any(case.offset == 100_000 and case.dtype == "float32" for case in tables)
+    rows = [PositionTrial(POSITION_TARGETS["learned"], case).rows for case in drawn("learned", "looked_up_rows_are_those_of_the_table")]
+    assert any(len(np.unique(r)) < len(r) for r in rows) and any(len(r) and r.min() >= 64 for r in rows) and any(not len(r) for r in rows)
+
+
 # ---------------------------------------------------------------- mistakes
 
 
@@ -183,7 +223,12 @@ def calls(contract: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         x = torch.arange(2 * 3 * 5 * 8, dtype=doubles).reshape(2, 3, 5, 8).remainder(7) - 3
         places = [torch.arange(5) + k for k in (0, 1, 300, 2500)] + [torch.tensor([9, 2, 2, 40, 0])]
         options: list[dict[str, Any]] = [{}, {"base": 100.0}, {"rotary_dim": 4}]
-        return [((x.to(dtype), p), option) for dtype in (doubles, halves) for p in places for option in options]
+        return [((x.to(dtype).requires_grad_(), p), option) for dtype in (doubles, halves) for p in places for option in options]
+    if contract == "learned":
+        table = torch.arange(24, dtype=doubles).reshape(8, 3)
+        table[7] = torch.nan
+        places = [torch.tensor(p) for p in ([0, 1, 2], [3, 3, 0], [-1, 2], [2, 8], [5])]
+        return [((table.clone().requires_grad_(), p), {"offset": k}) for p in places for k in (0, 2)]
     if contract == "slopes":
         return [((n,), {"dtype": dtype}) for n in (1, 2, 3, 8, 12) for dtype in (doubles, torch.float32)]
     apart = torch.arange(-300, 300)
@@ -197,10 +242,13 @@ def seen(function: Any, contract: str) -> tuple[Any, ...]:
     for arguments, options in calls(contract):
         try:
             out = function(*arguments, **options)
-            found.append((str(out.dtype), tuple(out.shape), tuple(out.double().flatten().tolist())))
-        except RuntimeError as error:
+            found.append((str(out.dtype), tuple(out.shape), tuple(out.double().nan_to_num(99.0).flatten().tolist())))
+            if out.requires_grad:
+                ramp = torch.arange(1.0, out.numel() + 1, dtype=out.dtype).reshape(out.shape)
+                found.append(tuple(torch.autograd.grad(out, arguments[0], ramp)[0].flatten().tolist()))
+        except (RuntimeError, IndexError) as error:
             found.append(type(error).__name__)
-        found.append(tuple(arguments[0].double().flatten().tolist()) if isinstance(arguments[0], torch.Tensor) else None)
+        found.append(tuple(arguments[0].double().nan_to_num(99.0).flatten().tolist()) if isinstance(arguments[0], torch.Tensor) else None)
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import features
 from .core import INF, Step, default_scale, frontier, read_mask, repeat_heads, widen
 from .features import ahead, distance_bias, in_use, window
-from .registry import honest, mutant
+from .registry import mutant
 
 PARAMETERS = tuple(name for name in features.PARAMETERS if name != "return_lse")
 FACTS = {"parameters": PARAMETERS, "masked_nan": "leaks"}
@@ -28,6 +28,7 @@ class Saved:
     q: Tensor  # (B, H, L, D)
     k: Tensor  # (B, H, S, D)
     v: Tensor  # (B, H, S, Dv)
+    out: Tensor  # (B, H, L, Dv), as stored
     scale: float
     mask: Tensor | None  # as it was given
     sinks: Tensor | None  # (H,)
@@ -89,6 +90,11 @@ def keep(s: Saved) -> Tensor | float:
     return 1.0 if s.kept is None else s.kept
 
 
+def centre(s: Saved, weight: Tensor, raw: Tensor, grad: Tensor) -> Tensor:
+    """δ = rowsum(P dP), (B, H, L, 1)."""
+    return (weight * raw).sum(-1, keepdim=True)
+
+
 def to_sinks(s: Saved, weight: Tensor, delta: Tensor) -> Tensor:
     """−Σ P_sink δ over batch elements and rows, (H,)."""
     return -(weight * delta).sum((0, 2, 3))
@@ -102,7 +108,7 @@ def gather(x: Tensor, kv_heads: int) -> Tensor:
 STEPS: dict[str, Step] = {
     "cap": cap, "slope": slope, "near": near, "used": used, "distances": distances, "weigh": weigh, "keep": keep,
     "keep_values": keep, "to_sinks": to_sinks,
-    "differ": lambda weight, raw, delta, kept: weight * (raw - delta),
+    "differ": lambda weight, raw, delta, kept: weight * (raw - delta), "centre": centre, "store": lambda s, x: x,
 }  # fmt: skip
 
 
@@ -120,17 +126,17 @@ class Attention(torch.autograd.Function):
             shape = (*q.shape[:3], k.shape[2])
             kept = torch.dropout(torch.ones(shape, dtype=widen(q).dtype, device=q.device), p, train=True)
         out: Tensor = features.attention(q, k, v, attn_mask=mask, sinks=sinks, **options, drop=lambda weight, p: weight * kept)
-        ctx.save_for_backward(q, k, v, mask, sinks, kept)
+        ctx.save_for_backward(q, k, v, mask, sinks, kept, out)
         ctx.options, ctx.steps = options, STEPS | steps
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Step by step."""
-        (q, k, v, mask, sinks, kept), options, step = ctx.saved_tensors, ctx.options, ctx.steps
+        (q, k, v, mask, sinks, kept, out), options, step = ctx.saved_tensors, ctx.options, ctx.steps
         heads, (queries, keys), kv_heads = q.shape[1], (q.shape[2], k.shape[2]), k.shape[1]
         scale = default_scale(q) if options.get("scale") is None else options["scale"]
-        s = Saved(widen(q), repeat_heads(widen(k), heads), repeat_heads(widen(v), heads), scale, mask, sinks, kept, options)
+        s = Saved(widen(q), repeat_heads(widen(k), heads), repeat_heads(widen(v), heads), out, scale, mask, sinks, kept, options)
         grad, score = widen(grads[0]), (s.q @ s.k.mT) * scale
         visible, bias = read_mask(mask, (q.shape[0], heads, queries, keys))
         logit = step["cap"](s, score) + (0.0 if bias is None else bias) + step["distances"](s)
@@ -138,13 +144,13 @@ class Attention(torch.autograd.Function):
             logit = logit if seen is None else logit.masked_fill(~seen, -INF)
         weight, sink_weight = step["weigh"](s, logit)
         raw = (grad @ s.v.mT) * step["keep"](s)  # (B, H, L, S)
-        delta = (weight * raw).sum(-1, keepdim=True)
+        delta = step["centre"](s, weight, raw, grad)
         change = step["differ"](weight, raw, delta, step["keep"](s)).masked_fill(weight == 0, 0.0)
-        bent = (change * step["slope"](s, score)).masked_fill(weight == 0, 0.0)
+        bent = step["store"](s, (change * step["slope"](s, score)).masked_fill(weight == 0, 0.0))
         parts: list[Tensor | None] = [
             (bent @ s.k) * scale,
             gather((bent.mT @ s.q) * scale, kv_heads),
-            gather((weight * step["keep_values"](s)).mT @ grad, kv_heads),
+            gather(step["store"](s, weight * step["keep_values"](s)).mT @ grad, kv_heads),
             change.sum_to_size(mask.shape) if mask is not None and ctx.needs_input_grad[3] else None,
             step["to_sinks"](s, sink_weight, delta) if sinks is not None and ctx.needs_input_grad[4] else None,
         ]
@@ -158,57 +164,6 @@ def attention(
     """The attention with features and a backward pass by hand; ``steps`` replaces some of it."""
     out: Tensor = Attention.apply(q, k, v, attn_mask, sinks, options, steps or {})
     return out
-
-
-# ---------------------------------------------------------------- honest
-
-
-@honest("a backward pass by hand through windows, softcap, slopes, sinks and dropout", supports=FACTS)
-def by_hand_with_features(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, **options)
-
-
-@honest("the slope of the softcap from the capped logit: 1 − (s/c)²", source="Dao-AILab/flash-attention", supports=FACTS)
-def slope_from_the_capped_logit(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    def again(s: Saved, score: Tensor) -> Tensor | float:
-        c = s.options.get("softcap")
-        return 1.0 if c is None else 1 - (features.cap(score, c) / c) ** 2
-
-    return attention(q, k, v, **options, steps={"slope": again})
-
-
-@honest("dropout's 1/(1 − p) comes last in dS", source="Dao-AILab/flash-attention#93", bug="H06",
-        supports=FACTS)
-def rescaled_last(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    p = options.get("dropout_p", 0.0)
-
-    def apart(weight: Tensor, raw: Tensor, delta: Tensor, kept: Any) -> Tensor:
-        return weight * (raw * (1 - p) - delta * (1 - p)) / (1 - p)
-
-    return attention(q, k, v, **options, steps={"differ": apart} if p else {})
-
-
-@honest("every intermediate in the type of the inputs, backward by autograd", source="huggingface/transformers",
-        supports={"parameters": PARAMETERS, "masked_nan": "leaks", "arithmetic": {"float16": "eager", "bfloat16": "eager"}})
-def stored_in_the_type(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    s = Saved(q, repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1]), 1.0, None, options.get("sinks"), None, options)
-    logit = (s.q @ s.k.mT) * (default_scale(q) if options.get("scale") is None else options["scale"])
-    c, mask, slopes = (options.get(name) for name in ("softcap", "attn_mask", "alibi_slopes"))
-    logit = logit if c is None else features.cap(logit, c)
-    visible, bias = read_mask(mask, s.shape)
-    logit = logit if bias is None else logit + bias.masked_fill(bias == -INF, 0.0).to(q.dtype)
-    logit = logit if slopes is None else logit + distance_bias(slopes, *s.shape[2:])
-    shown = torch.ones(s.shape, dtype=torch.bool)
-    for seen in (visible, frontier(*s.shape[2:]) if options.get("is_causal") else None, near(s), used(s)):
-        shown = shown if seen is None else shown & seen
-    some = shown.any(-1, keepdim=True)
-    logit = logit.masked_fill(~shown & some, -INF)
-    if s.sinks is not None:
-        weight = torch.softmax(torch.cat([logit, s.sinks[:, None, None].expand(*s.shape[:3], 1)], -1), -1)[..., :-1]
-    else:
-        weight = torch.softmax(logit, -1)
-    weight = weight.masked_fill(~some, 0.0)
-    return torch.dropout(weight, options.get("dropout_p", 0.0), train=options.get("dropout_p", 0.0) > 0) @ s.v
 
 
 # ---------------------------------------------------------------- windows and lengths

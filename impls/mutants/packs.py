@@ -65,11 +65,6 @@ def attention(
 # ---------------------------------------------------------------- honest
 
 
-@honest("packed sequences one after the other", contract="packed")
-def one_by_one(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options)
-
-
 @honest("the last sequence first", contract="packed")
 def last_first(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options, sequences=lambda n: reversed(range(n)))
@@ -186,7 +181,7 @@ def frontier_one_too_far(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, 
     return attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options, frontier=further)
 
 
-@mutant("only the first sequence is causal", source="teaching code", killed_by="permuted_sequences_permute_the_rows", contract="packed")
+@mutant("only the first sequence is causal", source="teaching code", killed_by="order_of_the_sequences_does_not_matter", contract="packed")
 def causal_first_only(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
     def first(rows: int, keys: int, before_q: int, before_k: int, n: int) -> Tensor:
         return frontier(rows, keys, before_q, before_k, n) | (n > 0)
@@ -226,3 +221,59 @@ def boundaries_overwritten(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     out = attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options)
     cu_seqlens_k[1:] = cu_seqlens_k.diff()
     return out
+
+
+# ---------------------------------------------------------------- backward
+
+
+class Backward(torch.autograd.Function):
+    """The core forward; what is sent back is that of the core with other steps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, options: dict[str, Any], steps: dict[str, Step]
+    ) -> Tensor:
+        """The right answer."""
+        ctx.save_for_backward(q, k, v, cu_q, cu_k)
+        ctx.options = options | steps
+        return attention(q, k, v, cu_q, cu_k, **options)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """By differentiating the wrong one."""
+        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors[:3]]
+        with torch.enable_grad():
+            out = attention(*leaves, *ctx.saved_tensors[3:], **ctx.options)
+        if not out.requires_grad:
+            return *(torch.zeros_like(x) for x in leaves), None, None, None, None
+        return *torch.autograd.grad(out, leaves, grads[0], allow_unused=True, materialize_grads=True), None, None, None, None
+
+
+def differentiated(tensors: tuple[Tensor, ...], options: dict[str, Any], **steps: Step) -> Tensor:
+    """The right answer with a wrong gradient."""
+    out: Tensor = Backward.apply(*tensors, options, steps)
+    return out
+
+
+@mutant("the backward pass counts the causal frontier over the whole pack", source="teaching code",
+        killed_by="packed_gradients_are_inside_the_bound", contract="packed")
+def causal_over_the_pack_backward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
+    def counted(rows: int, keys: int, before_q: int, before_k: int, n: int) -> Tensor:
+        return before_k + torch.arange(keys) <= before_q + torch.arange(rows)[:, None]
+
+    return differentiated((q, k, v, cu_seqlens_q, cu_seqlens_k), options, frontier=counted)
+
+
+@mutant("in the backward pass the keys of a sequence begin one too early", source="teaching code",
+        killed_by="packed_gradients_stay_in_their_sequence", contract="packed")
+def keys_begin_early_backward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
+    def early(cu: list[int], n: int, cu_q: list[int], options: dict[str, Any], total: int) -> tuple[int, int]:
+        return max(cu[n] - 1, 0), cu[n + 1]
+
+    return differentiated((q, k, v, cu_seqlens_q, cu_seqlens_k), options, span_k=early)
+
+
+@mutant("the last sequence is left out of the backward pass", source="teaching code", killed_by="packed_gradients_are_inside_the_bound",
+        contract="packed")
+def last_left_out_backward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, **options: Any) -> Tensor:
+    return differentiated((q, k, v, cu_seqlens_q, cu_seqlens_k), options, sequences=lambda n: range(n - 1))

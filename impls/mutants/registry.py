@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
-    "layers",     "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations",
+    "layers", "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "lookups",
     "distances", "packs", "caches", "cache_memory",
 )  # fmt: skip
 
@@ -53,6 +53,7 @@ SIGNATURES = {
     }),
     "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
     "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
+    "learned": _signature("table positions", {"offset": 0}),
     "slopes": _signature("num_heads", {"dtype": None}),
     "packed": _signature(
         "q k v cu_seqlens_q cu_seqlens_k",
@@ -65,7 +66,7 @@ SIGNATURES = {
     ),
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
-POSITIONS = ("sinusoidal", "rotary", "slopes", "buckets")
+POSITIONS = ("sinusoidal", "rotary", "learned", "slopes", "buckets")
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_caches", "honest_blocks")
+    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_features", "honest_caches", "honest_blocks")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}

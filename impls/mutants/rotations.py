@@ -227,6 +227,34 @@ def positions_accumulate(x: Tensor, positions: Tensor, **options: Any) -> Tensor
 # --- correct, in unusual ways -------------------------------------------------------------------------------------
 
 
+class Gradient(torch.autograd.Function):
+    """The core forward; what is sent back is rotated by another rule."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, options: dict[str, Any], backward: Callable[..., Tensor]) -> Tensor:
+        """The right answer."""
+        ctx.save_for_backward(positions)
+        ctx.options, ctx.back = options, backward
+        return rotary(x, positions, **options)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """By the rule."""
+        return ctx.back(grads[0], ctx.saved_tensors[0], **ctx.options), None, None, None
+
+
+@_mutant("the gradient is rotated forwards once more, not back", "rotation_gradient_turns_back", "Dao-AILab/flash-attention#569", "E16")
+def gradient_turns_on(x: Tensor, positions: Tensor, **options: Any) -> Tensor:
+    out: Tensor = Gradient.apply(x, positions, options, rotary)
+    return out
+
+
+@_mutant("the gradient passes through the rotation unrotated", "rotation_gradient_turns_back")
+def gradient_not_turned(x: Tensor, positions: Tensor, **options: Any) -> Tensor:
+    out: Tensor = Gradient.apply(x, positions, options, lambda grad, positions, **options: grad.clone())
+    return out
+
+
 def _honest(idea: str, source: str = "common practice", bug: str | None = None, **supports: Any) -> Callable[[Function], Function]:
     return honest(idea, source=source, contract="rotary", bug=bug, supports=supports or None)
 

@@ -15,11 +15,13 @@ import numpy as np
 
 from .. import gradient_bound
 from ..gradient_oracle import Gradients, differentiate
+from . import packed_target
 from .coordinates import Array
 from .dtypes import round_to
 from .frameworks import Buffers
 from .grad_output import make_grad
 from .inputs import Inputs
+from .position_target import integers
 from .target import Raised, Target, first_line, smoke_inputs
 from .trial import Run, Trial
 
@@ -159,7 +161,11 @@ def _bhld(target: Target, name: str, part: Any) -> Any:
 
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
 PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
-CAPABILITIES = {"gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS}
+APART = {"table_gradients": "learned", "rotation_gradients": "rotary", "packed_gradients": "packed"}  # of other contracts
+CAPABILITIES: dict[str, tuple[str, ...]] = {
+    "gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS,
+    **dict.fromkeys(APART, ()),
+}  # fmt: skip
 
 
 def refusal(target: Target, capability: str) -> str:
@@ -172,6 +178,8 @@ def refusal(target: Target, capability: str) -> str:
 
 def _find_out(target: Target, capability: str) -> str:
     words = capability.replace("_", " ")
+    if capability in APART:
+        return _apart(target, capability)
     if target.contract != "attention":
         return f"{words} are asked of attentions, not of {target.contract}"
     if target.framework.name != "torch":
@@ -196,3 +204,23 @@ def _find_out(target: Target, capability: str) -> str:
     except Raised as raised:
         return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
     return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
+
+
+def _apart(target: Target, capability: str) -> str:
+    if target.contract != APART[capability]:
+        return f"is about {APART[capability]}"
+    if target.framework.name != "torch":
+        return f"{target.framework.name} arrays carry no gradients"
+    if target.supports.gradients is False:
+        return "declared as not supported: gradients"
+    device, dim = target.supports.devices[0], target.supports.head_dims[0] if target.supports.head_dims else 4
+    shape = (3, dim) if target.contract == "learned" else (1, 1, 2, dim)
+    try:
+        if target.contract == "packed":
+            out, _ = packed_target.forward(target, packed_target.smoke_inputs(target, target.dtypes[0], device), target.buffers())
+        else:
+            leaf = target.framework.full(shape, 1.0, target.dtypes[0], device).requires_grad_()
+            out = target.apply(leaf, integers(target.framework, np.arange(2), device))
+    except Raised as raised:
+        return f"{capability.replace('_', ' ')}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
+    return "" if out.requires_grad else f"{capability.replace('_', ' ')}: the output of a first call does not require a gradient"

@@ -124,8 +124,21 @@ def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tupl
 
 def smoke(target: Target, dtype: str, device: str) -> str:
     """One small call of two sequences; what is wrong with the form of the answer, nothing if nothing is. Raises Raised."""
+    x = smoke_inputs(target, dtype, device)
+    out, _ = call(target, x, target.buffers())
+    return "" if out.shape == x.q.shape else f"it returns shape {out.shape} for q of {x.q.shape}; expected (total queries, heads, dim)"
+
+
+def smoke_inputs(target: Target, dtype: str, device: str) -> PackedInputs:
+    """Two sequences, all sizes different."""
     dim = target.supports.head_dims[0] if target.supports.head_dims else 4
     q, k = np.ones((5, 3, dim)), np.ones((7, 3, dim))
-    x = PackedInputs(q, k, k, boundaries(np.array([2, 3])), boundaries(np.array([3, 4])), 3, 4, dtype=dtype, device=device)
-    out, _ = call(target, x, target.buffers())
-    return "" if out.shape == q.shape else f"it returns shape {out.shape} for q of {q.shape}; expected (total queries, heads, dim)"
+    return PackedInputs(q, k, k, boundaries(np.array([2, 3])), boundaries(np.array([3, 4])), 3, 4, dtype=dtype, device=device)
+
+
+def forward(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Any, list[Any]]:
+    """(the target's own output, the leaves q, k, v of which gradients are asked). Raises Raised."""
+    tensors, options = arguments(target, x, buffers)
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors[:3]]
+    out = target.apply(*leaves, *tensors[3:], **options)
+    return (out[0] if isinstance(out, tuple | list) and out else out), leaves

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from .. import bound, oracle
+from .. import bound, gradient_bound, oracle
+from ..gradient_oracle import differentiate
 from .case import Case
 from .coordinates import Array
 from .declare import Property
 from .draws import Strategy, either, independent, natural, pick
 from .dtypes import FLOAT_TYPES, round_to
 from .inputs import frontier
-from .packed_target import PackedInputs, boundaries, call
+from .packed_target import PackedInputs, boundaries, call, forward
 from .packing import FILLED, PACKINGS
 from .regimes import REGIMES
 from .trial import Trial
@@ -25,7 +26,7 @@ from .trial import Trial
 if TYPE_CHECKING:
     from .target import Target
 
-LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129)
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
 FIELDS: dict[str, tuple[Any, ...]] = {
     "batch": (1, 2, 2, 3, 3, 4, 5, 7), "kv_heads": (1, 1, 2, 3), "queries": LENGTHS, "keys": LENGTHS, "dim": (1, 2, 3, 4, 5, 8, 16, 17),
     "value_dim": (None, None, None, 1, 3, 8), "scale": (None, None, None, 1.0, 0.3, -0.5, 0.0, 4.0),
@@ -125,6 +126,10 @@ class PackedTrial(Trial):
         return PackedInputs(q, k, v, boundaries(queries), boundaries(keys), max_q, max_k, case.is_causal, case.scale, case.dtype,
                             case.device, case.layout)  # fmt: skip
 
+    def round(self, x: Array) -> Array:
+        """In the type of the case."""
+        return round_to(self.case.dtype, x)
+
     def run_pack(self, x: PackedInputs | None = None) -> PackedRun:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
         x = self.pack if x is None else x
@@ -148,15 +153,44 @@ class PackedTrial(Trial):
         return seen
 
     def solve_pack(self, x: PackedInputs) -> tuple[Exact, Array]:
-        """(the exact answer, its bound), each sequence by itself: as a batch, padded, the padding hidden."""
+        """(the exact answer, its bound), each sequence by itself."""
+        exact = self.as_batch(x)
+        out, rest, allowed = (packed(part, x.lengths[0]).swapaxes(0, 1) for part in (
+            exact.out, exact.out_tail, bound.rigorous(exact, self.arithmetic)))  # fmt: skip
+        return Exact(out, rest), allowed
+
+    def as_batch(self, x: PackedInputs) -> oracle.Exact:
+        """The exact answer of the pack as a batch: padded, the padding hidden."""
         queries, keys = x.lengths
         q, k, v = (padded(part, n) for part, n in ((x.q, queries), (x.k, keys), (x.v, keys)))
         scale = (x.q.shape[2] ** -0.5 if x.q.shape[2] else 1.0) if x.scale is None else x.scale
         problem = oracle.Problem(q, k, v, scale, self.seen(x)[:, None], empty_rows=self.supports.empty_rows)
-        exact = oracle.solve(problem, "extended" if x.dtype == "float64" else "float64")
-        out, rest, allowed = (packed(part, queries).swapaxes(0, 1) for part in (
-            exact.out, exact.out_tail, bound.rigorous(exact, self.arithmetic)))  # fmt: skip
-        return Exact(out, rest), allowed
+        return oracle.solve(problem, "extended" if x.dtype == "float64" else "float64")
+
+    def send_back(self, grad: Array) -> dict[str, PackedRun]:
+        """The gradients of q, k and v (H or Hkv, total, D) for this gradient of the output (total queries, H, Dv)."""
+        import torch
+
+        x, fw = self.pack, self.target.framework
+        out, leaves = forward(self.target, x, self.buffers)
+        found: list[Any] = [None] * 3
+        if out.requires_grad:
+            placed = self.buffers.array("grad", grad, x.dtype, x.device, "contiguous")
+            found = list(torch.autograd.grad(out, leaves, placed, allow_unused=True))
+        elif out.numel() and len(x.k):
+            self.fail("the output carries no gradient, though q, k, v ask for one")
+        lengths = {"q": x.lengths[0], "k": x.lengths[1], "v": x.lengths[1]}
+        exact = differentiate(self.as_batch(x), padded(grad, x.lengths[0]))
+        limits, runs = gradient_bound.rigorous(exact, self.arithmetic), {}
+        for (name, n), part in zip(lengths.items(), found, strict=True):
+            if part is None and grad.any() and len(x.k):
+                self.fail(f"{name} receives no gradient: it is cut off from the output")
+            value = (np.zeros(getattr(x, name).shape) if part is None else fw.read(part)).swapaxes(0, 1)
+            right, rest, allowed = (packed(of, n).swapaxes(0, 1) for of in (
+                getattr(exact, name), getattr(exact, f"{name}_tail"), getattr(limits, name)))  # fmt: skip
+            self.answers.append((value, allowed))
+            runs[name] = PackedRun(value, Exact(right, rest), allowed)
+        return runs
 
 
 def padded(x: Array, lengths: Array) -> Array:

@@ -33,6 +33,10 @@ FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "scattered": (False, True), "base": BASES, "rotary_dim": (None, 2, 4, 6, 8, 16), "magnitude": (0, 0, 0, 1, 3, -3),
         "layout": ("contiguous",) * 4 + LAYOUTS[1:-2],
     },
+    "learned": {
+        "queries": (1, *(2, 3, 4, 5, 8) * 2, 17, 33, 130, 0), "keys": (1, 2, 3, 5, 8, 17, 64, 300), "dim": (1, 2, 3, 4, 5, 8, 16, 17, 64),
+        "offset": (0, 0, 1, 2, 7, 64), "scattered": (False, True), "layout": ("contiguous",) * 4 + ("padded", "strided", "offset"),
+    },
     "slopes": {"kv_heads": HEADS},
     "buckets": {
         "queries": (1, 2, 3, 5, 9, 33), "keys": (1, 2, 3, 5, 9, 17, 33, 129, 300), "offset": (0, 0, 1, 7, 16, 64, 128, 129, 1000),
@@ -47,7 +51,7 @@ LONG = (5000, 100_001)  # a whole table, up to and beyond position 100,000; of f
 
 def read_fields(contract: str, parameters: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of a case that decide a call of a contract, with these parameters."""
-    optional = (*OPTIONAL, "offset") if contract == "sinusoidal" else OPTIONAL
+    optional = (*OPTIONAL, "offset") if contract in ("sinusoidal", "learned") else OPTIONAL
     return (*EVERYWHERE, *(name for name in FIELDS[contract] if name not in optional or name in parameters))
 
 
@@ -98,7 +102,7 @@ def narrowed(target: Target, tables: dict[str, tuple[Any, ...]]) -> dict[str, tu
         tables = tables | {"dim": tuple(d for d in tables["dim"] if d % 2 == 0) or (2,)}
     if not supports.zero_sizes and "queries" in tables:
         tables = tables | {"queries": tuple(n for n in tables["queries"] if n)}
-    if supports.max_length and target.contract in ("sinusoidal", "rotary"):
+    if supports.max_length and target.contract in ("sinusoidal", "rotary", "learned"):
         tables = tables | {"queries": tuple(n for n in tables["queries"] if 8 * n <= longest) or (1,)}
         if "offset" in tables:  # scattered positions lie within 4 L of the offset
             tables = tables | {"offset": tuple(p for p in tables["offset"] if 2 * p <= longest) or (0,)}
@@ -122,6 +126,8 @@ def position_features(target: Target, case: Case) -> Iterable[str]:
             yield "positions above 2048"
     if contract == "sinusoidal" and case.dim % 2:
         yield "odd dim"
+    if contract == "learned" and case.offset:
+        yield "offset"
     if case.scattered:
         yield "scattered positions"
     if case.rotary_dim is not None:

@@ -1,5 +1,6 @@
 """The contracts of positions: how a callable of positions is recognised, called and read.
 
+    learned(table, positions, *, offset=0)                                          → (length, dim), table (rows, dim)
     sinusoidal(length, dim, *, offset=0, base=10000.0, dtype)                       → (length, dim)
     rotary(x, positions, *, base=10000.0, rotary_dim=dim)                           → x's shape (batch, heads, length, dim)
     slopes(num_heads, *, dtype)                                                     → (num_heads,)
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
 POSITIONS: dict[str, str] = {
     "sinusoidal": "sinusoidal(length, dim, *, offset=0, base=10000.0, dtype)",
     "rotary": "rotary(x, positions, *, base=10000.0, rotary_dim=dim)",
+    "learned": "learned(table, positions, *, offset=0)",
     "slopes": "slopes(num_heads, *, dtype)",
     "buckets": "buckets(relative_position, *, bidirectional=True, num_buckets=32, max_distance=128)",
 }
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "sinusoidal": ("offset", "base", "dtype"),
     "rotary": ("base", "rotary_dim"),
+    "learned": ("offset",),
     "slopes": ("dtype",),
     "buckets": ("bidirectional", "num_buckets", "max_distance"),
 }
-ARGUMENTS = {"sinusoidal": 2, "rotary": 2, "slopes": 1, "buckets": 1}  # by position
+ARGUMENTS = {"sinusoidal": 2, "rotary": 2, "learned": 2, "slopes": 1, "buckets": 1}  # by position
 # What the first arguments are called where a signature is one of these; other names need supports["contract"].
 LENGTHS = ("length", "seq_len", "seq_length", "max_len", "num_positions", "n_positions")
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     "sinusoidal": (LENGTHS, ("dim", "d_model", "embed_dim", "depth")),
     "rotary": (("x", "q", "t"), ("positions", "position_ids", "position", "pos")),
+    "learned": (("table", "weight", "weights", "embedding", "embeddings"), ("positions", "position_ids", "position", "pos")),
     "slopes": (("num_heads", "n_heads", "heads", "n_head"),),
     "buckets": (("relative_position", "relative_positions"),),
 }
@@ -109,6 +113,9 @@ def smoke(target: Target, dtype: str, device: str) -> str:
         wanted = (2, 3, 5, target.supports.head_dims[0] if target.supports.head_dims else 4)
         x = fw.full(wanted, 1.0, dtype, device)
         out, (shape, given, _) = answer(target, x, integers(fw, np.arange(5.0), device))
+    elif contract == "learned":
+        wanted = (5, 4)
+        out, (shape, given, _) = answer(target, fw.full((7, 4), 1.0, dtype, device), integers(fw, np.arange(5.0), device))
     else:
         wanted, given = (4, 5), dtype
         apart = np.arange(5.0) - np.arange(4.0)[:, None]
@@ -119,5 +126,5 @@ def smoke(target: Target, dtype: str, device: str) -> str:
             return f"it returns {kind}, not integers"
     if shape != wanted:
         return f"it returns shape {shape}, expected {wanted}"
-    asked = contract == "rotary" or bool(options)  # a wrong type is a finding there, not a fact
+    asked = contract in ("rotary", "learned") or bool(options)  # a wrong type is a finding there, not a fact
     return "" if asked or given == dtype else f"it answers in {given}"

@@ -117,6 +117,10 @@ class PositionTrial(Trial):
         """(B, H, L, D) what is rotated."""
         return self.tensor("x")
 
+    def tensor_of(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Numbers in the type of the case."""
+        return round_to(self.case.dtype, normal(self.case.seed, name, shape))
+
     def tensor(self, name: str) -> Array:
         """Numbers in the shape (B, H, L, D) of x."""
         case = self.case
@@ -142,6 +146,63 @@ class PositionTrial(Trial):
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """The first and the second features of all rotated pairs."""
         return exactly.split(x[..., : self.rotary_dim], self.pairing)
+
+    def rotation_gradient(self, grad: Array) -> Array:
+        """What x receives of this gradient of the rotated x."""
+        case = self.case
+        options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
+        return self._sent_back("x", self.x, self.positions, grad, options)
+
+    def _sent_back(self, name: str, carrier: Array, positions: Array, grad: Array, options: dict[str, Any]) -> Array:
+        """The gradient of the first argument. Raises Raised."""
+        import torch
+
+        case, fw = self.case, self.target.framework
+        leaf = self.buffers.array(name, carrier, case.dtype, case.device, case.layout).detach().requires_grad_()
+        out = self.target.apply(leaf, integers(fw, positions, case.device), **options)
+        if not out.requires_grad:
+            return np.zeros(carrier.shape)  # an empty answer may depend on nothing
+        placed = self.buffers.array("grad", grad, case.dtype, case.device, "contiguous")
+        found: Any = torch.autograd.grad(out, [leaf], placed, allow_unused=True)[0]
+        if found is None:
+            self.fail(f"{name} receives no gradient: it is cut off from the output")
+        return fw.read(found)
+
+    # ------------------------------------------------------------ learned positions
+
+    @cached_property
+    def table(self) -> Array:
+        """(rows, dim) the table of a learned encoding: as many rows as positions, and some that are never looked up."""
+        case = self.case
+        return round_to(case.dtype, normal(case.seed, "table", (case.offset + case.queries + case.keys, case.dim)))
+
+    @cached_property
+    def places(self) -> Array:
+        """(L,) positions, consecutive from 0 or scattered, some of them more than once; the offset comes on top."""
+        case = self.case
+        if not case.scattered:
+            return np.arange(case.queries, dtype=np.int64)
+        return (bits(case.seed, "places", (case.queries,)) % np.uint64(case.queries + case.keys)).astype(np.int64)
+
+    @property
+    def rows(self) -> Array:
+        """(L,) the row of the table that each position stands for."""
+        return self.places + self.case.offset
+
+    def look_up(self, table: Array | None = None, places: Array | None = None) -> Array:
+        """The rows of the table at the positions, (L, dim)."""
+        case, table, places = self.case, self.table if table is None else table, self.places if places is None else places
+        given = self.buffers.array("table", table, case.dtype, case.device, case.layout)
+        options = self._options(offset=case.offset or None)
+        out, self.form = answer(self.target, given, integers(self.target.framework, places, case.device), **options)
+        self.answers.append((self._settled(out, (len(places), case.dim)), np.zeros(out.shape)))
+        return out
+
+    def table_gradient(self, grad: Array) -> Array:
+        """What the rows of the table receive of this gradient of the output (L, dim)."""
+        found = self._sent_back("table", self.table, self.places, grad, self._options(offset=self.case.offset or None))
+        self.answers.append((found, np.zeros(self.table.shape)))
+        return found
 
     # ------------------------------------------------------------ slopes and buckets
 
@@ -190,4 +251,6 @@ class PositionTrial(Trial):
             return self.buckets()
         if self.target.contract == "slopes":
             return self.slopes().out
+        if self.target.contract == "learned":
+            return self.look_up()
         return (self.sinusoid() if self.target.contract == "sinusoidal" else self.rotate()).out

@@ -23,6 +23,7 @@ from .declare import Property
 from .diagnosis import Finding
 from .dtypes import FLOAT_TYPES
 from .frameworks import Buffers, Framework
+from .gradients import CAPABILITIES, Backward
 from .target import CannotRun, Raised, Target, as_attention, make_target, smoke_inputs
 from .trial import Run, Violation
 
@@ -72,6 +73,11 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     own = tuple(dict.fromkeys((finding.case, *alike)))
     tried = _try_all(target, prop, own, kin)
     larger = _try_all(target, prop, [case for case in variations(finding.case, prop) if case not in own], kin)
+    if any(isinstance(run, Backward) for _, _, runs in tried for run in runs):
+        found = [s for s in kin if s.killed_by in backward_properties() and _sends_back_alike(s, prop, tried)]
+        found = [s for s in found if _sends_back_alike(s, prop, larger)] or found
+        if found:
+            return sorted(found, key=lambda s: s.killed_by != prop.name)
     if not _shows([*tried, *larger]):  # a matter of state, of form, or of bits: no answer alone is wrong
         found = [s for s in expected if _refuted_alike(s, prop, [*tried, *larger])]
         found = [s for s in found if _behaves_alike(s, tried)] or found
@@ -225,6 +231,52 @@ def _is_refuted(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> boo
     wrong = suspect.make()
     cases = [case for case, violation, _ in tried if violation and case.dtype in wrong.dtypes]
     return any(violation for case in cases for _, violation, _ in _try_all(wrong, prop, [case], [suspect]))
+
+
+@cache
+def backward_properties() -> frozenset[str]:
+    """The properties that ask for gradients."""
+    from ..catalogue import PROPERTIES
+
+    return frozenset(name for name, prop in PROPERTIES.items() if set(prop.needs) & set(CAPABILITIES))
+
+
+def _sends_back_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
+    """Whether the property refutes a suspect on the same cases, with gradients as near to the target's as rounding explains."""
+    try:
+        wrong = suspect.make()
+    except CannotRun:
+        return False
+    for case, violation, runs in tried:
+        if not violation or case.dtype not in wrong.dtypes:
+            continue
+        ((_, refuted, others),) = _try_all(wrong, prop, [case], [suspect])
+        if not refuted or len(others) != len(runs):
+            return False
+        if not all(_near_outputs(a, b) for a, b in zip(runs, others, strict=True)):
+            return False
+        if not all(_near_gradients(a, b) for a, b in zip(runs, others, strict=True) if isinstance(a, Backward) and isinstance(b, Backward)):
+            return False
+    return True
+
+
+def _near_outputs(one: Run, other: Run) -> bool:
+    with np.errstate(all="ignore"):
+        near = (np.abs(one.out - other.out) <= 2 * one.bound) | (one.bound == np.inf) | (np.isnan(one.out) & np.isnan(other.out))
+    # Under dropout there is no bound of the output; what is dropped is the same, for the seed is.
+    return bool(one.inputs.dropout) or bool(near.all())
+
+
+def _near_gradients(one: Backward, other: Backward) -> bool:
+    """Two gradients of every input that was asked for, within both bounds of the right one and rounding of their own."""
+    with np.errstate(all="ignore"):
+        for name in one.parts:
+            a, b = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
+            limit = getattr(one.limits, name) if name in "qkv" else one.limits.of_sinks() if name == "sinks" else one.limits.of_bias(a.shape)
+            rounding = 64 * 2.0 ** -FLOAT_TYPES[one.inputs.dtype].precision * np.abs(a).max(initial=0.0)
+            if a.shape != b.shape or not ((np.abs(a - b) <= 2 * limit + rounding) | (np.isnan(a) & np.isnan(b))).all():
+                return False
+    return True
 
 
 def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
