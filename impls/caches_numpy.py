@@ -12,7 +12,7 @@ from .contract import default_scale, supports
 WIDE = {"float64": "same", "float32": "same", "float16": "wide"}
 
 
-@supports(framework="numpy", arithmetic=WIDE)
+@supports(framework="numpy", dtypes=list(WIDE), arithmetic=WIDE)
 class Contiguous:
     """k (batch, kv_heads, capacity, dim) and v (batch, kv_heads, capacity, value_dim), of which count (batch,) slots are in use."""
 
