@@ -95,8 +95,8 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
     few = [st.builds(Case, **fields, chunks=drawn)] * 12
     if "keys" in prop.domain or max(MANY) > longest:
         return independent(either(few))
-    many = {"keys": pick(MANY), "dim": pick([d for d in tables["dim"] if d <= 5] or tables["dim"][:1]), "batch": pick([n for n in tables["batch"] if n <= 2] or tables["batch"][:1]),
-            "kv_heads": st.just(1), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}  # fmt: skip
+    small = {name: pick([n for n in tables[name] if n <= most] or tables[name][:1]) for name, most in (("dim", 5), ("batch", 2))}
+    many = {**small, "keys": pick(MANY), "kv_heads": st.just(1), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}  # fmt: skip
     return independent(either([*few, st.builds(Case, **{**fields, **many})]))
 
 
