@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,6 @@ from properties.engine.block_target import BlockInputs
 from properties.engine.block_trial import BlockTrial, make_block
 from properties.engine.case import Case
 from properties.engine.target import make_target
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def used(inputs: BlockInputs, out: Any, target: Any, case: Case) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -48,15 +47,6 @@ CASES = (
     Case(kv_heads=1, queries=2, keys=2, dim=4, hidden=2, values="constant", magnitude=-6, norm_first=True, seed=5),
     Case(kv_heads=2, queries=2, keys=3, dim=2, hidden=4, values="offset", activation="gelu", seed=6),
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------- the oracle, by a second derivation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +17,6 @@ torch = pytest.importorskip("torch")
 from honest_kernels import DTYPES, REGIMES, Case, eager, eager_scaled_first, honest, inner, make_case, used
 
 Array = npt.NDArray[Any]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The operands are small: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,7 +3,7 @@ gradients and one mistake each, the mutants against finite differences and again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,15 +36,6 @@ NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme == "featur
 CHANGES: list[dict[str, Any]] = [
     {"softcap": 0.7}, {"sinks": True}, {"softcap": 0.7, "sinks": True}, {"dropout": True}, {"softcap": 3.0, "dropout": True},
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------- the oracle

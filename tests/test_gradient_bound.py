@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,15 +16,6 @@ from properties.oracle import Problem, solve
 torch = pytest.importorskip("torch")
 from gradient_kernels import Backward, Parts, by_hand, honest_backward, make_backward, naive, shares, through
 from honest_kernels import DTYPES, REGIMES, Case, eager, make_case
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The operands are small: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def applicable(name: str, b: Backward) -> bool:

@@ -25,13 +25,10 @@ Call = tuple[tuple[Tensor, ...], dict[str, Any], Tensor]
 
 @pytest.fixture(autouse=True)
 def fresh_state() -> Iterator[None]:
-    """Mutants that remember forget; tiny tensors need one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Mutants that remember forget."""
     forget()
     yield
     forget()
-    torch.set_num_threads(threads)
 
 
 def operands(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -35,15 +34,6 @@ CALLS = {
     contract: sorted(witnesses(contract), key=lambda witness: len(witness.name) % 7) for contract in CORES
 }  # mixed
 
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # --- what can be seen of a call -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import permutations
 from typing import Any
@@ -16,15 +15,6 @@ from impls.transformer_layers import decoder, encoder
 
 LONGEST, SYMBOLS, STEPS, BATCH = 4, 7, 250, 96
 FIRST = 3  # the first symbol
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache
