@@ -26,7 +26,6 @@ def head_concatenation_preserves_shape(t: Trial) -> None:
     alone = [t.run(t.inputs.take("H", np.array([h]))) for h in range(heads)]
     joined = np.concatenate([run.out for run in alone], axis=1)
     allowed = whole.bound + np.concatenate([run.bound for run in alone], axis=1)
-    t.close(joined, whole.out, allowed, "head {head} differs when it is computed alone")
-    features = joined.transpose(0, 2, 1, 3).reshape(batch, queries, -1)  # (B, L, H·Dv)
-    if features.shape[-1] != heads * t.inputs.group * width:
-        t.fail(f"the concatenation has {features.shape[-1]} features, not {heads * t.inputs.group * width}")
+    features = heads * t.inputs.group * width
+    merged = (x.transpose(0, 2, 1, 3).reshape(batch, queries, features) for x in (joined, whole.out, allowed))  # (B, L, H·Dv)
+    t.close(*merged, says="feature {column} of row {row} differs when its head is computed alone")
