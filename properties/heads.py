@@ -27,5 +27,5 @@ def head_concatenation_preserves_shape(t: Trial) -> None:
     joined = np.concatenate([run.out for run in alone], axis=1)
     allowed = whole.bound + np.concatenate([run.bound for run in alone], axis=1)
     features = heads * t.inputs.group * width
-    merged = (x.transpose(0, 2, 1, 3).reshape(batch, queries, features) for x in (joined, whole.out, allowed))  # (B, L, H·Dv)
-    t.close(*merged, says="feature {column} of row {row} differs when its head is computed alone")
+    joined, out, allowed = (x.transpose(0, 2, 1, 3).reshape(batch, queries, features) for x in (joined, whole.out, allowed))
+    t.close(joined, out, allowed, "feature {column} of row {row} differs when its head is computed alone")
