@@ -279,7 +279,7 @@ def test_a_finding_is_small_and_says_what_matters() -> None:
 
 
 def test_a_program_is_a_case_that_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
-    case = Case(keys=7, chunks=(3, 1), program=("fork", "back", "reorder"), page_size=2, spare=1, padded=True)
+    case = Case(keys=7, chunks=(3, 1), program=("fork", "back", "reorder"), page_size=2, spare=1)
     assert read_case(repr(case)) == case
     right = ["caches_torch.Paged", "--property", "any_program_follows_the_model", "--case", repr(case)]
     assert main(right) == 0 and "0 of 1 properties refuted" in capsys.readouterr().out

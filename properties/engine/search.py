@@ -27,6 +27,7 @@ from .saved import Saved
 from .target import Target, as_attention
 from .trial import Notes
 
+SUBJECTS = {"multihead": "layers", "block": "encoder and decoder layers", "packed": "packed sequences", "cached": "caches"}
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 
 
@@ -86,7 +87,7 @@ def same_subject(prop: Property, target: Target) -> bool:
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
-        return "is about layers" if prop.contract == "multihead" else f"is about {prop.contract.replace('_', ' ')}"
+        return f"is about {SUBJECTS.get(prop.contract, prop.contract.replace('_', ' '))}"
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
     seen = as_attention(target) if prop.contract == "attention" else target
