@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from properties.engine import interrupt
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """
@@ -27,16 +30,35 @@ attention.supports = {"framework": "numpy", "dtypes": ["float64"], "zero_sizes":
 """
 
 
+def heed() -> None:
+    """What runs in the background has been told to ignore interruptions."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_an_interruption_that_is_lost_is_remembered() -> None:
+    with interrupt.listening():
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.check()
+    interrupt.check()
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
 def test_an_interrupted_run_tells_what_it_found(tmp_path: Path, workers: tuple[str, ...]) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL)
     command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "values", "--cases", "100000", *workers]
     run = subprocess.Popen(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
-    while not (tmp_path / "called").exists():
+                           stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed)  # fmt: skip
+    began = time.monotonic()
+    while not (tmp_path / "called").exists() and time.monotonic() - began < 120:
         time.sleep(0.1)
     time.sleep(4 if workers else 1)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-    out, err = run.communicate(timeout=60)  # ends when nobody holds the pipes any more
+    try:
+        out, err = run.communicate(timeout=60)  # ends when nobody holds the pipes any more
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 130 and "attncheck: interrupted" in err and "Traceback" not in err
     assert "NOTHING TRIED" in out or "REFUTED" in out or "NOTHING FOUND" in out

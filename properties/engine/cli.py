@@ -29,6 +29,7 @@ from .deviations import Deviation, read_deviations
 from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
 from .inputs import read_case
+from .interrupt import listening
 from .json_report import report_json
 from .reading import read_failure
 from .run import Report, verify_target
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        with isolated(options.isolate):
+        with isolated(options.isolate), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
+from . import interrupt
 from .attempt import has_zero_size, try_case
 from .case import Case
 from .declare import Property
@@ -136,6 +137,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     failing: list[Case] = []
 
     def refutes(case: Case) -> bool:
+        interrupt.check()
         if any(d.matches(case) for d in known):
             outcome.set_aside += 1
             return False
