@@ -14,6 +14,7 @@ import warnings
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import logsigmoid
 
 from .contract import check_attention, supports
 
@@ -75,5 +76,7 @@ def attention(
         block_mask = None if everything else create_block_mask(mask_mod, batch, heads, queries, keys, str(q.device))
         out, lse = flex_attention(q, k, v, None if plain else score_mod, block_mask, scale, enable_gqa, return_lse=True)
     if sinks is not None:
-        out = (out * torch.sigmoid(lse - sinks.to(lse.dtype)[:, None])[..., None]).to(q.dtype)
+        # as a logarithm: the gradient of the sigmoid itself is w(1 − w), in which a small share of the sink is lost
+        share = logsigmoid(lse - sinks.to(lse.dtype)[:, None]).exp()
+        out = (out * share[..., None]).to(q.dtype)
     return (out, lse) if return_lse else out

@@ -48,17 +48,17 @@ def test_an_interruption_that_is_lost_is_remembered() -> None:
 def test_an_interrupted_run_tells_what_it_found(tmp_path: Path, workers: tuple[str, ...]) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL)
     command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "values", "--cases", "100000", *workers]
-    run = subprocess.Popen(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed)  # fmt: skip
-    began = time.monotonic()
-    while not (tmp_path / "called").exists() and time.monotonic() - began < 120:
-        time.sleep(0.1)
-    time.sleep(4 if workers else 1)
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-    try:
-        out, err = run.communicate(timeout=60)  # ends when nobody holds the pipes any more
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)
+    with subprocess.Popen(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed) as run:  # fmt: skip
+        began = time.monotonic()
+        while not (tmp_path / "called").exists() and time.monotonic() - began < 120:
+            time.sleep(0.1)
+        time.sleep(4 if workers else 1)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        try:
+            out, err = run.communicate(timeout=60)  # ends when nobody holds the pipes any more
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 130 and "attncheck: interrupted" in err and "Traceback" not in err
     assert "NOTHING TRIED" in out or "REFUTED" in out or "NOTHING FOUND" in out
