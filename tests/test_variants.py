@@ -68,7 +68,16 @@ def test_a_variant_is_named_after_the_target() -> None:
         "torch_manual.attention@autocast", "torch_manual.multihead@autocast"]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["torch_manual.multihead", "transformer_layers.encoder", "transformer_layers.decoder", "positions_torch.rotary"])
+def test_what_has_a_batch_is_mapped(name: str) -> None:
+    """Layers with their weights, which have no batch, and rotations with their positions."""
+    (target,) = find_targets(f"{name}@vmap", Builtins())
+    tried = [outcome for prop in PROPERTIES.values() if (outcome := search(target, prop, Plan(examples=2))).cases]
+    assert len(tried) >= 10 and not [outcome.finding for outcome in tried if outcome.finding]
+
+
 @pytest.mark.parametrize(("text", "says"), [
+    ("torch_packed.masked@vmap", "packed has not"),
     ("torch_manual.attention@compiled", "did you mean 'compile'"),
     ("numpy_matmul.attention@compile", "variants are for torch"),
 ])  # fmt: skip

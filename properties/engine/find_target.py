@@ -17,7 +17,7 @@ from .deviations import Deviation, read_deviations
 from .reading import Suspect, suspect
 from .supports import Supports
 from .target import CannotRun, Target, first_line, make_target
-from .variants import NARROWED, make_variant
+from .variants import BATCHED, NARROWED, make_variant
 
 
 class Builtins:
@@ -82,6 +82,8 @@ def _varied(target: Target, variant: str, device: str) -> Target:
         raise CannotRun(f"{target.name} takes arrays of {target.framework.name}; variants are for torch")
     if target.contract in CACHED:
         raise CannotRun(f"{target.name} makes a cache; variants are for functions of arrays")
+    if variant == "vmap" and target.contract not in BATCHED:
+        raise CannotRun(f"vmap maps over a batch, which the contract {target.contract} has not")
     try:
         function = make_variant(variant, target.function)
     except ValueError as error:

@@ -71,24 +71,41 @@ def autocast(function: Function) -> Function:
     return cast
 
 
+BATCHED = ("attention", "multihead", "encoder_layer", "decoder_layer", "rotary")  # contracts with a batch to map over
+PER_BATCH = ("kv_lengths", "key_padding_mask", "memory_key_padding_mask")  # beside masks that vary along it
+
+
 def vmap(function: Function) -> Function:
-    """One batch element at a time, mapped over the batch by ``torch.func.vmap``."""
+    """One batch element at a time, mapped over the batch by ``torch.func.vmap``; dropout differs from one to the next."""
     import torch
+
+    drops = "dropout_p" in inspect.signature(function).parameters
+    randomness = "different" if drops else "same"  # modules that are made in the call draw their first weights
 
     def mapped(*args: Any, **options: Any) -> Any:
         tensors = {name: x for name, x in options.items() if isinstance(x, torch.Tensor)}
         fixed = {name: x for name, x in options.items() if name not in tensors}
         batch = args[0].shape[0]
-        along = {name: 0 if name in ("kv_lengths", "key_padding_mask") or x.ndim == 4 and x.shape[0] == batch > 1 else None
+        along = {name: 0 if name in PER_BATCH or x.ndim == 4 and x.shape[0] == batch > 1 else None
                  for name, x in tensors.items()}
 
-        def single(*one: Any) -> Any:
-            first = tuple(x[None] if isinstance(x, torch.Tensor) else x for x in one[: len(args)])
-            back = {name: x[None] if along[name] == 0 else x for name, x in zip(tensors, one[len(args) :], strict=True)}
-            return each(function(*first, **back, **fixed), lambda x: x[0])
+        parts: list[Any] = []
 
-        dims = tuple(0 if isinstance(x, torch.Tensor) else None for x in args)
-        return torch.func.vmap(single, in_dims=(*dims, *along.values()), randomness="different")(*args, *tensors.values())
+        def single(*one: Any) -> Any:
+            first = tuple(x[None] if dim == 0 else x for x, dim in zip(one[: len(args)], dims, strict=True))
+            back = {name: x[None] if along[name] == 0 else x for name, x in zip(tensors, one[len(args) :], strict=True)}
+            out = function(*first, **back, **fixed)
+            several = isinstance(out, tuple | list)
+            parts[:] = out if several else [out]
+            return tuple(x[0] for x in parts if isinstance(x, torch.Tensor)) if several else out[0]
+
+        dims = tuple(0 if isinstance(x, torch.Tensor) and x.ndim == args[0].ndim else None for x in args)
+        mapping = torch.func.vmap(single, in_dims=(*dims, *along.values()), randomness=randomness)
+        found = mapping(*args, *tensors.values())
+        if not isinstance(found, tuple):
+            return found
+        answers = iter(found)  # weights that were not asked for are None, which vmap does not return
+        return tuple(next(answers) if isinstance(x, torch.Tensor) else x for x in parts)
 
     return mapped
 
