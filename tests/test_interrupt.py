@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,13 +36,28 @@ def heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_an_interruption_that_is_lost_is_remembered() -> None:
+@pytest.fixture
+def usual() -> Iterator[None]:
+    """Interruptions raise, as in the foreground."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_that_is_lost_is_remembered(usual: None) -> None:
     with interrupt.listening():
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             interrupt.check()
     interrupt.check()
+
+
+def test_where_interruptions_are_ignored_they_stay_so(usual: None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupt.listening():
+        signal.raise_signal(signal.SIGINT)
+        interrupt.check()
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
