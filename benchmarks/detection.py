@@ -3,7 +3,8 @@
     python -m benchmarks.detection 20        # twenty rounds; a few minutes each
     python -m benchmarks.detection 1 mutants.json
 
-Only the property that a mutant names is tried, so this is a lower bound of what a whole run detects. Prints the
+Only the property that a mutant names is tried, so this is a lower bound of what a whole run detects. The first case of every round
+is the same one, the simplest that Hypothesis draws: a mutant that falls to it falls in every round. Prints the
 distribution of the first detection and every mutant that outlives a round; exit status 1 if there is one.
 """
 

@@ -82,6 +82,7 @@ class FlashAttention(torch.autograd.Function):
             logits = logits_of(wide_q, wide_k, mask, ctx.is_causal, ctx.scale, tile)
             weights = torch.exp(logits - lse)  # (B, H, L, TILE)
             d_logits = weights * (d_out @ wide_v[:, :, tile].mT - delta)
+            d_logits = d_logits.masked_fill(weights == 0, 0.0)  # where dO·v overflows behind a mask, 0·∞ would be NaN
             d_v[:, :, tile] = weights.mT @ d_out
             d_k[:, :, tile] = d_logits.mT @ wide_q * ctx.scale
             d_q += d_logits @ wide_k[:, :, tile] * ctx.scale

@@ -240,7 +240,8 @@ def finish(exact: Exact, a: Arithmetic, soft: Softmax, error: Array, value_error
     o = np.abs(safe_out(exact))
     wild = soft.loss >= HULL_FROM  # (B, H, L, 1)
     if wild.any():
-        error = np.where(wild, np.fmin(error, hull(exact, soft, wild, value_error)), error)
+        inside = hull(exact, soft, wild, value_error) + underflow(exact, a, soft)  # products of the weights may be flushed
+        error = np.where(wild, np.fmin(error, inside), error)
     error = error + 3 * a.u_acc * (o + error)
     error = error + a.u_out * (o + error) + a.eta_out + ROUNDED * o
     posed = exact.well_posed & ~soft.overflow & (o + error <= a.max_out)
