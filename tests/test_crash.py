@@ -11,7 +11,7 @@ import pytest
 from properties.catalogue import PROPERTIES
 from properties.engine.attempt import try_case
 from properties.engine.case import Case
-from properties.engine.crash import CAN_FORK, isolated
+from properties.engine.crash import isolated
 from properties.engine.target import make_target
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,6 @@ def attention(q, k, v):
 attention.supports = {{"framework": "numpy", "dtypes": ["float64"]}}
 """
 CRASHING, FIRST, RIGHT = "q.shape[2] > 2 and k.shape[2] == 2", "True", "False"
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
 
 
 def attncheck(folder: Path, condition: str, *options: str) -> subprocess.CompletedProcess[str]:

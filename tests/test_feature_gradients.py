@@ -227,7 +227,7 @@ def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     """By an answer, not by an exception."""
     outcome = search(MISTAKES[name], PROPERTIES[name], Plan(examples=150))
     assert outcome.finding is not None
-    assert not outcome.finding.raised, outcome.finding.violation.says
+    assert not outcome.finding.violation.raised, outcome.finding.violation.says
 
 
 # ---------------------------------------------------------------- what a target can

@@ -492,4 +492,4 @@ def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     assert not inapplicable(target, prop)
     outcome: Outcome = search(target, prop, Plan(examples=150))
     assert outcome.finding is not None
-    assert not outcome.finding.raised, outcome.finding.violation.says
+    assert not outcome.finding.violation.raised, outcome.finding.violation.says

@@ -9,13 +9,13 @@ from .crash import killed_by
 from .declare import Property
 from .families import FAMILIES
 from .layer_trial import LayerTrial
-from .target import Raised, Target, as_attention
+from .target import Raised, Target, subject
 from .trial import Notes, Refuted, Trial, Violation
 
 
 def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> tuple[Violation | None, Trial]:
     """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
-    seen = as_attention(target) if prop.contract == "attention" else target
+    seen = subject(target, prop)
     trial = trial_of(seen, prop)(seen, case, notes)
     if signal := killed_by(lambda: prop.check(trial_of(seen, prop)(seen, case))):
         return Violation(f"the call killed the process ({signal})", float("nan"), float("nan"), 0.0), trial

@@ -66,8 +66,9 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
     return "" if block_dtypes(target, prop, dtypes) else "is about other dtypes"
 
 
-def read_fields(contract: str, parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a case that decide a call of a contract, with these parameters."""
+def block_fields(target: Target) -> tuple[str, ...]:
+    """The fields of a case that decide a call of this target."""
+    contract, parameters = target.contract, target.parameters
     named = ("dtype", "seed", *FIELDS, "mask", "memory_mask", *NAMED)
     masked = "attn_mask" in parameters or "memory_mask" in parameters
     return tuple(
@@ -79,7 +80,7 @@ def read_fields(contract: str, parameters: tuple[str, ...]) -> tuple[str, ...]:
 
 def block_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
     """Cases for one property of one target. What it does not support is not drawn."""
-    read = read_fields(target.contract, target.parameters)
+    read = block_fields(target)
     supports, longest = target.supports, target.supports.max_length or 2**62
     drawn: list[Strategy] = []
     for share, sizes in ((3, {}), (1, ALIKE)):

@@ -44,8 +44,9 @@ PARAMETER_OF = {"group": "num_heads", "value_dim": "value_dim", "page_size": "pa
 EVERYWHERE = ("dtype", "seed", "chunks")
 
 
-def cache_fields(parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a case that decide the calls of a cache with these parameters."""
+def cache_fields(target: Target) -> tuple[str, ...]:
+    """The fields of a case that decide a call of this target."""
+    parameters = target.parameters
     taken = (name for name in FIELDS if name not in PARAMETER_OF or PARAMETER_OF[name] in parameters)
     return (*EVERYWHERE, *taken, *(("program",) if set(METHODS) & set(parameters) else ()))
 
@@ -70,7 +71,7 @@ def _chunks(prefills: tuple[int, ...], zero: bool) -> Strategy:
 
 def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
     """Cases for one property of one cache."""
-    supports, read = target.supports, cache_fields(target.parameters)
+    supports, read = target.supports, cache_fields(target)
     tables = {name: table for name, table in FIELDS.items() if name in read}
     for name, value in prop.domain.items():
         if name in tables:
@@ -100,7 +101,7 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
     return independent(either([*few, st.builds(Case, **{**fields, **many})]))
 
 
-def cache_features(case: Case) -> Iterable[str]:
+def cache_features(target: Target, case: Case) -> Iterable[str]:
     """What a case exercises, in the words of the report."""
     yield case.dtype
     sizes = chunk_sizes(case.chunks, case.keys)

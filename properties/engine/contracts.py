@@ -37,7 +37,7 @@ KINDS = (
     Kind(cache_target.CACHED, {"cached": len(cache_target.NAMES)}, cache_target.recognise, lambda _, formal: cache_target.taken(formal),
          lambda _, formal: cache_target.taken(formal), cache_target.smoke),
 )  # fmt: skip
-APART: dict[str, Kind] = {contract: kind for kind in KINDS for contract in kind.calls}
+KIND_OF: dict[str, Kind] = {contract: kind for kind in KINDS for contract in kind.calls}
 CONTRACTS: dict[str, str] = {
     "attention": "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)",
     "multihead": "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, "

@@ -11,7 +11,7 @@ from .declare import Property
 from .domain import feature_tables
 from .families import APART, FAMILIES
 from .supports import FEATURES
-from .target import Target, as_attention
+from .target import Target, subject
 from .trial import Violation
 
 
@@ -29,16 +29,6 @@ class Finding:
     indifferent: tuple[str, ...] = ()
     failing: tuple[Case, ...] = ()  # other cases on which it failed, as drawn
     address: str | None = ""  # that of the target
-
-    @property
-    def raised(self) -> bool:
-        """Whether the target raised, or killed the process, rather than answered wrongly."""
-        return self.killed or self.violation.says.startswith("the call raised")
-
-    @property
-    def killed(self) -> bool:
-        """Whether the target killed the process."""
-        return self.violation.says.startswith("the call killed")
 
 
 def diagnose(
@@ -111,7 +101,7 @@ FOREIGN = ("chunks", "spare", "page_size", "padded", "program", "packing", "with
 
 def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which fields matter: those of which some other value makes the failure vanish."""
-    seen = as_attention(target) if prop.contract == "attention" else target
+    seen = subject(target, prop)
     fixed = {name for name, value in prop.domain.items() if not isinstance(value, tuple)}
     matters: list[str] = []
     indifferent: list[str] = []

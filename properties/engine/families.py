@@ -34,6 +34,7 @@ class Family:
     """What the engine does with the contracts of one family."""
 
     name: str  # the contract of the properties that all contracts of the family have
+    subject: str  # what they are, in the words of a report
     trial: type[Trial]
     cases: Callable[[Target, Property, str, Dtypes], Strategy]
     fields: Callable[[Target], tuple[str, ...]]  # the fields of a case that decide a call
@@ -41,17 +42,16 @@ class Family:
     refused: Callable[[Target, Property, Dtypes], str] = never  # why a property cannot be drawn for a target
 
 
-_POSITIONS = Family("positions", PositionTrial, position_domain.position_cases,
-                    lambda target: position_domain.read_fields(target.contract, target.parameters), position_domain.position_features)
-_BLOCKS = Family("block", BlockTrial, block_domain.block_cases,
-                 lambda target: block_domain.read_fields(target.contract, target.parameters), block_domain.block_features,
-                 block_domain.refused)
-_CACHES = Family("cached", CacheTrial, cache_domain.cache_cases, lambda target: cache_domain.cache_fields(target.parameters),
-                 lambda _, case: cache_domain.cache_features(case), cache_domain.refused)
-_PACKS = Family("packed", packed_trial.PackedTrial, packed_trial.packed_cases,
-                lambda target: ("dtype", "seed", *packed_trial.packed_fields(target)),
-                lambda _, case: packed_trial.packed_features(case))
+_POSITIONS = Family("positions", "positions", PositionTrial, position_domain.position_cases, position_domain.position_fields,
+                    position_domain.position_features)
+_BLOCKS = Family("block", "encoder and decoder layers", BlockTrial, block_domain.block_cases, block_domain.block_fields,
+                 block_domain.block_features, block_domain.refused)
+_CACHES = Family("cached", "caches", CacheTrial, cache_domain.cache_cases, cache_domain.cache_fields, cache_domain.cache_features,
+                 cache_domain.refused)
+_PACKS = Family("packed", "packed sequences", packed_trial.PackedTrial, packed_trial.packed_cases, packed_trial.packed_fields,
+                packed_trial.packed_features)
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(POSITIONS, _POSITIONS), **dict.fromkeys(BLOCKS, _BLOCKS), **dict.fromkeys(CACHED, _CACHES), "packed": _PACKS,
 }  # fmt: skip
+SUBJECTS = {"multihead": "layers", **{family.name: family.subject for family in FAMILIES.values()}}
 APART = frozenset((*FAMILIES, *(family.name for family in FAMILIES.values())))  # contracts of properties that are not about attention

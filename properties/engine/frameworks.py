@@ -181,7 +181,6 @@ class Buffers:
         self.framework.assign(written, carrier[:1] if layout == "expanded" and carrier.shape[0] else carrier)
         return view
 
-
     def arrays(self) -> list[tuple[str, Any]]:
         """The arrays themselves, by name."""
         return [(key[0], view) for key, (view, _) in self._kept.items()]

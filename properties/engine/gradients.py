@@ -161,10 +161,10 @@ def _bhld(target: Target, name: str, part: Any) -> Any:
 
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
 PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
-APART = {"table_gradients": "learned", "rotation_gradients": "rotary", "packed_gradients": "packed"}  # of other contracts
+CONTRACT_OF = {"table_gradients": "learned", "rotation_gradients": "rotary", "packed_gradients": "packed"}  # of other contracts
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     "gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS,
-    **dict.fromkeys(APART, ()),
+    **dict.fromkeys(CONTRACT_OF, ()),
 }  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def refusal(target: Target, capability: str) -> str:
 
 def _find_out(target: Target, capability: str) -> str:
     words = capability.replace("_", " ")
-    if capability in APART:
+    if capability in CONTRACT_OF:
         return _apart(target, capability)
     if target.contract != "attention":
         return f"{words} are asked of attentions, not of {target.contract}"
@@ -207,8 +207,8 @@ def _find_out(target: Target, capability: str) -> str:
 
 
 def _apart(target: Target, capability: str) -> str:
-    if target.contract != APART[capability]:
-        return f"is about {APART[capability]}"
+    if target.contract != CONTRACT_OF[capability]:
+        return f"is about {CONTRACT_OF[capability]}"
     if target.framework.name != "torch":
         return f"{target.framework.name} arrays carry no gradients"
     if target.supports.gradients is False:

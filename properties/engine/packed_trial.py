@@ -37,8 +37,8 @@ PARAMETER_OF = {"scale": "scale", "is_causal": "is_causal", "group": "enable_gqa
 
 
 def packed_fields(target: Target) -> tuple[str, ...]:
-    """The fields of a case that decide a call of this target, beside dtype and seed."""
-    return tuple(name for name in FIELDS if name not in PARAMETER_OF or PARAMETER_OF[name] in target.parameters)
+    """The fields of a case that decide a call of this target."""
+    return ("dtype", "seed", *(name for name in FIELDS if name not in PARAMETER_OF or PARAMETER_OF[name] in target.parameters))
 
 
 def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
@@ -47,7 +47,7 @@ def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
     fields: dict[str, Strategy] = {"seed": natural(2**31)}
     if device != "cpu":
         fields["device"] = st.just(device)
-    for name in packed_fields(target):
+    for name in filter(FIELDS.__contains__, packed_fields(target)):
         value = prop.domain.get(name, FIELDS[name])
         table = value if isinstance(value, tuple) else (value,)
         if name in ("queries", "keys"):
@@ -64,7 +64,7 @@ def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
     return independent(either([st.builds(Case, **fields, dtype=st.just(d)) for d in often]))
 
 
-def packed_features(case: Case) -> Iterable[str]:
+def packed_features(target: Target, case: Case) -> Iterable[str]:
     """What a case exercises, in the words of the report."""
     yield case.dtype
     yield f"packing {case.packing}"

@@ -49,15 +49,16 @@ OPTIONAL = ("base", "rotary_dim", "bidirectional", "num_buckets", "max_distance"
 LONG = (5000, 100_001)  # a whole table, up to and beyond position 100,000; of few features
 
 
-def read_fields(contract: str, parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a case that decide a call of a contract, with these parameters."""
+def position_fields(target: Target) -> tuple[str, ...]:
+    """The fields of a case that decide a call of this target."""
+    contract, parameters = target.contract, target.parameters
     optional = (*OPTIONAL, "offset") if contract in ("sinusoidal", "learned") else OPTIONAL
     return (*EVERYWHERE, *(name for name in FIELDS[contract] if name not in optional or name in parameters))
 
 
 def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
     """Cases for one property of one target of positions."""
-    read = read_fields(target.contract, target.parameters)
+    read = position_fields(target)
     tables = {name: table for name, table in FIELDS[target.contract].items() if name in read}
     for name, value in prop.domain.items():
         if name in tables:

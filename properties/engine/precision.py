@@ -41,7 +41,7 @@ def note_tighter(t: Trial, run: Run) -> None:
 
 def looser_kind(target: Target, finding: Finding) -> str | None:
     """The tightest of the looser kinds of arithmetic under which every answer of the smallest case is right, if any."""
-    if finding.property.contract != "attention" or finding.raised:
+    if finding.property.contract != "attention" or finding.violation.raised:
         return None
     dtype, runs = finding.case.dtype, attempt(target, finding.property, finding.case)[1].runs
     ordered, declared = kinds(dtype), claimed(target, dtype)

@@ -63,7 +63,7 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     Where no single answer is outside the bound, the suspects expected to break the property that break it in these words.
     """
     prop = finding.property
-    if finding.killed:
+    if finding.violation.killed:
         return []  # nothing was answered
     if prop.contract != "attention":
         return _read_answers(target, finding, suspects)
@@ -159,16 +159,11 @@ def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect])
             its, others = answers_of(wrong, finding.property, case, [one])
             if violation is None or its is None or len(others) != len(answers) or not all(map(_near, answers, others)):
                 return False
-            if (not answers and its.says != violation.says) or raised(its) != raised(violation):
+            if (not answers and its.says != violation.says) or its.raised != violation.raised:
                 return False
         return True
 
     return sorted(filter(alike, kin), key=lambda s: s.killed_by != finding.property.name)
-
-
-def raised(violation: Violation) -> bool:
-    """Whether it was an error that refuted the property, and no answer."""
-    return violation.says.startswith("the call raised")
 
 
 def answers_of(

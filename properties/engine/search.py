@@ -22,13 +22,12 @@ from .deviations import Deviation
 from .diagnosis import Finding, diagnose
 from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, outside
 from .dtypes import DTYPES
-from .families import APART, FAMILIES
+from .families import APART, FAMILIES, SUBJECTS
 from .gradients import CAPABILITIES, refusal
 from .saved import Saved
-from .target import Target, as_attention
+from .target import Target, subject
 from .trial import Notes
 
-SUBJECTS = {"multihead": "layers", "block": "encoder and decoder layers", "packed": "packed sequences", "cached": "caches"}
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 
 
@@ -91,7 +90,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
         return f"is about {SUBJECTS.get(prop.contract, prop.contract.replace('_', ' '))}"
     if prop.direct and target.contract != "attention":
         return "is about the arguments of an attention"
-    seen = as_attention(target) if prop.contract == "attention" else target
+    seen = subject(target, prop)
     facts = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")
     missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
     if missing:
@@ -130,7 +129,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     outcome.not_exercised = inapplicable(target, prop, plan.dtypes)
     if outcome.not_exercised:
         return outcome
-    seen = as_attention(target) if prop.contract == "attention" else target
+    seen = subject(target, prop)
     known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
     began = time.monotonic()
     first: list[float] = []  # [number of the first failing case, when]
@@ -194,7 +193,7 @@ def exercised(target: Target, case: Case) -> Iterable[str]:
 def try_only(target: Target, prop: Property, case: Case) -> Outcome:
     """A single case that somebody wrote, if the property can be put to it."""
     outcome = Outcome(prop, target.name)
-    seen = as_attention(target) if prop.contract == "attention" else target
+    seen = subject(target, prop)
     outcome.not_exercised = inapplicable(target, prop) or outside(seen, prop, case)
     if not outcome.not_exercised:
         outcome.cases = 1

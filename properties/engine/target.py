@@ -14,8 +14,9 @@ import numpy as np
 from .. import oracle
 from .cache_target import discover
 from .case import Case
-from .contracts import APART, ARGUMENTS, CONTRACTS, recognise
+from .contracts import ARGUMENTS, CONTRACTS, KIND_OF, recognise
 from .coordinates import Array
+from .declare import Property
 from .frameworks import Buffers, Framework, framework, likely_frameworks
 from .inputs import Inputs, make_inputs
 from .supports import PARAMETERS, Supports
@@ -185,7 +186,7 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
         return "attention", supports.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
     contract = supports.contract or recognise(formal)
-    kind = APART.get(contract)
+    kind = KIND_OF.get(contract)
     needed = ARGUMENTS[contract]
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
@@ -236,7 +237,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
 
 
 def _smoke(target: Target, dtype: str, device: str) -> None:
-    if target.contract in APART:
+    if target.contract in KIND_OF:
         return _smoke_apart(target, dtype, device)
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
@@ -271,7 +272,7 @@ def reads_blhd(target: Target, inputs: Inputs, out: Array) -> bool:
 
 def _smoke_apart(target: Target, dtype: str, device: str) -> None:
     try:
-        wrong = APART[target.contract].smoke(target, dtype, device)
+        wrong = KIND_OF[target.contract].smoke(target, dtype, device)
     except Raised as raised:
         raise CannotRun(f"on {dtype} it {_blame(raised)}") from None
     if wrong:
@@ -359,6 +360,11 @@ def call_layer(
             raise Raised(TypeError(f"returned {type(array).__name__}, not an array of {target.framework.name}"))
     weights_read = None if attended is None else target.framework.read(attended)
     return target.framework.read(out), weights_read, target.framework.describe(out)
+
+
+def subject(target: Target, prop: Property) -> Target:
+    """What a property is put to: of a layer, where it is about attention, the attention inside."""
+    return as_attention(target) if prop.contract == "attention" else target
 
 
 def as_attention(target: Target) -> Target:

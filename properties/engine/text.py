@@ -20,6 +20,7 @@ from .trial import describe
 
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
+NAMED = 12  # properties that one reason is given for by name, of more the number
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -51,7 +52,7 @@ def finding_text(
 def _rank(f: Finding) -> tuple[bool, bool, bool, int, bool, int]:
     """Wrong answers before exceptions, gross before slight ones, what says how before what says how far; simple cases first."""
     slight = 0 < f.violation.difference < 100 * f.violation.allowed  # False for NaN
-    return f.raised, slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
+    return f.violation.raised, slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
 
 
 def reading_lines(readings: Sequence[Suspect]) -> list[str]:
@@ -75,7 +76,7 @@ def findings_text(
     readings = {f.property.name: read(f) for f in findings}
     named = {name: {s.name for s in found[:READINGS]} for name, found in readings.items()}
     full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
-    unnamed = {(f.raised, f.matters): f for f in reversed(findings) if f not in full and not named[f.property.name]}
+    unnamed = {(f.violation.raised, f.matters): f for f in reversed(findings) if f not in full and not named[f.property.name]}
     full = full + [f for f in findings if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts = [
@@ -204,7 +205,7 @@ def not_tried_lines(report: Report) -> list[str]:
             reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
             reasons.setdefault(reason, []).append(outcome.property.name)
     return lines + [
-        f"  not exercised ({reason}): {', '.join(names) if reason != 'is about layers' else f'{len(names)} properties'}"
+        f"  not exercised ({reason}): {', '.join(names) if len(names) <= NAMED else f'{len(names)} properties'}"
         for reason, names in reasons.items()
     ]
 

@@ -33,6 +33,16 @@ class Violation:
         """|actual - expected|."""
         return abs(self.actual - self.expected)
 
+    @property
+    def raised(self) -> bool:
+        """Whether the target raised, or killed the process, rather than answered wrongly."""
+        return self.killed or self.says.startswith("the call raised")
+
+    @property
+    def killed(self) -> bool:
+        """Whether the target killed the process."""
+        return self.says.startswith("the call killed")
+
 
 class Refuted(AssertionError):
     """The property does not hold of this target on this case."""
