@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from contextlib import suppress
-from random import Random
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+from drawing import drawn
 
 torch = pytest.importorskip("torch")
 
 from exact_blocks import decoder_with, encoder_with
-from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis.errors import NoSuchExample
 
 from impls import torch_layers, transformer_layers, transformer_numpy
 from impls.mutants import block as core
@@ -159,15 +156,10 @@ def test_functions_that_a_number_system_lacks(precision: Any, digits: float) -> 
 # ---------------------------------------------------------------- what is drawn
 
 
-def drawn(contract: str, count: int) -> list[Case]:
-    """The cases of the central property, as a search draws them that refutes nothing."""
-    seen: list[Case] = []
+def cases_of(contract: str, count: int) -> list[Case]:
+    """The cases of the central property."""
     target = make_target("any", (decoder_with if contract == "decoder_layer" else encoder_with)(), {"framework": "torch"})
-    quiet = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate],
-                     suppress_health_check=list(HealthCheck))  # fmt: skip
-    with suppress(NoSuchExample):
-        find(cases(target, PROPERTIES["block_is_inside_the_bound"]), lambda case: bool(seen.append(case)), settings=quiet, random=Random(0))
-    return seen
+    return drawn(cases(target, PROPERTIES["block_is_inside_the_bound"]), 0, count)
 
 
 @pytest.mark.parametrize(("contract", "least"), [("encoder_layer", 0.85), ("decoder_layer", 0.75)])
@@ -178,7 +170,7 @@ def test_enough_cases_tell_right_from_trivially_wrong(contract: str, least: floa
     So it is in float64 and float32; three matrix products and a norm in a half leave a bound that only gross mistakes exceed.
     """
     target = make_target("any", (decoder_with if contract == "decoder_layer" else encoder_with)(), {"framework": "torch"})
-    told, every = 0, [case for case in drawn(contract, 160) if case.dtype not in HALVES]
+    told, every = 0, [case for case in cases_of(contract, 160) if case.dtype not in HALVES]
     for case in every:
         t = BlockTrial(target, case)
         right, w = t.solve_block(t.block), t.block.weights
@@ -193,7 +185,7 @@ def test_enough_cases_tell_right_from_trivially_wrong(contract: str, least: floa
 def test_what_must_be_drawn_is_drawn() -> None:
     """In 400 cases: both places of the norms, both activations, every mask with every other, coincidences and differences of sizes."""
     facts: Counter[str] = Counter()
-    for case in drawn("decoder_layer", 400):
+    for case in cases_of("decoder_layer", 400):
         masks = "+".join(name for name, given in (("mask", case.mask != "none"), ("padding", case.padding), ("causal", case.is_causal),
                                                   ("memory", case.memory_mask != "none"), ("memory padding", case.memory_padding)) if given)
         facts.update([masks, f"norm_first={case.norm_first}", case.activation, f"bias={case.with_bias}", case.values, case.dtype,

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from exact_caches import EXACT_CACHE, Exact
-from test_reach import asks, drawn
+from test_reach import asks, cases_of
 from torch import Tensor
 
 from properties.catalogue import PROPERTIES
@@ -112,7 +112,7 @@ EXPECTED = [
 
 def test_chunks_lengths_pages_and_windows() -> None:
     found = Counter[str]()
-    for case in drawn(EXACT_CACHE, "cached_decoding_is_one_pass", rounds=1):
+    for case in cases_of(EXACT_CACHE, "cached_decoding_is_one_pass", rounds=1):
         found.update(set(facts(case)))
     asks(EXPECTED, found)
 
@@ -160,7 +160,7 @@ def test_programs() -> None:
     SEEN.clear()
     target = make_target("recorded", Recorded, {"framework": "torch"})
     for name in ("any_program_follows_the_model", "reset_leaves_no_trace"):
-        for case in drawn(target, name, rounds=1, count=80):
+        for case in cases_of(target, name, rounds=1, count=80):
             assert try_case(target, PROPERTIES[name], case) is None
     asks(["reset, then more", "reset, then a shorter text", "truncated, then more", "reordered, then more",
           "reordered, one sequence twice, then more", "fork, then both go on", "a fork of a fork"], SEEN)  # fmt: skip
@@ -181,6 +181,6 @@ def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
     """All cases keep to what is declared: restricted, not filtered, so that none is lost."""
     supports, keeps = REFUSALS[fact]
     target = make_target("narrowed", Exact, {"framework": "torch", **supports})
-    seen = drawn(target, "cached_decoding_is_one_pass", rounds=1, count=80)
+    seen = cases_of(target, "cached_decoding_is_one_pass", rounds=1, count=80)
     assert len(seen) == 80 and all(map(keeps, seen))
-    assert not all(map(keeps, drawn(EXACT_CACHE, "cached_decoding_is_one_pass", rounds=1, count=80)))
+    assert not all(map(keeps, cases_of(EXACT_CACHE, "cached_decoding_is_one_pass", rounds=1, count=80)))

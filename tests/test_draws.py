@@ -5,16 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, settings
+from drawing import drawn
+from hypothesis import find, settings
 from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
 from properties.engine.draws import either, independent, natural, pick
 
@@ -24,20 +23,12 @@ SEEDED = independent(st.tuples(pick(range(6)), natural(2**31)))
 ROOT = Path(__file__).parents[1]
 
 
-def drawn(strategy: Any, seed: int, count: int = 150) -> list[Any]:
-    seen: list[Any] = []
-    quiet = settings(max_examples=count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    with suppress(NoSuchExample):
-        find(strategy, lambda value: seen.append(value) or False, settings=quiet, random=Random(seed))  # type: ignore[func-returns-value]
-    return seen
-
-
 SCRIPT = """
 import sys
 sys.path[:0] = [{root!r}, {root!r} + "/tests", "."]
 {imports}
 from test_draws import SEEDED, drawn
-print(drawn(SEEDED, 3))
+print(drawn(SEEDED, 3, 150))
 """
 
 
@@ -49,12 +40,12 @@ def test_another_process_draws_the_same(tmp_path: Path) -> None:
         script = SCRIPT.format(root=str(ROOT), imports=imports)
         ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
         outputs.append(ran.stdout)
-    assert outputs[0] == outputs[1] == f"{drawn(SEEDED, 3)}\n"
+    assert outputs[0] == outputs[1] == f"{drawn(SEEDED, 3, 150)}\n"
 
 
 def test_cases_are_no_copies_of_one_another() -> None:
     """Of ten fields with six values, two independent cases agree in six or more once in 400 pairs."""
-    pairs = [pair for seed in range(5) for pair in pairwise(drawn(CASE, seed))]
+    pairs = [pair for seed in range(5) for pair in pairwise(drawn(CASE, seed, 150))]
     agree = [sum(a == b for a, b in zip(one, other, strict=True)) for one, other in pairs]
     assert len(agree) > 700
     assert sum(count >= 6 for count in agree) < len(agree) / 50

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from math import ceil, log
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from drawing import drawn
 
 torch = pytest.importorskip("torch")
 mpmath = pytest.importorskip("mpmath")
 
 from exact_positions import POSITION_TARGETS
-from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis.errors import NoSuchExample
 
 from impls.mutants import distances as core_distances
 from impls.mutants import load_all
@@ -181,32 +178,23 @@ def test_what_is_declared_is_not_drawn() -> None:
         assert search(target, prop, Plan(examples=60)).finding is None
 
 
-def drawn(contract: str, prop: str, count: int = 600) -> list[Case]:
-    """The cases of a search that refutes nothing, of the exact target."""
-    seen: list[Case] = []
-
-    def keep(case: Case) -> bool:
-        seen.append(case)
-        return False
-
-    quiet = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    with suppress(NoSuchExample):
-        find(cases(POSITION_TARGETS[contract], PROPERTIES[prop]), keep, settings=quiet, random=Random(1))
-    return seen
+def cases_of(contract: str, prop: str) -> list[Case]:
+    """The cases of a property of the exact target."""
+    return drawn(cases(POSITION_TARGETS[contract], PROPERTIES[prop]), 1, 600)
 
 
 def test_what_must_be_drawn_is_drawn() -> None:
     """Long positions in every type, partial rotations far from the origin; tables of one column, of odd width, of 100,001 rows."""
-    found = {f"{case.dtype} beyond {p}" for case in drawn("rotary", "rotation_is_inside_the_bound") for p in (256, 2048, 32_768, 99_999)
+    found = {f"{case.dtype} beyond {p}" for case in cases_of("rotary", "rotation_is_inside_the_bound") for p in (256, 2048, 32_768, 99_999)
              if case.queries and case.offset > p}  # fmt: skip
     assert found == {f"{dtype} beyond {p}" for dtype in ("float64", "float32", "float16", "bfloat16") for p in (256, 2048, 32_768, 99_999)}
-    partial = [case for case in drawn("rotary", "features_beyond_rotary_dim_are_untouched") if (case.rotary_dim or 99) < case.dim]
+    partial = [case for case in cases_of("rotary", "features_beyond_rotary_dim_are_untouched") if (case.rotary_dim or 99) < case.dim]
     assert any(case.offset > 2048 and case.dtype in ("float16", "bfloat16") for case in partial)
     assert any(case.scattered for case in partial) and any(case.offset and not case.scattered for case in partial)
-    tables = drawn("sinusoidal", "sinusoid_is_inside_the_bound")
+    tables = cases_of("sinusoidal", "sinusoid_is_inside_the_bound")
     assert {case.dim for case in tables} >= {1, 2, 3, 5, 63, 64, 128} and max(case.queries for case in tables) == 100_001
     assert any(case.offset == 100_000 and case.dtype == "float32" for case in tables)
-    rows = [PositionTrial(POSITION_TARGETS["learned"], case).rows for case in drawn("learned", "looked_up_rows_are_those_of_the_table")]
+    rows = [PositionTrial(POSITION_TARGETS["learned"], case).rows for case in cases_of("learned", "looked_up_rows_are_those_of_the_table")]
     assert any(len(np.unique(r)) < len(r) for r in rows) and any(len(r) and r.min() >= 64 for r in rows) and any(not len(r) for r in rows)
 
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from random import Random
 from typing import Any
 
 import numpy as np
 import permissive
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis.errors import NoSuchExample
+from drawing import drawn
 
 from properties.catalogue import PROPERTIES
 from properties.engine.attempt import try_case
@@ -33,20 +30,9 @@ LAYER = permissive.layer_target()
 Array = Any
 
 
-def drawn(target: Target, prop: str, rounds: int = ROUNDS, count: int = 500) -> list[Case]:
+def cases_of(target: Target, prop: str, rounds: int = ROUNDS, count: int = 500) -> list[Case]:
     """The cases that a search draws that refutes nothing, ``count`` a round."""
-    seen: list[Case] = []
-
-    def keep(case: Case) -> bool:
-        seen.append(case)
-        return False
-
-    quiet = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate],
-                     suppress_health_check=list(HealthCheck))  # fmt: skip
-    for number in range(rounds):
-        with suppress(NoSuchExample):
-            find(cases(target, PROPERTIES[prop]), keep, settings=quiet, random=Random(number))
-    return seen
+    return [case for number in range(rounds) for case in drawn(cases(target, PROPERTIES[prop]), number, count)]
 
 
 def asks(expected: Iterable[str], found: Counter[str], hits: int = 1) -> None:
@@ -285,7 +271,7 @@ FEATURES += ["a length of 0"]
 def facts_of(prop: str, rounds: int = ROUNDS) -> Counter[str]:
     """How often each fact holds, over the cases of a property."""
     found: Counter[str] = Counter()
-    for case in drawn(ATTENTION, prop, rounds):
+    for case in cases_of(ATTENTION, prop, rounds):
         x = make_inputs(case)
         found.update({*size_facts(x), *mask_facts(x), *number_facts(x), *feature_facts(x), x.dtype})
         found["cases"] += 1
@@ -315,7 +301,7 @@ def test_the_central_property_leaves_no_number_out() -> None:
 
 def test_float64_leads() -> None:
     """A fault of meaning shows in float64 long before it does elsewhere; the other types still have their share."""
-    count = Counter(case.dtype for case in drawn(ATTENTION, "same_call_same_bits", rounds=1))
+    count = Counter(case.dtype for case in cases_of(ATTENTION, "same_call_same_bits", rounds=1))
     assert count["float64"] > count.total() / 3 and min(count[d] for d in FLOAT_TYPES) > count.total() / 20
 
 
@@ -367,7 +353,7 @@ def layout_facts(name: str, x: torch.Tensor) -> Iterator[str]:
 def test_layouts() -> None:
     recorder, found = Recorder(), Counter[str]()
     target = make_target("recorder", recorder)
-    for case in drawn(target, "memory_layout_changes_nothing", rounds=1):
+    for case in cases_of(target, "memory_layout_changes_nothing", rounds=1):
         recorder.calls.clear()
         target(make_inputs(case))
         (q, k, v), options, _ = recorder.calls[0]
@@ -384,7 +370,7 @@ def test_layouts() -> None:
 
 def test_layouts_elsewhere() -> None:
     """Other properties see views too, in one call of five at least."""
-    views = sum(case.layout != "contiguous" for case in drawn(ATTENTION, UNRESTRICTED, rounds=1))
+    views = sum(case.layout != "contiguous" for case in cases_of(ATTENTION, UNRESTRICTED, rounds=1))
     assert views > 100
 
 
@@ -393,7 +379,7 @@ def run_recorded(prop: str, count: int) -> list[tuple[Case, list[tuple[Any, ...]
     recorder = Recorder()
     target = make_target("recorder", recorder)
     seen = []
-    for case in drawn(target, prop, rounds=1, count=count):
+    for case in cases_of(target, prop, rounds=1, count=count):
         recorder.calls.clear()
         assert try_case(target, PROPERTIES[prop], case) is None, case
         seen.append((case, list(recorder.calls)))
@@ -434,7 +420,7 @@ def test_the_same_call_comes_twice_and_another_between() -> None:
 
 def test_edits_put_one_special_value_in_one_place() -> None:
     found = Counter[str]()
-    for case in drawn(ATTENTION, "output_is_inside_the_bound", rounds=1):
+    for case in cases_of(ATTENTION, "output_is_inside_the_bound", rounds=1):
         plain = Case(**{**case.differing(), "edits": ()})
         for name in "qkv":
             one, other = getattr(make_inputs(case), name), getattr(make_inputs(plain), name)
@@ -497,7 +483,7 @@ LAYERS += ["L < S", "L > S", "L = S", "L = H", "B = H", "S = D", "L = E", "S = E
 
 def test_layers() -> None:
     found = Counter[str]()
-    for case in drawn(LAYER, "layer_is_inside_the_bound", rounds=1):
+    for case in cases_of(LAYER, "layer_is_inside_the_bound", rounds=1):
         found.update(set(layer_facts(case)))
     asks(LAYERS, found)
 
@@ -505,7 +491,7 @@ def test_layers() -> None:
 def test_padding() -> None:
     """Sequences of different lengths, full ones, and ones of which a single key is left."""
     found = Counter[str]()
-    for case in drawn(LAYER, "padding_mask_deletes_keys", rounds=1):
+    for case in cases_of(LAYER, "padding_mask_deletes_keys", rounds=1):
         padding = LayerTrial(LAYER, case).padding()
         left = (~padding).sum(axis=1)
         assert left.min(initial=1) >= 1
@@ -536,6 +522,6 @@ REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Case], bool]]] = {
 def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
     """All cases keep to what is declared: restricted, not filtered, so that none is lost."""
     supports, keeps = REFUSALS[fact]
-    seen = drawn(permissive.attention_target(**supports), UNRESTRICTED, rounds=1, count=150)
+    seen = cases_of(permissive.attention_target(**supports), UNRESTRICTED, rounds=1, count=150)
     assert len(seen) == 150 and all(map(keeps, seen))
-    assert not all(map(keeps, drawn(ATTENTION, UNRESTRICTED, rounds=1, count=150)))
+    assert not all(map(keeps, cases_of(ATTENTION, UNRESTRICTED, rounds=1, count=150)))
