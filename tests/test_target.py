@@ -21,7 +21,7 @@ from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import make_inputs
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
-from properties.engine.supports import FEATURES, Supports
+from properties.engine.supports import FEATURES, MEANT, PARAMETERS, Supports
 from properties.engine.target import CannotRun, make_target
 
 SMALL = make_inputs(Case(queries=3, keys=4, dim=2))
@@ -93,6 +93,35 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_is_no_attention_is_refused(mistake: str) -> None:
     function, says = REFUSED[mistake]
     assert says in refusal(function)
+
+
+def test_every_framework_that_was_tried_is_told_of() -> None:
+    """A NumPy kernel beside which torch is imported is tried with both; what each said, and only once what both did."""
+    def numpy_only(q: Any, k: Any, v: Any) -> Any:
+        assert isinstance(q, np.ndarray), "no array of mine"
+        raise KeyError("my own mistake")
+
+    message = refusal(numpy_only)
+    assert "torch arrays q (2, 3, 5, 4) it raised AssertionError: no array of mine; on float64 numpy arrays" in message
+    assert message.endswith("it raised KeyError: 'my own mistake'")
+    assert refusal(raises_always).count("no kernel for this") == 1
+
+
+def test_a_parameter_of_another_name_is_told() -> None:
+    """A mask that is called otherwise is never given, and who wrote it should know."""
+    def other_names(q: Any, k: Any, v: Any, mask: Any = None, *, softmax_scale: Any = None, block_size: int = 64, **rest: Any) -> Any:
+        return attention(q, k, v)
+
+    def no_others(q: Any, k: Any, v: Any, mask: Any = None, *, softmax_scale: Any = None, block_size: int = 64) -> Any:
+        return attention(q, k, v)
+
+    told = make_target("mine", no_others).untried
+    assert told["mask"] == "the contract has no such parameter; is it attn_mask?"
+    assert told["softmax_scale"].endswith("is it scale?") and told["block_size"] == "the contract has no such parameter"
+    assert set(told) >= {"mask", "softmax_scale", "block_size"} and "scale" not in told
+    assert "mask" in make_target("mine", other_names).untried
+    assert not make_target("mine", attention).untried
+    assert set(MEANT.values()) <= set(PARAMETERS) and not set(MEANT) & set(PARAMETERS)
 
 
 def test_the_first_line_of_an_exception_is_enough() -> None:

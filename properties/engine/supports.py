@@ -17,6 +17,16 @@ from .inputs import MASK_AXES, MASK_KINDS
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
+# What others call them.
+MEANT = {
+    "mask": "attn_mask", "attention_mask": "attn_mask", "bias": "attn_mask", "attn_bias": "attn_mask", "causal": "is_causal",
+    "softmax_scale": "scale", "sm_scale": "scale", "scaling": "scale", "gqa": "enable_gqa", "dropout": "dropout_p",
+    "attn_dropout": "dropout_p", "window": "window_size", "sliding_window": "window_size", "soft_cap": "softcap",
+    "logits_soft_cap": "softcap", "logit_softcap": "softcap", "alibi": "alibi_slopes", "slopes": "alibi_slopes", "sink": "sinks",
+    "s_aux": "sinks", "lengths": "kv_lengths", "seqlens": "kv_lengths", "kv_seqlens": "kv_lengths", "seqused_k": "kv_lengths",
+    "return_softmax_lse": "return_lse", "return_attn_probs": "return_lse", "padding_mask": "key_padding_mask",
+    "return_weights": "need_weights", "output_attentions": "need_weights",
+}  # fmt: skip
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),

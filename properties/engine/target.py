@@ -19,7 +19,7 @@ from .coordinates import Array
 from .declare import Property
 from .frameworks import Buffers, Framework, framework, likely_frameworks
 from .inputs import Inputs, make_inputs
-from .supports import PARAMETERS, Supports
+from .supports import MEANT, PARAMETERS, Supports
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
 LAYOUT_OF = {
@@ -151,20 +151,23 @@ def make_target(
     contract, parameters = _signature(name, function, merged)
     candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
     refusals: list[str] = []
+    firsts: dict[str, str] = {}  # what it said of each framework, but for the same again
     for candidate in candidates:
         try:
             fw = framework(candidate)
         except (ImportError, ValueError) as error:
-            refusals.append(f"{candidate}: {error}")
+            firsts[candidate] = f"{candidate}: {error}"
             continue
+        said = len(refusals)
         target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
             if contract == "cached":
-                return discover(target, device or "cpu")
-            return target if parameters is not None else _probe_parameters(target, device or "cpu")
-    telling = next((r for r in refusals if r.startswith("it returns")), refusals[0])  # an answer says more than an error
-    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {telling}")
+                return discover(_without_others(target), device or "cpu")
+            return _without_others(target if parameters is not None else _probe_parameters(target, device or "cpu"))
+        firsts.setdefault(refusals[said].split(" it ", 1)[-1], refusals[said])
+    answered = [r for r in refusals if r.startswith("it returns")]  # says more than an error
+    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {answered[0] if answered else '; '.join(firsts.values())}")
 
 
 def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:
@@ -210,6 +213,20 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     if open_ended:
         return contract, None
     return contract, tuple(p for p in PARAMETERS if p in formal)
+
+
+def _without_others(target: Target) -> Target:
+    """With the optional parameters of its signature that are not the contract's among what is not tried."""
+    try:
+        formal = inspect.signature(target.function).parameters
+    except (TypeError, ValueError):
+        return target
+    optional = [p for p in list(formal.values())[ARGUMENTS[target.contract]:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    kind = KIND_OF.get(target.contract)
+    known = kind.given(target.contract, formal) if kind else ("num_heads",)
+    others = [p.name for p in optional if p.name not in (*target.parameters, *PARAMETERS, *known)]
+    says = {name: f"the contract has no such parameter{f'; is it {MEANT[name]}?' if name in MEANT else ''}" for name in others}
+    return dataclasses.replace(target, untried={**target.untried, **says})
 
 
 def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
