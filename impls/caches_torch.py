@@ -10,13 +10,14 @@ Keys are rotated before they are stored, by their place in the whole sequence (S
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from .contract import default_scale, supports
 
+Cache = TypeVar("Cache")
 FACTS: dict[str, Any] = {
     "framework": "torch",
     "devices": ["cpu", "cuda"],
@@ -47,6 +48,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     logits = logits.masked_fill(~visible[:, None], -torch.inf)
     weights = torch.softmax(logits, dim=-1).masked_fill(~visible.any(-1)[:, None, :, None], 0.0)  # a row of padding sees nothing
     return (weights @ value).to(q.dtype)
+
+
+def copied(cache: Cache) -> Cache:
+    """The same with tensors of its own; unlike copy.deepcopy, also of those that gradients flow through."""
+    made = copy.copy(cache)
+    made.__dict__.update((name, x.clone()) for name, x in vars(cache).items() if isinstance(x, Tensor))
+    return made
 
 
 @supports(**FACTS)
@@ -85,7 +93,7 @@ class Contiguous:
 
     def fork(self) -> Contiguous:
         """An independent copy."""
-        return copy.deepcopy(self)
+        return copied(self)
 
     def reset(self) -> None:
         """Forget everything."""
@@ -136,7 +144,7 @@ class Rotating:
 
     def fork(self) -> Rotating:
         """An independent copy."""
-        return copy.deepcopy(self)
+        return copied(self)
 
     def reset(self) -> None:
         """Forget everything."""

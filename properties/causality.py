@@ -7,9 +7,11 @@
 import numpy as np
 
 from .engine.declare import declare
-from .engine.domain import SHORT
+from .engine.domain import ONE_OR_TWO, SHORT, SMALL_DIMS
 from .engine.trial import Trial
 from .masks import agree
+
+LONG = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 33, 65, 129, 130, 130)  # of queries and keys at once
 
 
 def offset(t: Trial) -> int:
@@ -57,8 +59,8 @@ def causal_frontier_is_exact(t: Trial) -> None:
             "row {row} is wrong about seeing key {column}", seen.any(axis=-1, keepdims=True))
 
 
-@declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none",
-         zero_sizes=False)
+@declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none", zero_sizes=False,
+         queries=LONG, keys=LONG, alike=(("queries", "keys"),), batch=ONE_OR_TWO, kv_heads=ONE_OR_TWO, dim=SMALL_DIMS)
 def causal_equals_triangular_mask(t: Trial) -> None:
     """is_causal is the same as the explicit triangular mask."""
     explicit = t.inputs.but(is_causal=False, mask=t.visible()[0, 0])

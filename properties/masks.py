@@ -98,8 +98,8 @@ def masks_compose(t: Trial) -> None:
 
 
 @declare("mask of size 1 along an axis = the mask repeated along it", needs=("attn_mask",), mask_kind=(*HIDING, "bias"),
-         mask_axes=(*("S",) * 4, "L", "LS", "BS", "HS", "BL", "HLS", "HLS", "BLS", "BH", "", ""), mask_rank=(0, 0, 0, 1, 2, 3, 4),
-         queries=(1, 2, 3, 3, 3, 4, 17), keys=(1, 2, 3, 3, 3, 4, 17))
+         mask_axes=(*("S",) * 5, *("L",) * 3, "LS", "BS", "HS", "BL", "BL", "HLS", "HLS", "BLS", "BH", "", ""), mask_rank=(0, 0, 0, 0, 1, 2, 3, 4),
+         mask=("random", "random", "one_hole"), queries=(1, *(2, 3, 4, 5) * 2, 17), keys=(1, *(2, 3, 4, 5) * 2, 17), alike=(("queries", "keys"),))
 def masks_broadcast(t: Trial) -> None:
     """A mask of lower rank, or of size 1 along an axis, is the same as the mask written out in full."""
     assert t.inputs.mask is not None
@@ -107,9 +107,10 @@ def masks_broadcast(t: Trial) -> None:
     agree(t, t.run(), t.run(t.inputs.but(mask=full)), "row {row} changed when its mask was written out")
 
 
-@declare("out of (b, h) depends on mask of (b, h) alone", needs=("attn_mask",), exact=True, mask="random",
-         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("BLS", "BHLS", "BS", "BHS", "HLS", "HLS", "HLS"),
-         batch=(2, 3, 4), kv_heads=(2, 3, 4), group=(1, 1, 1, 2, 3), zero_sizes=False)
+@declare("out of (b, h) depends on mask of (b, h) alone", needs=("attn_mask",), exact=True,
+         mask=("random", "random", "nothing"), mask_kind=("bool", "minus_infinity", "bias"),
+         mask_axes=("BLS", "BLS", "BHLS", "BS", "BHS", "HLS", "HLS", "HLS"),
+         batch=(2, 3, 4), kv_heads=(2, 3, 4), group=(1, 1, 2, 3), alike=(("batch", "kv_heads"),), zero_sizes=False)
 def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     """Changing the mask of one batch element or head leaves the others as they are."""
     mask = t.inputs.mask
@@ -125,9 +126,9 @@ def masks_stay_with_their_batch_and_head(t: Trial) -> None:
 
 
 @declare("no visible key  ⇒  out_i = 0 (or NaN, or the mean of V: the dialect)", needs=("attn_mask",),
-         mask=("empty_rows", "nothing", "band", "random"), mask_kind=(*HIDING, HIDING[-1]),
+         mask=("empty_rows", "empty_rows", "nothing", "nothing", "random"), mask_kind=("bool", *HIDING, HIDING[-1]),
          batch=(1, 2, 2, 3, 0), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65, 0, 0),
-         mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", "", "", ""))
+         mask_axes=("LS", "LS", "LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", *("",) * 6), mask_rank=(0, 0, 0, 0, 1, 2, 3, 4))
 def rows_without_keys_follow_the_convention(t: Trial) -> None:
     """A row that can see no key gives what the dialect says, and poisons no other row."""
     run = t.run()

@@ -6,7 +6,8 @@ import numpy as np
 
 from .engine.case import Case
 from .engine.declare import declare
-from .engine.domain import EVERY_LAYOUT, NAN_EDITS
+from .engine.domain import NAN_EDITS
+from .engine.frameworks import LAYOUTS
 from .engine.inputs import Inputs, make_inputs
 from .engine.supports import FEATURES
 from .engine.target import Raised
@@ -14,7 +15,8 @@ from .engine.trial import Trial
 
 
 @declare("q, k, v, mask after = before", exact=True, direct=True, edits=NAN_EDITS,
-         mask_kind=("bool", "bool", "minus_infinity", "bias", "bias_and_minus_infinity"))
+         mask_kind=("bool", "bool", "minus_infinity", "bias", "bias_and_minus_infinity"), mask_axes=("LS", "S", "BLS", "BHLS", "BHLS"),
+         masked=3, is_causal=(False, True, True))
 def inputs_are_unchanged(t: Trial) -> None:
     """The call leaves its arguments as they were, bit for bit."""
     t.run()
@@ -68,12 +70,14 @@ def other_calls(t: Trial) -> list[Inputs]:
     return calls
 
 
-@declare("f(view of x) = f(copy of x)", features=FEATURES, layout=(*EVERY_LAYOUT, *("expanded",) * 3),
+@declare("f(view of x) = f(copy of x)", features=FEATURES, layout=("contiguous", "contiguous", "expanded", "expanded"),
          batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
 def memory_layout_changes_nothing(t: Trial) -> None:
     """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
-    view, copy = t.run(), t.run(t.inputs.but(layout="contiguous"))
-    t.close(view.out, copy.out, view.bound + copy.bound, f"row {{row}} differs for {t.case.layout} inputs")
+    copy = t.run(t.inputs.but(layout="contiguous"))
+    for layout in LAYOUTS[1:]:
+        if layout != "expanded" or t.case.layout == "expanded":  # all batch elements alike
+            t.close(t.run(t.inputs.but(layout=layout)).out, copy.out, 2 * copy.bound, f"row {{row}} differs for {layout} inputs")
 
 
 @declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all", features=FEATURES)

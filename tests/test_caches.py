@@ -120,8 +120,8 @@ def test_what_cannot_be_checked_is_said_in_one_sentence() -> None:
     class Needy(Exact):
         def __init__(self, batch: int, kv_heads: int, dim: int, capacity: int, *, layer_idx: int) -> None: ...
 
-    with pytest.raises(CannotRun, match="variants are for functions"):
-        find_targets("caches_torch.Paged@no_grad", Builtins())
+    with pytest.raises(CannotRun, match="which changes at every call"):
+        find_targets("caches_torch.Paged@compile", Builtins())
     for made, says in ((Layer, "is a class; give a function"), (Mute, "has no method append"), (Short, "append returns shape"),
                        (Needy, "requires layer_idx")):  # fmt: skip
         with pytest.raises(CannotRun, match=says):

@@ -73,6 +73,7 @@ def test_layouts_lie_as_they_say(name: str) -> None:
         "transposed": ((60, 5, 15, 1), 120, 0),
         "padded": ((3 * 6 * 8, 6 * 8, 8, 1), 2 * 3 * 6 * 8, 9),
         "strided": ((120, 40, 10, 2), 240, 0),
+        "every_other_row": ((120, 40, 10, 1), 240, 0),
         "feature_major": ((60, 20, 1, 4), 120, 0),
         "offset": ((60, 20, 5, 1), 121, 1),
     }

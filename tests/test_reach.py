@@ -22,6 +22,7 @@ from properties.engine.domain import EDGES, cases
 from properties.engine.dtypes import FLOAT_TYPES
 from properties.engine.inputs import Inputs, make_inputs
 from properties.engine.layer_trial import LayerTrial
+from properties.engine.search import inapplicable
 from properties.engine.target import Target, make_target
 
 ROUNDS = 5
@@ -342,36 +343,14 @@ def layout_facts(name: str, x: torch.Tensor) -> Iterator[str]:
         yield f"{name} expanded"
     if x.stride(-1) == 2:
         yield f"{name} every other element"
+    if x.stride(-2) == 2 * x.shape[-1] and x.stride(-1) == 1:
+        yield f"{name} every other row"
     if x.stride(-2) == 1 < x.stride(-1):
         yield f"{name} feature-major"
     if x.ndim == 4 and x.shape[1] > 1 and x.stride(1) < x.stride(2):
         yield f"{name} transposed"
     if x.stride(-1) == 1 and x.stride(-2) == x.shape[-1] + 3 and x.storage_offset() > 1:
         yield f"{name} rows of longer rows"
-
-
-def test_layouts() -> None:
-    recorder, found = Recorder(), Counter[str]()
-    target = make_target("recorder", recorder)
-    for case in cases_of(target, "memory_layout_changes_nothing", rounds=1):
-        recorder.calls.clear()
-        target(make_inputs(case))
-        (q, k, v), options, _ = recorder.calls[0]
-        tensors = {"q": q, "k": k, "v": v} | (
-            {"mask": options["attn_mask"]} if options["attn_mask"] is not None else {}
-        )
-        found.update({fact for name, x in tensors.items() for fact in layout_facts(name, x)})
-        if len({x.stride() for x in (q, k)} | {v.stride()}) == 3 and q.shape == k.shape == v.shape:
-            found["q, k and v each in its own layout"] += 1
-    ways = ("transposed", "rows of longer rows", "every other element", "feature-major", "offset by one element")
-    asks([f"{name} {way}" for name in "qkv" for way in (*ways, "contiguous")], found)
-    asks(["k expanded", "v expanded", *(f"mask {way}" for way in ways[1:])], found)
-
-
-def test_layouts_elsewhere() -> None:
-    """Other properties see views too, in one call of five at least."""
-    views = sum(case.layout != "contiguous" for case in cases_of(ATTENTION, UNRESTRICTED, rounds=1))
-    assert views > 100
 
 
 def run_recorded(prop: str, count: int) -> list[tuple[Case, list[tuple[Any, ...]]]]:
@@ -384,6 +363,27 @@ def run_recorded(prop: str, count: int) -> list[tuple[Case, list[tuple[Any, ...]
         assert try_case(target, PROPERTIES[prop], case) is None, case
         seen.append((case, list(recorder.calls)))
     return seen
+
+
+def test_layouts() -> None:
+    found = Counter[str]()
+    for _, calls in run_recorded("memory_layout_changes_nothing", 150):
+        facts = set()
+        for (q, k, v), options, _ in calls:
+            mask = {} if options["attn_mask"] is None else {"mask": options["attn_mask"]}
+            facts |= {fact for name, x in {"q": q, "k": k, "v": v, **mask}.items() for fact in layout_facts(name, x)}
+            if len({x.stride() for x in (q, k)} | {v.stride()}) == 3 and q.shape == k.shape == v.shape:
+                facts.add("q, k and v each in its own layout")
+        found.update(facts)
+    ways = ("transposed", "rows of longer rows", "every other element", "every other row", "feature-major", "offset by one element")
+    asks([f"{name} {way}" for name in "qkv" for way in (*ways, "contiguous")], found)
+    asks(["k expanded", "v expanded", "q, k and v each in its own layout", *(f"mask {way}" for way in ways[1:])], found)
+
+
+def test_layouts_elsewhere() -> None:
+    """Other properties see views too, in one call of five at least."""
+    views = sum(case.layout != "contiguous" for case in cases_of(ATTENTION, UNRESTRICTED, rounds=1))
+    assert views > 100
 
 
 def test_nan_and_infinities_stand_in_masked_positions() -> None:
@@ -525,3 +525,18 @@ def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
     seen = cases_of(permissive.attention_target(**supports), UNRESTRICTED, rounds=1, count=150)
     assert len(seen) == 150 and all(map(keeps, seen))
     assert not all(map(keeps, cases_of(ATTENTION, UNRESTRICTED, rounds=1, count=150)))
+
+
+def test_no_property_draws_what_is_not_supported() -> None:
+    """A property that restricts a field of the case does so within what is declared."""
+    together = [fact for fact in REFUSALS if fact not in ("dtypes", "parameters")]
+    target = permissive.attention_target(**{key: value for fact in together for key, value in REFUSALS[fact][0].items()})
+    tried = 0
+    for prop in PROPERTIES.values():
+        if not inapplicable(target, prop):
+            seen = cases_of(target, prop.name, rounds=1, count=60)
+            assert len(seen) == 60, prop.name
+            broken = [fact for fact in together if not all(map(REFUSALS[fact][1], seen))]
+            assert not broken, (prop.name, broken)
+            tried += 1
+    assert tried > 60

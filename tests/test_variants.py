@@ -9,12 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.search import Plan, search
 from properties.engine.target import CannotRun, Target, make_target
-from properties.engine.variants import NARROWED, VARIANTS, make_variant
+from properties.engine.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
 
 CASES = {"compile": 2, "export": 4}
 CENTRAL = PROPERTIES["output_is_inside_the_bound"]
@@ -76,7 +77,28 @@ def test_what_has_a_batch_is_mapped(name: str) -> None:
     assert len(tried) >= 10 and not [outcome.finding for outcome in tried if outcome.finding]
 
 
+@pytest.mark.parametrize("variant", STATEFUL)
+def test_a_cache_is_seen_through_a_variant(variant: str) -> None:
+    """Every property holds of a built-in, methods included; a cache that is wrong under the variant is refuted there."""
+    (target,) = find_targets(f"caches_torch.Contiguous@{variant}", Builtins())
+    assert target.contract == "cached" and {"fork", "reorder", "lengths", "padding"} <= set(target.parameters)
+    tried = [outcome for prop in PROPERTIES.values() if (outcome := search(target, prop, Plan(examples=4))).cases]
+    assert len(tried) >= 20 and not [outcome.finding for outcome in tried if outcome.finding]
+
+    class Mine(Contiguous):
+        def append(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+            return super().append(q / 2 if TELLS[variant](q) else q, k, v, **options)
+
+    facts = {"framework": "torch", "contract": "cached", **NARROWED.get(variant, {})}
+    prop = PROPERTIES["cached_decoding_is_one_pass"]
+    assert search(make_target("mine", cache_variant(variant, Mine), facts), prop, Plan(examples=20, shrink=False)).finding
+    if variant != "no_grad":
+        assert not search(make_target("mine", Mine, {"framework": "torch", "contract": "cached"}), prop, Plan(examples=20)).finding
+
+
 @pytest.mark.parametrize(("text", "says"), [
+    ("caches_torch.Contiguous@vmap", "changes at every call"),
+    ("caches_torch.Contiguous@no_grads", "did you mean 'no_grad'"),
     ("torch_packed.masked@vmap", "packed has not"),
     ("torch_manual.attention@compiled", "did you mean 'compile'"),
     ("numpy_matmul.attention@compile", "variants are for torch"),

@@ -19,8 +19,8 @@ from .core import INF, Step, both, default_scale, frontier, hide, read_mask, rep
 
 
 @dataclass
-class Saved:
-    """What the backward pass knows; q, k, v in the wide type, heads repeated."""
+class Operands:
+    """What every backward pass knows; q, k, v in the wide type, heads repeated."""
 
     q: Tensor  # (B, H, L, D)
     k: Tensor  # (B, H, S, D)
@@ -28,6 +28,12 @@ class Saved:
     out: Tensor  # (B, H, L, Dv), as stored
     scale: float
     mask: Tensor | None  # as it was given
+
+
+@dataclass
+class Saved(Operands):
+    """What this one knows."""
+
     visible: Tensor | None  # broadcasts to (B, H, L, S)
     bias: Tensor | None
     is_causal: bool

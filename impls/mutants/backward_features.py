@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import features
+from .backward import Operands
 from .core import INF, Step, default_scale, frontier, read_mask, repeat_heads, widen
 from .features import ahead, distance_bias, in_use, window
 from .registry import mutant
@@ -22,15 +23,9 @@ FACTS = {"parameters": PARAMETERS, "masked_nan": "leaks"}
 
 
 @dataclass
-class Saved:
-    """What the backward pass knows; q, k, v in the wide type, heads repeated."""
+class Saved(Operands):
+    """What the backward pass of all features knows."""
 
-    q: Tensor  # (B, H, L, D)
-    k: Tensor  # (B, H, S, D)
-    v: Tensor  # (B, H, S, Dv)
-    out: Tensor  # (B, H, L, Dv), as stored
-    scale: float
-    mask: Tensor | None  # as it was given
     sinks: Tensor | None  # (H,)
     kept: Tensor | None  # (B, H, L, S): what each weight was multiplied by
     options: dict[str, Any]

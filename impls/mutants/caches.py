@@ -78,7 +78,7 @@ class strictly_before(Cache):
         return seen & ((places[:, None] < place[..., None]) | (place[..., None] == 0))
 
 
-@_mutant("after a long past, a chunk masks its last block alone", "later_tokens_do_not_count", "tenstorrent/tt-metal#48899", "B24")
+@_mutant("after a long past, a chunk masks its last block alone", "cached_decoding_is_one_pass", "tenstorrent/tt-metal#48899", "B24")
 class long_past_masks_the_last_block(Cache):
     def visible(self, place: Tensor, places: Tensor) -> Tensor:
         if not place.numel() or int(self.count.max()) < 2:  # 64 there, and blocks of 64

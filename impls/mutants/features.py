@@ -182,7 +182,7 @@ def cap_after_the_mask(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
 
 
 @mutant("the softcap comes after the bias, not before", source="NVIDIA/TransformerEngine#3391", bug="A28",
-        killed_by="output_is_inside_the_bound", supports=FACTS)
+        killed_by="alibi_equals_its_bias", supports=FACTS)
 def cap_after_the_bias(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     mask, c = options.get("attn_mask"), options.get("softcap")
     if c is None or mask is None or mask.dtype == torch.bool:

@@ -113,7 +113,7 @@ def bias_averaged_over_heads(q: Tensor, k: Tensor, v: Tensor, **options: Any) ->
 @mutant(
     "the bias receives nothing where it alone asks",
     source="pytorch/pytorch#148476",
-    killed_by="each_gradient_can_be_asked_alone",
+    killed_by="bias_gradient_is_inside_the_bound",
     bug="E22",
 )
 def bias_alone_is_zero(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

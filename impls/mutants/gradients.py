@@ -237,7 +237,7 @@ def last_key_left_out(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
 @mutant(
     "keys beyond a tile of 16 are weighed with the log-sum-exp of the first tile",
     source="openxla/tokamax#316",
-    killed_by="value_gradient_reads_the_weights",
+    killed_by="values_and_outputs_balance",
     bug="C22",
 )
 def lse_of_the_first_tile(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

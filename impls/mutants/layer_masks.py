@@ -286,7 +286,7 @@ def weights_before_the_mask(query: Tensor, key: Tensor, value: Tensor, weights: 
 @mutant(
     "a mask of heads is cut to the first head",
     source="pytorch/pytorch#98991",
-    killed_by="layer_is_inside_the_bound",
+    killed_by="masks_stay_with_their_batch_and_head",
     contract="multihead",
     bug="A04",
 )

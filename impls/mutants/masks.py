@@ -89,7 +89,7 @@ def mask_or_causal(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a float mask makes the layer forget causality",
     source="huggingface/transformers#48821",
-    killed_by="huge_scale_picks_the_maximum",
+    killed_by="masks_compose",
     bug="A38",
 )
 def float_mask_drops_causal(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

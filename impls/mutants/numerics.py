@@ -59,7 +59,7 @@ def weights_in_e4m3(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "weights lose their last 8 bits toward zero: every row sums to a little less than one",
     source="teaching code",
-    killed_by="rounding_is_not_biased",
+    killed_by="degenerate_output_is_inside_the_bound",
 )
 def weights_truncated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, softmax=lambda logit, visible: truncated(softmax(logit, visible), 8))
@@ -249,7 +249,7 @@ def small_keys_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
     return attention(q, k.masked_fill(k.abs() < 0.02, 0.0), v, **options)
 
 
-@mutant("outputs below 1e-6 are flushed to zero", source="teaching code", killed_by="output_is_linear_in_values")
+@mutant("outputs below 1e-6 are flushed to zero", source="teaching code", killed_by="chunks_merge_to_the_whole")
 def small_outputs_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     out = attention(q, k, v, **options)
     return out.masked_fill(out.abs() < 1e-6, 0.0)

@@ -116,7 +116,7 @@ def maximum_of_everything(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
 @mutant(
     "the maximum of the whole head is subtracted: small rows underflow",
     source="teaching code",
-    killed_by="shifted_logits_change_nothing",
+    killed_by="output_is_inside_the_bound",
 )
 def maximum_of_the_head(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, softmax=shifted_by((-2, -1)))
@@ -187,7 +187,7 @@ def finite_first_maximum(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 
 
 @mutant(
-    "logits are clipped to ±50 instead of shifted", source="teaching code", killed_by="shifted_logits_change_nothing"
+    "logits are clipped to ±50 instead of shifted", source="teaching code", killed_by="huge_scale_picks_the_maximum"
 )
 def clipped_logits(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def clip(logit: Tensor, visible: Tensor | None, bias: Tensor | None) -> Tensor:

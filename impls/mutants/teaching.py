@@ -15,7 +15,7 @@ from .registry import mutant
 @mutant(
     "the mask is written before the scale is applied: -1e9 · 0 = 0",
     source="teaching code",
-    killed_by="masked_keys_are_deleted",
+    killed_by="output_is_inside_the_bound",
 )
 def mask_before_scale(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     scale = options.get("scale")
@@ -73,7 +73,7 @@ def squared_distance(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the query is compared with itself where the shapes agree: Q Qᵀ",
     source="teaching code",
-    killed_by="permuted_keys_change_nothing",
+    killed_by="prefix_of_output_is_output_of_prefix",
 )
 def query_against_query(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, q if q.shape == k.shape else k, v, **options)

@@ -292,7 +292,7 @@ def feature_tail_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 @mutant(
     "the score tile is stored transposed where it is a full 16 by 16",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="huge_scale_picks_the_maximum",
 )
 def full_tile_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def stored(query: Tensor, key: Tensor, scale: float) -> Tensor:

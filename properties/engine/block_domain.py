@@ -28,7 +28,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "with_bias": (True, True, False),
     "values": ("normal", "normal", *TOKENS),
     "magnitude": (0, 0, 0, 0, 1, 3, -3),
-    "layout": ("contiguous",) * 6 + LAYOUTS[2:6],
+    "layout": ("contiguous",) * 6 + LAYOUTS[2:7],
     "explicit": (False, False, True),
     "keys": LENGTHS,
     "is_causal": (False, True),

@@ -13,8 +13,10 @@ class Property:
     """Something that is true of every attention.
 
     ``domain`` restricts fields of the case: a value fixes the field, a tuple lists its values, a Hypothesis strategy draws
-    it. Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes, and
-    ``dtypes="all"`` draws every type alike instead of mostly the widest. ``arithmetic`` is a condition on the
+    it. Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes,
+    ``alike=(("queries", "keys"),)`` makes these sizes equal in every other case, ``masked=3`` gives
+    three cases with a mask for one without, and ``dtypes="all"`` draws every type alike
+    instead of mostly the widest. ``arithmetic`` is a condition on the
     declared arithmetic under which it holds. ``exact`` properties are compared bit for bit,
     the others inside the derived bound. A ``direct`` property is about the callable's own arguments: it is not put to a
     layer seen as its kernel.

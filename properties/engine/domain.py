@@ -7,6 +7,7 @@ several times is drawn so much more often.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -65,7 +66,8 @@ def _edits() -> Strategy:
     return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
 
 
-SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "features", "arithmetic"}  # of a property: not fields, or not as such
+# Of a property: not fields, or not as such.
+SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "alike", "masked", "features", "arithmetic"}
 NOT_LISTED = SPECIAL_DOMAIN | {"edits", "chunks", "program"}  # nor with a list of their values
 TAKEN_WITH = {"group": "enable_gqa", "scale": "scale", "is_causal": "is_causal", "mask": "attn_mask"}  # field: parameter
 
@@ -109,9 +111,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     masks: dict[str, Strategy] = {}
     if "attn_mask" in takes:
         masks = {
-            "mask": pick(("random", "leading_tile", "leading_tile", *MASKS)),
+            "mask": pick(("random", *("leading_tile",) * 3, *MASKS)),
             "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
-            "mask_axes": pick([axes for axes in MASK_AXES if axes in supports.mask_axes]),
+            "mask_axes": pick([axes for axes in ("LS", "S", *MASK_AXES) if axes in supports.mask_axes]),
             "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),
             "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
@@ -143,15 +145,17 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:
             drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
-        plain += [_build(drawn | causal, chosen, without=masks)] * share
-        masked += [_build(drawn | masks | (causal if supports.mask_and_causal else {}), chosen)] * share
+        alike = prop.domain.get("alike", ())
+        plain += [_alike(_build(drawn | causal, chosen, without=masks), alike)] * share
+        both = supports.mask_and_causal
+        masked += [_alike(_build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal), alike)] * share
     if not masks or prop.domain.get("mask") == "none":
         return independent(either(plain))
     if "attn_mask" in prop.needs:
         return independent(either(masked))
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
         return independent(either(plain))
-    return independent(either(plain + masked))
+    return independent(either(plain + masked * prop.domain.get("masked", 1)))
 
 
 def feature_tables(prop: Property, parameter: str) -> dict[str, tuple[Any, ...]]:
@@ -236,6 +240,13 @@ def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: It
     return st.builds(Case, **{**fields, **{name: value for name, value in chosen.items() if name not in without}})
 
 
+def _alike(case: Strategy, pairs: tuple[tuple[str, str], ...]) -> Strategy:
+    """The cases with, every other time, the second size of a pair made the first: one axis may be taken for another."""
+    for one, other in pairs:
+        case = st.builds(lambda c, same, one=one, other=other: replace(c, **{other: getattr(c, one)}) if same else c, case, pick((False, True)))
+    return case
+
+
 def _strategy(value: Any) -> Strategy:
     if isinstance(value, st.SearchStrategy):
         return value
@@ -270,10 +281,9 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
     if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
         return allowed
     if prop.domain.get("dtypes") == "overflowing":
-        return allowed + [d for d in allowed if d == "float16"] * 2  # it ends at 65504
+        return allowed + [d for d in allowed for again in ("float16", "float16", "bfloat16") if d == again]  # it ends at 65504
     return allowed[:1] * 3 + allowed[1:]
 
 
 EDITS = _edits()
 NAN_EDITS = either((st.just(()), st.tuples(st.tuples(st.just("v"), natural(64), st.just(float("nan"))))))
-EVERY_LAYOUT = LAYOUTS[1:]

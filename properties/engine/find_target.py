@@ -17,7 +17,7 @@ from .deviations import Deviation, read_deviations
 from .reading import Suspect, suspect
 from .supports import Supports
 from .target import CannotRun, Target, first_line, make_target
-from .variants import BATCHED, NARROWED, make_variant
+from .variants import BATCHED, NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
 
 
 class Builtins:
@@ -80,12 +80,13 @@ def _varied(target: Target, variant: str, device: str) -> Target:
     """A target seen through a transformation of its framework."""
     if target.framework.name != "torch":
         raise CannotRun(f"{target.name} takes arrays of {target.framework.name}; variants are for torch")
-    if target.contract in CACHED:
-        raise CannotRun(f"{target.name} makes a cache; variants are for functions of arrays")
+    stateful = target.contract in CACHED
+    if stateful and variant in VARIANTS and variant not in STATEFUL:
+        raise CannotRun(f"{target.name} makes a cache, which changes at every call: it can be seen through {', '.join(STATEFUL)}, not {variant}")
     if variant == "vmap" and target.contract not in BATCHED:
         raise CannotRun(f"vmap maps over a batch, which the contract {target.contract} has not")
     try:
-        function = make_variant(variant, target.function)
+        function = (cache_variant if stateful else make_variant)(variant, target.function)
     except ValueError as error:
         raise CannotRun(str(error)) from None
     supports = dataclasses.replace(target.supports, framework="torch", **NARROWED.get(variant, {}))

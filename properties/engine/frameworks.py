@@ -14,7 +14,7 @@ import numpy as np
 
 from .coordinates import Array
 
-LAYOUTS = ("contiguous", "transposed", "padded", "strided", "feature_major", "offset", "mixed", "expanded")
+LAYOUTS = ("contiguous", "transposed", "padded", "strided", "every_other_row", "feature_major", "offset", "mixed", "expanded")
 
 
 class Framework(Protocol):
@@ -210,6 +210,9 @@ def _lay_out(fw: Framework, shape: tuple[int, ...], dtype: str, device: str, lay
     elif layout == "strided":  # every other element
         base = fw.full((*lead, rows, 2 * columns), poison, dtype, device)
         view = base[..., ::2]
+    elif layout == "every_other_row":
+        base = fw.full((*lead, 2 * rows, columns), poison, dtype, device)
+        view = base[..., ::2, :]
     elif layout == "offset":  # the data begin at the second element of the storage
         base = fw.full((int(np.prod(shape)) + 1,), poison, dtype, device)
         view = base[1:].reshape(shape)

@@ -169,6 +169,30 @@ NARROWED: dict[str, dict[str, Any]] = {
 }
 
 
+STATEFUL = ("no_grad", "inference_mode", "requires_grad")  # what a cache, which changes at every call, can be seen through
+
+
+def cache_variant(name: str, make: Function) -> Function:
+    """What makes caches, every method of which is seen through the variant. Raises ValueError as ``make_variant`` does."""
+    class Seen:
+        def __init__(self, held: Any) -> None:
+            self._held = held
+
+        def __getattr__(self, method: str) -> Any:
+            own = getattr(self._held, method)
+            if method == "fork":
+                return lambda: Seen(make_variant(name, own)())
+            return make_variant(name, own)
+
+    made = make_variant(name, make)
+
+    def seen(*sizes: Any, **options: Any) -> Any:
+        return Seen(made(*sizes, **options))
+
+    seen.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+    return seen
+
+
 def make_variant(name: str, function: Function) -> Function:
     """The transformed callable. Raises ValueError that lists near matches for a typo."""
     if name not in VARIANTS:
