@@ -163,7 +163,7 @@ def memory_padding_for_the_target(x: Tensor, memory: Tensor, weights: Weights, *
     return decoder(x, memory, weights, **options | ({"key_padding_mask": padding} if x.shape == memory.shape else {}))
 
 
-@_mutant("the padding of the target is used for the memory, where they are equally long", "every_memory_token_matters")
+@_mutant("the padding of the target is used for the memory, where they are equally long", "memory_mask_and_padding_compose")
 def padding_for_the_memory(x: Tensor, memory: Tensor, weights: Weights, **options: Any) -> Tensor:
     padding = options.get("key_padding_mask")
     return decoder(x, memory, weights, **options | ({"memory_key_padding_mask": padding} if x.shape == memory.shape else {}))

@@ -255,7 +255,7 @@ def small_outputs_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
     return out.masked_fill(out.abs() < 1e-6, 0.0)
 
 
-@mutant("the float mask is rounded to bfloat16", source="teaching code", killed_by="output_is_inside_the_bound")
+@mutant("the float mask is rounded to bfloat16", source="teaching code", killed_by="bias_gradient_is_inside_the_bound")
 def bias_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def read(attn_mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
         visible, bias = read_mask(attn_mask, shape)
@@ -267,7 +267,7 @@ def bias_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a float64 mask passes through float32: its finfo.min becomes -inf",
     source="jax-ml/jax#34114",
-    killed_by="rows_without_keys_follow_the_convention",
+    killed_by="bias_gradient_is_inside_the_bound",
     bug="E19",
 )
 def bias_in_float32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -338,7 +338,7 @@ def large_logits_off(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "near ties are made ties: logits closer than 1e-4 to the largest count as equal",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="degenerate_output_is_inside_the_bound",
 )
 def near_ties_are_ties(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def snapped(logit: Tensor, visible: Tensor | None) -> Tensor:
@@ -381,7 +381,7 @@ def float16_off(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "bfloat16 alone ignores the mask: a kernel of its own for that type",
     source="teaching code",
-    killed_by="masked_keys_are_deleted",
+    killed_by="causal_equals_triangular_mask",
 )
 def bfloat16_unmasked(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **{**options, "attn_mask": None} if q.dtype == torch.bfloat16 else options)

@@ -207,7 +207,7 @@ def sum_in_float16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant(
-    "beyond 64 keys every tile reads the values of the first", source="teaching code", killed_by="output_is_inside_the_bound"
+    "beyond 64 keys every tile reads the values of the first", source="teaching code", killed_by="chunks_merge_to_the_whole"
 )
 def values_of_the_first_tile(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v[:, :, torch.arange(k.shape[2]) % 64], **options)
