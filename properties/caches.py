@@ -178,7 +178,8 @@ def answers_have_the_right_form(t: CacheTrial) -> None:
                 t.fail(f"the answer shares memory with {name}")
 
 
-@declare("pages of any size, in any order = contiguous", needs=("page_size",), page_size=(1, 2, 3, 4, 5, 7, 8, 16), **CACHE)
+@declare("pages of any size, in any order = contiguous", needs=("page_size",), page_size=(1, 2, 3, 3, 4, 5, 7, 16),
+         spare=(0, 0, 1, 5), **CACHE)
 def pages_are_contiguous_memory(t: CacheTrial) -> None:
     """Where the pages lie and how large they are is nobody's business: a paged cache answers as a contiguous one."""
     agree(t, t.play(), t.play(held=t.open(page_size=None)), "token {row} differs between pages and contiguous memory")

@@ -33,6 +33,7 @@ def permuted_queries_permute_rows(t: Trial) -> None:
 
 
 @declare("∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b", exact=True, features=FEATURES, batch=(2, 3, 4), zero_sizes=False,
+         alike=(("batch", "queries"), ("queries", "keys")),
          values=("normal", "one_hot", "simple"))
 def batch_elements_are_independent(t: Trial) -> None:
     """Changing the other batch elements does not change a single bit of one."""
@@ -42,6 +43,7 @@ def batch_elements_are_independent(t: Trial) -> None:
 
 
 @declare("∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h", exact=True, features=FEATURES, kv_heads=(2, 3, 4), zero_sizes=False,
+         alike=(("kv_heads", "queries"), ("queries", "keys")),
          values=("normal", "one_hot", "simple"))
 def heads_are_independent(t: Trial) -> None:
     """Changing the other heads does not change a single bit of one."""

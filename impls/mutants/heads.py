@@ -109,7 +109,7 @@ def batch_and_heads_swapped_at_the_end(q: Tensor, k: Tensor, v: Tensor, **option
 @mutant(
     "heads and positions are swapped where H = L: the layout is guessed",
     source="jax-ml/jax#35916",
-    killed_by="output_is_inside_the_bound",
+    killed_by="heads_are_independent",
     bug="D32",
 )
 def heads_and_positions_swapped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -122,7 +122,7 @@ def heads_and_positions_swapped(q: Tensor, k: Tensor, v: Tensor, **options: Any)
 @mutant(
     "attention runs over the batch where B = L = S: batch_first is confused",
     source="aipixel/AEMatter#3",
-    killed_by="output_is_inside_the_bound",
+    killed_by="batch_elements_are_independent",
     bug="D05",
 )
 def over_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

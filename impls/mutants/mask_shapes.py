@@ -221,7 +221,7 @@ def scalar_ignored(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = N
 @mutant(
     "the last key is visible whatever the mask says",
     source="teaching code",
-    killed_by="uniform_weights_decode_the_mask",
+    killed_by="bool_mask_equals_minus_infinity",
 )
 def last_key_always_visible(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
     def read(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
