@@ -2,8 +2,10 @@
 
     python -m benchmarks.tightness 2000
 
-One case gives one number, the smallest bound / error over its elements. Median and 1 % quantile; 1 would be an
-implementation that errs as much as the bound allows. Cases without any error (the answer is exact) are left out.
+A second table does the same for the kernels of the suite's own tests (``tests/honest_kernels.py``), which have every kind of
+arithmetic; where no device rounds the operands of a product to TF32, they do it by hand. One case gives one number, the smallest
+bound / error over its elements. Median and 1 % quantile; 1 would be an implementation that errs as much as the bound allows.
+Cases without any error (the answer is exact) are left out.
 """
 
 from __future__ import annotations
@@ -16,21 +18,27 @@ import numpy as np
 from properties import bound, catalogue
 from properties.engine import search as searching
 from properties.engine.case import Case
+from properties.engine.coordinates import Array
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.regimes import CONTINUOUS
 from properties.engine.search import Plan, search
 from properties.engine.target import Target, as_attention
 from properties.engine.trial import Trial
+from tests.honest_kernels import DTYPES, REGIMES, honest, make_case
 
 
 def ratios(trial: Trial) -> tuple[float, float]:
     """(rigorous, probabilistic) bound / error of one case at its worst element; nan where there is no error."""
     run = trial.run()
     error = run.exact.out_error(run.out)
+    likely = bound.probabilistic(run.exact, trial.arithmetic) if trial.case.values in CONTINUOUS else np.full(error.shape, np.nan)
+    return worst(run.bound, error), worst(likely, error)
+
+
+def worst(limit: Array, error: Array) -> float:
+    """The smallest bound / error; inf where there is no error, or no bound."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        likely = bound.probabilistic(run.exact, trial.arithmetic) if trial.case.values in CONTINUOUS else run.bound * np.nan
-        return tuple(float(np.nanmin(np.where((error > 0) & np.isfinite(b), b / error, np.nan), initial=np.inf))
-                     for b in (run.bound, likely))  # type: ignore[return-value]
+        return float(np.nanmin(np.where((error > 0) & np.isfinite(limit), limit / error, np.inf), initial=np.inf))
 
 
 def main(examples: int) -> None:
@@ -46,7 +54,30 @@ def main(examples: int) -> None:
         for case in cases:
             trial = Trial(target, case)
             seen[case.dtype, str(target.supports.kind(case.dtype))].append(ratios(trial))
-    print(f"{'dtype':<10}{'kind':<10}{'cases':>7}{'rigorous: median':>18}{'1 %':>7}{'probabilistic: median':>23}{'1 %':>7}")
+    table("built-in attentions", seen)
+    table("kernels of the tests", of_kernels(examples))
+
+
+def of_kernels(examples: int) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """The same of the kernels of the tests, in so many cases of each regime."""
+    seen: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    rng = np.random.default_rng(0)
+    for dtype in DTYPES:
+        for name, kernel, arithmetic in honest(dtype):
+            for regime in REGIMES * max(examples // len(REGIMES), 1):
+                case = make_case(rng, regime, dtype)
+                if name == "SDPA flash" and case.v.shape[-1] != case.q.shape[-1]:
+                    continue  # it takes no such call
+                exact = case.exact()
+                error = exact.out_error(kernel(case).double().numpy())
+                likely = bound.probabilistic(exact, arithmetic) if regime in CONTINUOUS else np.full(error.shape, np.nan)
+                seen[dtype, arithmetic.name].append((worst(bound.rigorous(exact, arithmetic), error), worst(likely, error)))
+    return seen
+
+
+def table(title: str, seen: dict[tuple[str, str], list[tuple[float, float]]]) -> None:
+    """One line a dtype and kind."""
+    print(f"{title}\n{'dtype':<10}{'kind':<10}{'cases':>7}{'rigorous: median':>18}{'1 %':>7}{'probabilistic: median':>23}{'1 %':>7}")
     for (dtype, kind), found in sorted(seen.items()):
         columns = [np.array(column)[np.isfinite(column)] for column in zip(*found, strict=True)]
         numbers = [f"{np.median(c):{w}.1f}{np.quantile(c, 0.01):7.1f}" if len(c) else f"{'-':>{w}}{'-':>7}"
