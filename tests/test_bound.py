@@ -16,6 +16,13 @@ from properties.arithmetic import HALVES, KINDS, Arithmetic, arithmetic, default
 torch = pytest.importorskip("torch")
 from honest_kernels import DTYPES, REGIMES, Case, eager, eager_scaled_first, honest, inner, make_case, used
 
+from properties.catalogue import PROPERTIES
+from properties.engine.attempt import try_case
+from properties.engine.case import Case as DrawnCase
+from properties.engine.find_target import Builtins, find_targets
+from properties.engine.target import as_attention
+from properties.engine.trial import Trial
+
 Array = npt.NDArray[Any]
 
 
@@ -293,3 +300,15 @@ def test_kinds_are_ordered_from_tight_to_loose() -> None:
         arithmetic("loose", "float32")
     with pytest.raises(ValueError, match="tf32 is an arithmetic of float32"):
         arithmetic("tf32", "float16")
+
+
+def test_what_overflows_in_one_head_of_a_layer_excuses_its_row_in_all_heads() -> None:
+    """The output projection adds 0 · NaN to the other heads; rows in which no head overflows keep their bound."""
+    case = DrawnCase(kv_heads=2, queries=33, keys=2, dtype="float16", values="large", magnitude=5)
+    layer = as_attention(find_targets("torch_mha.train", Builtins())[0])
+    alone = replace(layer, mixes_heads=False)
+    spread, own = (np.isinf(Trial(target, case).run().bound)[0, :, :, 0] for target in (layer, alone))
+    assert (own[0] != own[1]).any() and not own.any(axis=0).all()
+    np.testing.assert_array_equal(spread, np.broadcast_to(own.any(axis=0), own.shape))
+    overflow = PROPERTIES["finite_results_do_not_overflow"]
+    assert try_case(layer, overflow, case) is None and try_case(alone, overflow, case) is not None

@@ -292,7 +292,7 @@ def feature_tail_skipped(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 @mutant(
     "the score tile is stored transposed where it is a full 16 by 16",
     source="teaching code",
-    killed_by="huge_scale_picks_the_maximum",
+    killed_by="permuted_queries_permute_rows",
 )
 def full_tile_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def stored(query: Tensor, key: Tensor, scale: float) -> Tensor:

@@ -52,6 +52,7 @@ class Target:
     parameters: tuple[str, ...]
     dtypes: tuple[str, ...]
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
+    mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
     def buffers(self) -> Buffers:
@@ -416,4 +417,5 @@ def as_attention(target: Target) -> Target:
     axes = tuple(axes for axes in target.supports.mask_axes if separate or "H" not in axes)
     facts = dataclasses.replace(target.supports, value_dim=False, zero_sizes=False, mask_axes=axes)
     parameters = tuple(p for p in target.parameters if p in ("attn_mask", "is_causal"))
-    return dataclasses.replace(target, function=kernel, contract="attention", supports=facts, parameters=parameters)
+    return dataclasses.replace(target, function=kernel, contract="attention", supports=facts, parameters=parameters,
+                               mixes_heads=True)  # fmt: skip

@@ -63,7 +63,6 @@ class Notes:
     judged: int = 0  # cases whose adequacy was judged
     fits: dict[str, float] = field(default_factory=dict)  # tighter arithmetic kind → largest used fraction
 
-
     def merge(self, other: Notes) -> None:
         """Add what other cases have seen."""
         self.used = max(self.used, other.used)
@@ -89,7 +88,10 @@ class Run:
     @cached_property
     def bound(self) -> Array:
         """How far the answer of a correct attention may be from the exact one, per element."""
-        return bound.rigorous(self.exact, self.trial.arithmetic)
+        limit = bound.rigorous(self.exact, self.trial.arithmetic)
+        if self.trial.target.mixes_heads:
+            return np.where(np.isinf(limit).any(axis=(1, 3), keepdims=True), np.inf, limit)
+        return limit
 
 
 class Weights:
