@@ -164,7 +164,7 @@ def attention(
 # ---------------------------------------------------------------- windows and lengths
 
 
-@mutant("the backward pass ignores the window", source="teaching code", killed_by="window_gradients_are_those_of_the_band_mask",
+@mutant("the backward pass ignores the window", source="teaching code", killed_by="keys_outside_the_window_receive_no_gradient",
         supports=FACTS)
 def window_forgotten_backward(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, steps={"near": lambda s: None})
