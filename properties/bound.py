@@ -180,7 +180,8 @@ def worst_case(exact: Exact, a: Arithmetic, soft: Softmax, value_error: Array | 
 
 def underflow(exact: Exact, a: Arithmetic, soft: Softmax) -> Array:
     """Absolute losses next to zero: stored weights, and flushed weights, products and sums (B, H, L, Dv)."""
-    lost = 2 * a.tiny * soft.live  # (B, H, L, S)
+    seen = np.True_ if exact.visible is None else exact.visible
+    lost = a.tiny * (2 * soft.live + a.u_acc * seen)  # (B, H, L, S); of a key that is not live the whole weight is lost, less than tiny · u
     if a.eta_p:
         lost = lost + 2 * np.minimum(a.eta_p, soft.upper)
     weights: Array = lost @ np.abs(exact.v)

@@ -312,3 +312,14 @@ def test_what_overflows_in_one_head_of_a_layer_excuses_its_row_in_all_heads() ->
     np.testing.assert_array_equal(spread, np.broadcast_to(own.any(axis=0), own.shape))
     overflow = PROPERTIES["finite_results_do_not_overflow"]
     assert try_case(layer, overflow, case) is None and try_case(alone, overflow, case) is not None
+
+
+def test_a_weight_too_small_for_the_type_is_lost_whole() -> None:
+    """1.8e-46 in float32, times a value of 4e37, where the only other value is 0: the answer is 8e-9, or 0."""
+    case = DrawnCase(group=2, keys=3, dim=6, dtype="float32", scale=16.0, mask="one_hole", values="limits", magnitude=2,
+                     seed=1753654763, edits=(("v", 0, 0.0),))  # fmt: skip
+    (target,) = find_targets("torch_manual.attention", Builtins())
+    run = Trial(target, case).run()
+    exact, limit = run.exact.out[0, 1, 0, 0], run.bound[0, 1, 0, 0]
+    assert run.out[0, 1, 0, 0] == 0 < exact <= limit < 10 * exact
+    assert try_case(target, PROPERTIES["output_is_inside_the_bound"], case) is None
