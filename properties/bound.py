@@ -84,7 +84,7 @@ def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) 
         error = np.where(soft.loss >= HULL_ONLY, limit, np.minimum(error, limit)) + a.tiny
         error = error + (max(a.u_p, a.u_out) + ROUNDED) * (soft.p + error) + max(a.eta_p, a.eta_out)
         error = np.where(exact.row_posed[..., None] & ~soft.overflow & ~np.isnan(error), error, np.inf)
-        error = settle_empty(exact, error)
+        error = settle_empty(exact, soft, error)
         if exact.visible is None:
             return error
         seen = exact.visible if exact.empty is None else exact.visible | exact.empty[..., None]
@@ -103,7 +103,7 @@ def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> A
             1 + oracle_share(exact, a)
         )
         error = np.where(exact.row_posed & ~soft.overflow[..., 0] & ~np.isnan(error), error, np.inf)
-        return error if exact.empty is None else np.where(exact.empty, 0.0, error)
+        return error if exact.empty is None else np.where(exact.empty & ~soft.overflow[..., 0], 0.0, error)
 
 
 def multihead(exact: LayerExact, arithmetic: Arithmetic) -> tuple[Array, Array]:
@@ -251,7 +251,7 @@ def finish(exact: Exact, a: Arithmetic, soft: Softmax, error: Array, value_error
     if value_error is not None and not np.isfinite(value_error).all():
         posed = posed & ~reached(soft.live, ~np.isfinite(value_error))
     error = np.where(posed & ~np.isnan(error), error, np.inf)
-    return settle_empty(exact, error)
+    return settle_empty(exact, soft, error)
 
 
 def hull(exact: Exact, soft: Softmax, wild: Array, value_error: Array | None) -> Array:
@@ -270,11 +270,11 @@ def hull(exact: Exact, soft: Softmax, wild: Array, value_error: Array | None) ->
     return np.where(gamma < 1, far + size * ((1 + tau) / (1 - gamma) - 1), np.inf)
 
 
-def settle_empty(exact: Exact, error: Array) -> Array:
-    """Rows without a visible key that are zero, or nan, by convention are so exactly."""
+def settle_empty(exact: Exact, soft: Softmax, error: Array) -> Array:
+    """Rows without a visible key that are zero, or nan, by convention are so exactly; not where +inf − inf may stand for a score."""
     if exact.empty is None or (exact.problem.empty_rows == "mean" and exact.logits.shape[-1]):
         return error
-    return np.where(exact.empty[..., None], 0.0, error)
+    return np.where(exact.empty[..., None] & ~soft.overflow, 0.0, error)
 
 
 def safe_out(exact: Exact) -> Array:

@@ -205,7 +205,7 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     posed = posed & ((soft.n * (terms + reach))[..., 0] < a.max_s) & ((np.abs(gradients.logits) + total).max(-1, initial=0.0) < a.max_out)
     posed = posed & np.isfinite(total).all(-1) & np.isfinite(gradients.grad_out).all(-1)
     if exact.empty is not None:
-        posed = posed | exact.empty if exact.problem.empty_rows == "zero" else posed & ~exact.empty
+        posed = posed | exact.empty & ~soft.overflow[..., 0] if exact.problem.empty_rows == "zero" else posed & ~exact.empty
     return Rows(soft, p, psi, own, shared, total, posed[..., None])
 
 

@@ -123,6 +123,8 @@ def scores_bound(
     theta = growth((a.u_s, a.n_pre), (a.u_mul, 2), (a.u_acc, D + 4))
 
     overflow = ~(2 * np.abs(exact.top) < a.max_s)
+    if exact.empty is not None:  # such a row has no largest logit
+        overflow = overflow & ~exact.empty[..., None]
     error = (c * theta * q + eta) @ k_t  # (B, H, L, S)
     error += eta * (q.sum(-1, keepdims=True) + 4) + 2 * D * a.tiny * larger
     if query_error is not None and key_error is not None:
