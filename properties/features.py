@@ -149,13 +149,18 @@ def lse_does_not_change_the_output(t: Trial) -> None:
 
 DROPPED: dict[str, Any] = {"queries": (2, 3, 5), "keys": (64, 80, 128), "dim": (4, 8), "batch": (1, 2), "kv_heads": (2, 3), "scale": None,
            "values": ("normal", "simple"), "magnitude": 0, "is_causal": False, "dtype": ("float64", "float32"), **PLAIN}  # fmt: skip
-HALF = 0.5  # probability of a dropped weight: w/(1 − p) = 2w is exact
+RATES = (0.5, 0.75)  # probability of a dropped weight: w/(1 − p) = 2w or 4w is exact
 
 
-def dropped(t: Trial) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The weights under dropout, those without, and the bound of the latter (B, H, L, S)."""
+def rate(t: Trial) -> float:
+    """The probability of a dropped weight in this trial."""
+    return RATES[t.choice("rate", len(RATES))]
+
+
+def dropped(t: Trial, call: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The weights under dropout, in one call or another, those without, and the bound of the latter (B, H, L, S)."""
     plain = t.weights()
-    with_dropout = t.weights(t.inputs.but(dropout=HALF, chance=t.case.seed))
+    with_dropout = t.weights(t.inputs.but(dropout=rate(t), chance=t.case.seed + call))
     return with_dropout.out, plain.out, plain.bound
 
 
@@ -163,7 +168,8 @@ def dropped(t: Trial) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def dropout_drops_or_rescales(t: Trial) -> None:
     """Each weight is dropped, or divided by 1 − p so that the mean is kept: nothing else."""
     read, plain, allowed = dropped(t)
-    t.close(read, 2 * plain, 4 * allowed, "in row {row} the weight of key {column} is neither dropped nor divided by 1 − p",
+    factor = 1 / (1 - rate(t))
+    t.close(read, factor * plain, 2 * factor * allowed, "in row {row} the weight of key {column} is neither dropped nor divided by 1 − p",
             read != 0)
 
 
@@ -174,23 +180,25 @@ def dropout_keeps_its_share(t: Trial) -> None:
     told = plain > 0
     kept, count = ((read != 0) & told).sum(), told.sum()
     slack = np.sqrt(count * np.log(2e12) / 2)
-    t.close(np.array([kept]), np.array([HALF * count]), np.array([slack]), "the share of the weights that are kept is off")
+    t.close(np.array([kept]), np.array([(1 - rate(t)) * count]), np.array([slack]), "the share of the weights that are kept is off")
 
 
-@declare("b of one head is independent of b of another", needs=("dropout_p", "value_dim"), **DROPPED)
+@declare("b of one head, or of one call, is independent of b of another", needs=("dropout_p", "value_dim"), **DROPPED)
 def dropout_is_not_shared(t: Trial) -> None:
-    """Rows, heads and batch elements drop different keys: of 64 or more, two alike come once in 2^64."""
+    """Rows, heads, batch elements and calls drop different keys: of 64 or more, two alike come once in 10^13."""
     read, plain, _ = dropped(t)
     kept = (read != 0).reshape(-1, plain.shape[-1])
     told = (plain > 0).reshape(kept.shape).all(axis=0)
     if told.sum() >= 64 and len(np.unique(kept[:, told], axis=0)) < len(kept):
         t.fail("two rows of the attention matrix drop the very same keys")
+    if told.sum() >= 64 and np.array_equal(read != 0, dropped(t, call=1)[0] != 0):
+        t.fail("two calls drop the very same keys")
 
 
 @declare("p = 0  ⇒  out = out without dropout, whatever was dropped before", needs=("dropout_p",), **{**DROPPED, "keys": (2, 3, 64)})
 def dropout_of_zero_drops_nothing(t: Trial) -> None:
     """With p = 0, as in evaluation, nothing is dropped; dropping before does not change that, nor does it stop what comes after."""
-    plain, dropping = t.run(), t.inputs.but(dropout=HALF, chance=t.case.seed)
+    plain, dropping = t.run(), t.inputs.but(dropout=rate(t), chance=t.case.seed)
     first = t.run(dropping)
     agree(t, t.run(t.inputs.but(explicit=True)), plain, "row {row} is another one where dropout_p is 0")
     agree(t, t.run(), plain, "row {row} is another one after a call with dropout")

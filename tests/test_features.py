@@ -41,10 +41,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "no length": {"kv_lengths": torch.tensor([0, 5])},
     "lse": {"return_lse": True, "scale": 3.0},
     "lse of nothing": {"return_lse": True, "kv_lengths": torch.tensor([0, 6])},
-    "dropout": {"dropout_p": 0.5},
+    "dropout": {"dropout_p": 0.75},
     "no dropout": {"dropout_p": 0.0},
     "after dropout": {},
-    "dropout again": {"dropout_p": 0.5},
+    "dropout again": {"dropout_p": 0.75},
 }
 
 

@@ -99,6 +99,12 @@ def window_one_more_on_the_left(q: Tensor, k: Tensor, v: Tensor, **options: Any)
     return attention(q, k, v, **options, window=lambda n, m, left, right: window(n, m, left + (left >= 0), right))
 
 
+@mutant("without a limit on the left that on the right is ignored, too", source="teaching code",
+        killed_by="keys_outside_the_window_are_ignored", supports=FACTS)
+def right_side_needs_a_left(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    return attention(q, k, v, **options, window=lambda n, m, left, right: window(n, m, left, right if left >= 0 else -1))
+
+
 @mutant("the window is one key narrower on the right", source="teaching code", killed_by="window_edges_are_exact",
         supports=FACTS)
 def window_one_less_on_the_right(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
@@ -363,13 +369,34 @@ def dropout_shared_over_rows(q: Tensor, k: Tensor, v: Tensor, **options: Any) ->
     return attention(q, k, v, **options, drop=lambda weight, p: weight * drop(torch.ones_like(weight[:, :, :1]), p))
 
 
-@mutant("p is the probability of keeping, and p/2 of the rest goes too", source="teaching code",
+@mutant("half as much again is dropped as p says", source="teaching code",
         killed_by="dropout_keeps_its_share", supports=FACTS)
 def dropout_of_more(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     def more(weight: Tensor, p: float) -> Tensor:
         return weight * (torch.rand_like(weight) > p * 1.5) / (1 - p)
 
     return attention(q, k, v, **options, drop=more)
+
+
+@mutant("dropout_p is taken for the share that is kept", source="teaching code", killed_by="dropout_keeps_its_share", supports=FACTS)
+def dropout_p_is_kept(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    return attention(q, k, v, **options, drop=lambda weight, p: drop(weight, 1 - p))
+
+
+@mutant("half of the weights are dropped, whatever dropout_p says", source="teaching code", killed_by="dropout_keeps_its_share",
+        supports=FACTS)
+def dropout_always_half(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    return attention(q, k, v, **options, drop=lambda weight, p: drop(weight, 0.5))
+
+
+@mutant("every call drops the same: the generator is seeded in the call", source="teaching code", killed_by="dropout_is_not_shared",
+        supports=FACTS)
+def dropout_seeded_in_the_call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    def same(weight: Tensor, p: float) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return weight * (torch.rand(weight.shape, generator=generator) >= p) / (1 - p)
+
+    return attention(q, k, v, **options, drop=same)
 
 
 @mutant("dropout sticks: after a call with dropout_p all calls drop", source="teaching code", killed_by="dropout_of_zero_drops_nothing",

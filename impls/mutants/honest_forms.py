@@ -10,7 +10,21 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import features
-from .core import INF, attention, both, check, default_scale, frontier, hide, mix, read_mask, scores, softmax, widen
+from .core import (
+    INF,
+    Step,
+    attention,
+    both,
+    check,
+    default_scale,
+    frontier,
+    hide,
+    mix,
+    read_mask,
+    scores,
+    softmax,
+    widen,
+)
 from .layer import Answer, Weights, multihead, project, renamed
 from .registry import WIDE, honest
 
@@ -162,7 +176,7 @@ def weights_rounded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     source="huggingface/transformers",
     supports={"arithmetic": {**WIDE, "float16": "eager", "bfloat16": "eager"}},
 )
-def everything_stored(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+def everything_stored(q: Tensor, k: Tensor, v: Tensor, hide: Step = hide, **options: Any) -> Tensor:
     def stored(x: Tensor) -> Tensor:
         return x.to(q.dtype).to(x.dtype)
 
@@ -178,6 +192,19 @@ def everything_stored(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
         hide=biased,
         softmax=lambda logit, visible: stored(softmax(logit, visible)),
     )
+
+
+@honest(
+    "a mask of any kind is added: where a hidden score overflows, inf - inf",
+    source="huggingface/transformers",
+    supports={"arithmetic": {**WIDE, "float16": "eager", "bfloat16": "eager"}, "gradients": False, **LEAKS},
+)
+def mask_is_added(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    def added(logit: Tensor, visible: Tensor | None, bias: Tensor | None) -> Tensor:
+        logit = logit if bias is None else logit + bias
+        return logit if visible is None else logit + torch.zeros(visible.shape, dtype=logit.dtype).masked_fill(~visible, -INF)
+
+    return everything_stored(q, k, v, **options, hide=added)
 
 
 # --- layers -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from .case import Case
@@ -11,6 +13,8 @@ from .families import FAMILIES
 from .layer_trial import LayerTrial
 from .target import Raised, Target, subject
 from .trial import Notes, Refuted, Trial, Violation
+
+NO_ZERO_SIZES = " (zero sizes are not supported? declare zero_sizes = false)"
 
 
 def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> tuple[Violation | None, Trial]:
@@ -23,9 +27,12 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)
     except Refuted as refuted:
-        return refuted.violation, trial
+        violation = refuted.violation
+        return dataclasses.replace(violation, says=violation.says + NO_ZERO_SIZES) if has_zero_size(case) else violation, trial
     except Raised as raised:
-        hint = " (zero sizes are not supported? declare zero_sizes = false)" if has_zero_size(case) else ""
+        hint = NO_ZERO_SIZES if has_zero_size(case) else ""
+        if case.mask != "none" and case.is_causal and prop.contract == "attention":
+            hint += " (a mask is not taken together with is_causal? declare mask_and_causal = false)"
         if target.contract == "sinusoidal" and case.dim % 2:
             hint += " (an odd dim is not supported? declare odd_dim = false)"
         return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0), trial

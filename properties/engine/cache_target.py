@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .target import Target
 
 CACHED = {
-    "cached": "cached(batch, kv_heads, dim, capacity, *, num_heads, value_dim, dtype, device, window_size, page_size, fill, "
-    "rotary_base), an object with append(q, k, v, *, lengths, padding)",
+    "cached": "cached(batch, kv_heads, dim, capacity, *, num_heads=None, value_dim=None, dtype=…, device=…, window_size=None, "
+    "page_size=None, fill=0.0, rotary_base=None), an object with append(q, k, v, *, lengths=None, padding=None)",
 }
 # What the first arguments are called where a signature is that of a cache; other names need supports["contract"].
 NAMES: tuple[tuple[str, ...], ...] = (

@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 141  # as a process that SIGPIPE ended: nothing was refuted
     except BrokenProcessPool:
         return killed("a worker", options.isolate) or main([*(sys.argv[1:] if arguments is None else arguments), "--isolate"])
     except KeyboardInterrupt:

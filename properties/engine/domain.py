@@ -28,6 +28,7 @@ TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile sh
 LONG = (200, 257, 513, 520, 600)
 FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
 DIMS = (1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65, 80, 96, 128, 0, 0)
+WIDE_DIMS, BOTH_LONG = (160, 192, 256), (65, 130, 200)
 SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
 ONE_OR_TWO = (1, 1, 2)
@@ -40,7 +41,9 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (6, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 3), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
     (6, {"queries": (*TINY, *EDGES * 3), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
     (2, {"queries": (1, 2, 3, 5, 65), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
-    (1, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
+    (2, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
+    (1, {"queries": (1, 2, 3, 5, 17), "keys": (1, 2, 3, 5, 17), "batch": (1, 2), "kv_heads": (1, 2), "dim": (1, 2, 3, *WIDE_DIMS * 2)}),
+    (1, {"queries": (*TINY, *BOTH_LONG * 2), "keys": (*TINY, *BOTH_LONG * 2), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4, 16, 64)}),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
@@ -51,7 +54,7 @@ SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20,
 # What is drawn for a parameter where a property takes it in passing, and where it is about it.
 FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
     "window_size": ({"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
-                    {"window_left": (0, 1, 2, 3, 7, 16, 17, 700), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
+                    {"window_left": (0, 1, 2, 3, 7, 16, 17, 700, None, None), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
     "softcap": ({"softcap": (None, None, None, None, 2.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
     "alibi_slopes": ({"alibi": (False, False, True)}, {"alibi": (True,)}),
     "sinks": ({"sinks": (False, False, False, True)}, {"sinks": (True,)}),
@@ -91,7 +94,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     takes = target.parameters
     fields: dict[str, Strategy] = {
         "dtype": pick(_dtypes(target, prop, dtypes)),
-        "values": pick(("normal", "near_ties", "rising", *REGIMES)),
+        "values": pick(("normal", *("near_ties",) * 3, "rising", *REGIMES)),
         "magnitude": pick((0, 0, 0, 0, 1, 2, 3, -3)),
         "layout": pick(("contiguous",) * 6 + LAYOUTS[1:-1]),
         "explicit": pick((False, False, True)),
@@ -145,10 +148,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:
             drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
-        alike = prop.domain.get("alike", ())
-        plain += [_alike(_build(drawn | causal, chosen, without=masks), alike)] * share
+        plain += [_finished(_build(drawn | causal, chosen, without=masks), prop)] * share
         both = supports.mask_and_causal
-        masked += [_alike(_build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal), alike)] * share
+        masked += [_finished(_build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal), prop)] * share
     if not masks or prop.domain.get("mask") == "none":
         return independent(either(plain))
     if "attn_mask" in prop.needs:
@@ -214,7 +216,8 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
         about = parameter in prop.domain.get("features", ())
         if used and not about:
             return f"it is not about {parameter}"
-        if about and parameter in prop.needs and not all(_covers(table, getattr(case, name)) for name, table in tables.items()):
+        told = used and all(_covers(table, getattr(case, name)) for name, table in tables.items())
+        if about and parameter in prop.needs and tables and not told:
             return f"it is about cases with {parameter}"
     if supports.head_dims and case.dim not in supports.head_dims:
         return f"the target declares head_dims {supports.head_dims}"
@@ -240,9 +243,14 @@ def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: It
     return st.builds(Case, **{**fields, **{name: value for name, value in chosen.items() if name not in without}})
 
 
-def _alike(case: Strategy, pairs: tuple[tuple[str, str], ...]) -> Strategy:
-    """The cases with, every other time, the second size of a pair made the first: one axis may be taken for another."""
-    for one, other in pairs:
+def _finished(case: Strategy, prop: Property) -> Strategy:
+    """The cases with, every other time, the second size of a pair made the first: one axis may be taken for another.
+
+    And where a property is about windows, none without one.
+    """
+    if "window_size" in prop.needs and "window_size" in prop.domain.get("features", ()):
+        case = case.map(lambda c: replace(c, window_right=1) if c.window_left is c.window_right is None else c)
+    for one, other in prop.domain.get("alike", ()):
         case = st.builds(lambda c, same, one=one, other=other: replace(c, **{other: getattr(c, one)}) if same else c, case, pick((False, True)))
     return case
 

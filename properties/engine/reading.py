@@ -76,7 +76,7 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     if any(isinstance(run, Backward) for _, _, runs in tried for run in runs):
         found = [s for s in kin if s.killed_by in backward_properties() and _sends_back_alike(s, prop, tried)]
         found = [s for s in found if _sends_back_alike(s, prop, larger)] or found
-        if found:
+        if found or not _shows([*tried, *larger]):
             return sorted(found, key=lambda s: s.killed_by != prop.name)
     if not _shows([*tried, *larger]):  # a matter of state, of form, or of bits: no answer alone is wrong
         found = [s for s in expected if _refuted_alike(s, prop, [*tried, *larger])]
@@ -208,9 +208,11 @@ def _is_wrong(run: Run) -> bool:
 def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 0, unsettled: bool = False) -> bool:
     try:
         wrong = as_attention(suspect.make())
+        compared = False
         for case, violation, runs in tried:
-            if not violation or not runs:
+            if not violation or not runs or case.dtype not in wrong.dtypes:
                 continue
+            compared = True
             with anew(wrong.framework, [suspect], seed):
                 if unsettled:
                     _unsettle(wrong, case)
@@ -219,7 +221,7 @@ def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 
                     return False
     except (CannotRun, Raised):
         return False
-    return True
+    return compared
 
 
 def _is_refuted(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
@@ -242,9 +244,11 @@ def _sends_back_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) 
         wrong = suspect.make()
     except CannotRun:
         return False
+    compared = False
     for case, violation, runs in tried:
         if not violation or case.dtype not in wrong.dtypes:
             continue
+        compared = True
         ((_, refuted, others),) = _try_all(wrong, prop, [case], [suspect])
         if not refuted or len(others) != len(runs):
             return False
@@ -252,7 +256,7 @@ def _sends_back_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) 
             return False
         if not all(_near_gradients(a, b) for a, b in zip(runs, others, strict=True) if isinstance(a, Backward) and isinstance(b, Backward)):
             return False
-    return True
+    return compared
 
 
 def _near_outputs(one: Run, other: Run) -> bool:

@@ -121,14 +121,21 @@ def verify_target(
 
 
 def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Generator[Outcome]:
-    for prop in properties:
-        yield search(target, prop, plan, lambda count, prop=prop: progress(prop, count))
+    for done, prop in enumerate(properties):
+        share = _share(plan, len(properties) - done)
+        yield search(target, prop, share, lambda count, prop=prop: progress(prop, count))
+
+
+def _share(plan: Plan, left: int) -> Plan:
+    """The plan with an equal part of the time that is left, so that no slow property takes it all."""
+    return plan if plan.deadline is None else dataclasses.replace(plan, seconds=max(plan.deadline - time.monotonic(), 0.0) / left)
 
 
 def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan, workers: int) -> Generator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        tasks = [pool.submit(_slice, dict(source), prop, plan) for prop in properties]
+        share = _share(plan, -(-len(properties) // workers))
+        tasks = [pool.submit(_slice, dict(source), prop, share) for prop in properties]
         try:
             for task in as_completed(tasks):
                 yield task.result()

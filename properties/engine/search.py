@@ -66,6 +66,7 @@ class Plan:
     shrink: bool = True  # look for the smallest case, and for what matters of it; otherwise the first case will do
     isolate: bool = False  # workers: every case is tried in a process of its own first
     deadline: float | None = None  # time.monotonic() after which no more cases are drawn
+    seconds: float | None = None  # how long cases are drawn at most, from the beginning of the search
 
 
 def seed_of(*parts: object) -> int:
@@ -132,6 +133,8 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     seen = subject(target, prop)
     known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
     began = time.monotonic()
+    ends = (plan.deadline, None if plan.seconds is None else began + plan.seconds)
+    deadline = min((end for end in ends if end is not None), default=None)
     first: list[float] = []  # [number of the first failing case, when]
     failing: list[Case] = []
 
@@ -141,7 +144,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             outcome.set_aside += 1
             return False
         if not first:
-            if plan.deadline is not None and time.monotonic() > plan.deadline:
+            if deadline is not None and time.monotonic() > deadline:
                 return False
             outcome.cases += 1
             outcome.features.update(exercised(seen, case))
@@ -154,7 +157,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
         return violation is not None
 
     def wanted(case: Case) -> bool:
-        late = plan.deadline is not None and time.monotonic() > plan.deadline
+        late = deadline is not None and time.monotonic() > deadline
         return not late and case.dtype in (plan.dtypes or DTYPES) and not any(d.matches(case) for d in known)
 
     saved = Saved(plan.database, seen, prop)

@@ -166,7 +166,8 @@ def verdict_text(report: Report, deviations: bool = True) -> str:
         f"{' '.join(report.target.dtypes)}"
     )
     lines.append(
-        f"  {count['passed']} properties hold, {count['refuted']} refuted, {count['not exercised']} not exercised · "
+        f"  {count['passed']} {'property holds' if count['passed'] == 1 else 'properties hold'}, "
+        f"{count['refuted']} refuted, {count['not exercised']} not exercised · "
         f"{report.cases:,} cases in {report.seconds:.1f} s"
         + (f" · {sum(o.set_aside for o in outcomes):,} set aside as known" if any(o.set_aside for o in outcomes) else "")
     )
