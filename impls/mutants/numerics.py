@@ -288,7 +288,7 @@ def bias_added_in_half(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 
 
 @mutant(
-    "the scaled query is rounded back to half precision", source="teaching code", killed_by="output_is_inside_the_bound"
+    "the scaled query is rounded back to half precision", source="teaching code", killed_by="gradients_are_inside_the_bound"
 )
 def scaled_query_in_half(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(
