@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from .block_trial import TOKENS
 from .case import Case
 from .declare import Property
-from .draws import Strategy, either, independent, natural, pick
+from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES
 from .frameworks import LAYOUTS
 from .inputs import MASK_AXES, MASKS
@@ -103,7 +103,7 @@ def block_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
         for masks in _masks(target, prop, chosen):
             alone = "mask_kind" in masks and "is_causal" in fields and not supports.mask_and_causal
             causal = {"is_causal": st.just(False)} if alone else {}
-            drawn += [st.builds(Case, **{**fields, **masks, **causal})] * share
+            drawn += [record(Case, fields | masks | causal)] * share
     return independent(either(drawn))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from .cache_target import METHODS, chunk_sizes
 from .case import PROGRAM, Case
 from .declare import Property
-from .draws import Strategy, either, independent, natural, pick
+from .draws import Strategy, either, independent, natural, pick, record
 from .frameworks import LAYOUTS
 from .position_domain import position_dtypes
 
@@ -93,12 +93,12 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
             fields.pop("window_left", None)  # what has left a window cannot be taken back
         fields["program"] = either([st.tuples(*[words] * count) for count in (1, 2, 3, 4, 6)])
     drawn = pick(prop.domain["chunks"]) if "chunks" in prop.domain else _chunks(PREFILLS, supports.zero_sizes)
-    few = [st.builds(Case, **fields, chunks=drawn)] * 12
+    few = [record(Case, fields | {"chunks": drawn})] * 12
     if "keys" in prop.domain or max(MANY) > longest:
         return independent(either(few))
     small = {name: pick([n for n in tables[name] if n <= most] or tables[name][:1]) for name, most in (("dim", 5), ("batch", 2))}
     many = {**small, "keys": pick(MANY), "kv_heads": st.just(1), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}  # fmt: skip
-    return independent(either([*few, st.builds(Case, **{**fields, **many})]))
+    return independent(either([*few, record(Case, fields | many)]))
 
 
 def cache_features(target: Target, case: Case) -> Iterable[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from .case import Case
 from .declare import Property
-from .draws import Strategy, either, independent, natural, pick
+from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES
 from .families import FAMILIES
 from .frameworks import LAYOUTS
@@ -240,7 +240,7 @@ def _longest(supports: Supports, name: str) -> int | None:
 
 
 def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()) -> Strategy:
-    return st.builds(Case, **{**fields, **{name: value for name, value in chosen.items() if name not in without}})
+    return record(Case, fields | {name: value for name, value in chosen.items() if name not in without})
 
 
 def _finished(case: Strategy, prop: Property) -> Strategy:

@@ -11,25 +11,48 @@ Hypothesis' simplest list of unique elements.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hypothesis import strategies as st
 
 Strategy = st.SearchStrategy[Any]
 
 FIRST = 7**16  # far from any constant, and exact in float64, in which Hypothesis computes its distribution of integers
+TABLES: WeakKeyDictionary[Strategy, Sequence[Any]] = WeakKeyDictionary()  # what a strategy picks from
 
 
 def natural(n: int) -> Strategy:
     """One of 0, 1, …, n − 1, all alike."""
-    return st.integers(FIRST, FIRST + n - 1).map(lambda index: index - FIRST)
+    return pick(range(n))
 
 
 def pick(table: Sequence[Any]) -> Strategy:
     """One of the elements of a table, all alike; the first is the simplest."""
-    table = tuple(table)
-    return natural(len(table)).map(table.__getitem__)
+    table = table if isinstance(table, range) else tuple(table)
+    chosen: Strategy = _index(table).map(lambda index: table[index - FIRST])
+    TABLES[chosen] = table
+    return chosen
+
+
+def _index(table: Sequence[Any]) -> Strategy:
+    return st.integers(FIRST, FIRST + len(table) - 1)
+
+
+def record(kind: Callable[..., Any], fields: dict[str, Strategy]) -> Strategy:
+    """Objects of a kind, of which each field is drawn by a strategy: ``st.builds`` in a third of its time.
+
+    What takes the time of a draw is not the integer but the ``map`` around it, so a record looks up its tables itself.
+    """
+    tables = [TABLES.get(strategy) for strategy in fields.values()]
+    drawn = [strategy if table is None else _index(table) for strategy, table in zip(fields.values(), tables, strict=True)]
+
+    def made(values: tuple[Any, ...]) -> Any:
+        read = (value if table is None else table[value - FIRST] for value, table in zip(values, tables, strict=True))
+        return kind(**dict(zip(fields, read, strict=True)))
+
+    return st.tuples(*drawn).map(made)
 
 
 def either(strategies: Sequence[Strategy]) -> Strategy:

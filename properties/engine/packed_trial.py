@@ -15,7 +15,7 @@ from ..gradient_oracle import differentiate
 from .case import Case
 from .coordinates import Array
 from .declare import Property
-from .draws import Strategy, either, independent, natural, pick
+from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES, round_to
 from .inputs import frontier
 from .packed_target import PackedInputs, boundaries, call, forward
@@ -61,7 +61,7 @@ def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
         fields[name] = pick(table)
     allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (dtypes is None or d in dtypes)]
     often = allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
-    return independent(either([st.builds(Case, **fields, dtype=st.just(d)) for d in often]))
+    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))
 
 
 def packed_features(target: Target, case: Case) -> Iterable[str]:

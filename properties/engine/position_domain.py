@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ..arithmetic import arithmetic, default_arithmetic
 from .case import Case
 from .declare import Property
-from .draws import Strategy, either, independent, natural, pick
+from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES
 from .frameworks import LAYOUTS
 
@@ -72,12 +72,12 @@ def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[st
         fields |= {"dtype": st.just(dtype), "seed": natural(2**31)}
         if device != "cpu":
             fields["device"] = st.just(device)
-        drawn += [st.builds(Case, **fields)] * 24
+        drawn += [record(Case, fields)] * 24
         if target.contract == "sinusoidal" and "queries" not in prop.domain and not target.supports.max_length:
             least = min(prop.domain.get("dim", (1,)))
             few = {"queries": pick(representable("queries", LONG, largest)), "offset": st.just(0),
                    "dim": pick([d for d in own["dim"] if d <= max(4, least)])}  # fmt: skip
-            drawn += [st.builds(Case, **{**fields, **few})]
+            drawn += [record(Case, fields | few)]
     return independent(either(drawn))
 
 
