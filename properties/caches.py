@@ -83,7 +83,8 @@ def chunking_changes_nothing(t: CacheTrial) -> None:
                 (np.arange(t.case.keys) < lengths[:, None])[:, None, :, None])
 
 
-@declare("q = 0, v_j = 1  ⇒  n_i·out_i = 1 if i − w < j ≤ i, else 0", keys=(1, *SEVERAL, 33), values="normal", value_dim=None, **CACHE)
+@declare("q = 0, v_j = 1  ⇒  n_i·out_i = 1 if i − w < j ≤ i, else 0", keys=(1, *SEVERAL, 33), values="normal", value_dim=None,
+         chunks=((), (1,), (1, 3), (2,), (2, 3, 1), (3,), (3, 2), (4, 1, 3)), **CACHE)
 def cache_shows_exactly_the_past(t: CacheTrial) -> None:
     """A token sees itself and what its sequence was told before, within its window; no more and no less."""
     one = (np.arange(t.case.keys) == t.choice("key", t.case.keys)) * 1.0

@@ -78,7 +78,7 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
 
 
 @declare("out(need_weights) = out(not need_weights)", contract="multihead", needs=("need_weights",), **SIZES,
-         mask_kind=DEFINITE)
+         mask_kind=DEFINITE, is_causal=(False, True, True), masked=3)
 def need_weights_changes_nothing(t: LayerTrial) -> None:
     """Asking for the weights does not change the output."""
     agree(t, t.run_layer(), t.run_layer(t.layer.but(need_weights=False)), "row {row} depends on need_weights")

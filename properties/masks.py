@@ -6,8 +6,10 @@
 import numpy as np
 
 from .engine.declare import declare
+from .engine.domain import SHORT
 from .engine.exact import live
 from .engine.inputs import Inputs
+from .engine.regimes import TELLING
 from .engine.trial import Run, Trial
 
 HIDING = ("bool", "minus_infinity", "bias_and_minus_infinity")
@@ -88,6 +90,14 @@ def neutral_mask_changes_nothing(t: Trial) -> None:
     agree(t, t.run(), t.run(t.inputs.but(mask=None)), "row {row} changed with a mask that hides nothing")
 
 
+@declare("q = 0  ⇒  out_i = Σ_j softmax_j(mask_ij)·v_j", needs=("attn_mask",), dtypes="all", mask=("random", "everything"),
+         mask_kind=("bias", "bias_and_minus_infinity"), values=TELLING, keys=SHORT, queries=SHORT)
+def zero_queries_read_the_additive_mask(t: Trial) -> None:
+    """Where all products are 0 the additive mask alone makes the weights: it is added as it is, after the scale."""
+    run = t.run(t.inputs.but(q=np.zeros_like(t.inputs.q)))
+    t.inside(run, run.bound, "row {row} is not the values weighted by the softmax of the mask")
+
+
 @declare("mask and causal = mask ∧ (j ≤ i)", needs=("attn_mask", "is_causal", "mask_and_causal"), is_causal=True,
          mask_kind=HIDING)
 def masks_compose(t: Trial) -> None:
@@ -98,8 +108,9 @@ def masks_compose(t: Trial) -> None:
 
 
 @declare("mask of size 1 along an axis = the mask repeated along it", needs=("attn_mask",), mask_kind=(*HIDING, "bias"),
-         mask_axes=(*("S",) * 5, *("L",) * 3, "LS", "BS", "HS", "BL", "BL", "HLS", "HLS", "BLS", "BH", "", ""), mask_rank=(0, 0, 0, 0, 1, 2, 3, 4),
-         mask=("random", "random", "one_hole"), queries=(1, *(2, 3, 4, 5) * 2, 17), keys=(1, *(2, 3, 4, 5) * 2, 17), alike=(("queries", "keys"),))
+         mask_axes=(*("S",) * 8, *("L",) * 4, "BS", "HS", "BL", "BL", "HLS", "HLS", "BLS", ""), mask_rank=(*(0,) * 4, 2, 2, 3, 4),
+         mask=("random", "random", "one_hole"), queries=(1, *(2, 3, 4, 5) * 2, 17), keys=(1, *(2, 3, 4, 5) * 2, 17), alike=(("queries", "keys"),),
+         values=TELLING)
 def masks_broadcast(t: Trial) -> None:
     """A mask of lower rank, or of size 1 along an axis, is the same as the mask written out in full."""
     assert t.inputs.mask is not None
@@ -112,23 +123,22 @@ def masks_broadcast(t: Trial) -> None:
          mask_axes=("BLS", "BLS", "BHLS", "BS", "BHS", "HLS", "HLS", "HLS"),
          batch=(2, 3, 4), kv_heads=(2, 3, 4), group=(1, 1, 2, 3), alike=(("batch", "kv_heads"),), zero_sizes=False)
 def masks_stay_with_their_batch_and_head(t: Trial) -> None:
-    """Changing the mask of one batch element or head leaves the others as they are."""
+    """Changing the masks of all other batch elements, or heads, leaves one as it is."""
     mask = t.inputs.mask
     assert mask is not None and mask.ndim >= 3
-    axis = -4 if mask.ndim == 4 and mask.shape[-4] > 1 else -3
+    told_apart = [axis for axis in (-4, -3) if axis + mask.ndim >= 0 and mask.shape[axis] > 1]
+    axis = told_apart[t.choice("axis", len(told_apart))]
     one = t.choice("one", mask.shape[axis])
-    place = np.zeros([mask.shape[axis]] + [1] * (-axis - 1), dtype=bool)
-    place[one] = True
+    kept = (np.arange(mask.shape[axis]) == one).reshape([-1] + [1] * (-axis - 1))
     other = ~mask if mask.dtype == bool else np.where(mask == -np.inf, 0.0, mask - 3 * np.arange(mask.shape[-1]))
-    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(place, other, mask)))
-    elsewhere = np.arange(plain.out.shape[axis]).reshape([-1] + [1] * (-axis - 1)) != one
-    t.same_bits(changed.out, plain.out, "head {head} of batch {batch} changed with the mask of another", elsewhere)
+    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(kept, mask, other)))
+    t.same_bits(changed.out, plain.out, "head {head} of batch {batch} changed with the masks of others", kept)
 
 
 @declare("no visible key  ⇒  out_i = 0 (or NaN, or the mean of V: the dialect)", needs=("attn_mask",),
-         mask=("empty_rows", "empty_rows", "nothing", "nothing", "random"), mask_kind=("bool", *HIDING, HIDING[-1]),
-         batch=(1, 2, 2, 3, 0), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65, 0, 0),
-         mask_axes=("LS", "LS", "LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", *("",) * 6), mask_rank=(0, 0, 0, 0, 1, 2, 3, 4))
+         mask=("empty_rows", "empty_rows", *("nothing",) * 3, "random"), mask_kind=("bool", *HIDING, HIDING[-1]),
+         batch=(1, 2, 2, 2, 3, 3, 1, 0), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65, 0, 0),
+         mask_axes=("LS", "LS", "LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", *("",) * 6), mask_rank=(*(0,) * 8, 1, 2, 3, 4))
 def rows_without_keys_follow_the_convention(t: Trial) -> None:
     """A row that can see no key gives what the dialect says, and poisons no other row."""
     run = t.run()

@@ -15,8 +15,8 @@ from .engine.trial import Trial
 
 
 @declare("q, k, v, mask after = before", exact=True, direct=True, edits=NAN_EDITS,
-         mask_kind=("bool", "bool", "minus_infinity", "bias", "bias_and_minus_infinity"), mask_axes=("LS", "S", "BLS", "BHLS", "BHLS"),
-         masked=3, is_causal=(False, True, True))
+         mask_kind=(*("bool",) * 3, "minus_infinity", "bias", "bias_and_minus_infinity"), mask_axes=("LS", "S", "BLS", "BHLS", "BHLS"),
+         masked=5, is_causal=(False, True, True))
 def inputs_are_unchanged(t: Trial) -> None:
     """The call leaves its arguments as they were, bit for bit."""
     t.run()
@@ -24,7 +24,8 @@ def inputs_are_unchanged(t: Trial) -> None:
         t.same_bits(array, getattr(t.inputs, name), f"{name} was changed by the call")
 
 
-@declare("out shares no memory with q, k, v", exact=True, direct=True, queries=(1, 1, 1, 2, 17), keys=(1, 1, 1, 2, 17))
+@declare("out shares no memory with q, k, v", exact=True, direct=True, queries=(1, 1, 1, 2, 17), keys=(1, 1, 1, 2, 17),
+         alike=(("queries", "keys"),), group=(1, 1, 1, 2))
 def outputs_alias_no_input(t: Trial) -> None:
     """The output is memory of its own: writing to it cannot change an input."""
     out = t.target.call(t.inputs, t.buffers)

@@ -205,6 +205,7 @@ MISTAKES: dict[str, Any] = {
     "bool_mask_equals_minus_infinity": changed(
         before=option("attn_mask", lambda mask: np.where(mask, 0.0, -3.0) if is_bool(mask) else mask)
     ),
+    "zero_queries_read_the_additive_mask": changed(before=option("attn_mask", lambda mask: mask if is_bool(mask) else mask / 2)),
     "neutral_mask_changes_nothing": changed(before=no_scale_beside_a_mask),
     "masks_compose": changed(before=drop_causal_beside_a_mask),
     "masks_broadcast": changed(before=option("attn_mask", lambda mask: mask if mask.ndim == 4 else None)),

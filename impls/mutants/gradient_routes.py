@@ -43,7 +43,7 @@ def hidden_filled_with_minus_30(q: Tensor, k: Tensor, v: Tensor, **options: Any)
 @mutant(
     "the additive mask is forgotten when the weights are computed again",
     source="teaching code",
-    killed_by="value_gradient_reads_the_weights",
+    killed_by="values_and_outputs_balance",
 )
 def bias_forgotten(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def bare(s: Saved) -> Tensor:

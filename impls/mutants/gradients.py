@@ -156,7 +156,7 @@ def unnormalised_values(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 
 
 @mutant(
-    "values receive P dO instead of Pᵀ dO where L = S", source="teaching code", killed_by="value_gradient_reads_the_weights"
+    "values receive P dO instead of Pᵀ dO where L = S", source="teaching code", killed_by="values_and_outputs_balance"
 )
 def weights_not_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def straight(s: Saved, weight: Tensor, grad: Tensor) -> Tensor:

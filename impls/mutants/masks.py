@@ -192,7 +192,7 @@ def bool_added(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "the scale multiplies the float mask too",
     source="tenstorrent/tt-metal#42891",
-    killed_by="scale_folds_into_the_query",
+    killed_by="zero_queries_read_the_additive_mask",
     bug="A24",
 )
 def bias_scaled(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

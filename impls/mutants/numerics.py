@@ -255,7 +255,7 @@ def small_outputs_flushed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Te
     return out.masked_fill(out.abs() < 1e-6, 0.0)
 
 
-@mutant("the float mask is rounded to bfloat16", source="teaching code", killed_by="bias_gradient_is_inside_the_bound")
+@mutant("the float mask is rounded to bfloat16", source="teaching code", killed_by="zero_queries_read_the_additive_mask")
 def bias_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def read(attn_mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
         visible, bias = read_mask(attn_mask, shape)
@@ -267,7 +267,7 @@ def bias_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "a float64 mask passes through float32: its finfo.min becomes -inf",
     source="jax-ml/jax#34114",
-    killed_by="bias_gradient_is_inside_the_bound",
+    killed_by="zero_queries_read_the_additive_mask",
     bug="E19",
 )
 def bias_in_float32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -288,7 +288,7 @@ def bias_added_in_half(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 
 
 @mutant(
-    "the scaled query is rounded back to half precision", source="teaching code", killed_by="gradients_are_inside_the_bound"
+    "the scaled query is rounded back to half precision", source="teaching code", killed_by="orthogonal_basis_changes_nothing"
 )
 def scaled_query_in_half(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(

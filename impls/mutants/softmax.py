@@ -204,7 +204,7 @@ def powers_of_two(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "log2(e) is multiplied into the scores but not into the float mask",
     source="teaching code",
-    killed_by="bias_gradient_is_inside_the_bound",
+    killed_by="zero_queries_read_the_additive_mask",
 )
 def bias_in_the_wrong_base(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     def mixed(logit: Tensor, visible: Tensor | None, bias: Tensor | None) -> Tensor:

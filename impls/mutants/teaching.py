@@ -137,7 +137,7 @@ def default_window(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @mutant(
-    "a token does not attend to itself where L = S", source="teaching code", killed_by="permuted_keys_change_nothing"
+    "a token does not attend to itself where L = S", source="teaching code", killed_by="prefix_of_output_is_output_of_prefix"
 )
 def not_to_itself(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     if q.shape[2] != k.shape[2] or q.shape[2] < 2:

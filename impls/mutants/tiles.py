@@ -97,7 +97,7 @@ def output_not_rescaled(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 @mutant(
     "the sum is not rescaled when the maximum grows, tiles of 16",
     source="teaching code",
-    killed_by="rows_sum_to_one",
+    killed_by="chunks_merge_to_the_whole",
     bug="E27",
 )
 def sum_not_rescaled(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

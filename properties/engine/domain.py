@@ -289,7 +289,7 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
     if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
         return allowed
     if prop.domain.get("dtypes") == "overflowing":
-        return allowed + [d for d in allowed for again in ("float16", "float16", "bfloat16") if d == again]  # it ends at 65504
+        return allowed + [d for d in allowed for again in (*("float16",) * 4, "bfloat16", "bfloat16") if d == again]  # it ends at 65504
     return allowed[:1] * 3 + allowed[1:]
 
 
