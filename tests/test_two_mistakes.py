@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor
 
-from impls.mutants import core
+from impls.mutants import core, mask_shapes
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
 from properties.engine.find_target import Builtins
@@ -78,3 +78,34 @@ def test_what_is_left_is_named_alone(mistake: str) -> None:
 
 def test_nothing_is_left() -> None:
     assert one_run() == (set(), set())
+
+
+def refuses_vectors(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    if attn_mask is not None:
+        attn_mask.shape[-2]  # as PyTorch does
+    return core.attention(q, k, v, attn_mask=attn_mask)
+
+
+HIDES = ("masked_garbage_changes_nothing", "masks_broadcast", "uniform_weights_decode_the_mask", "rows_sum_to_one")
+
+
+def test_one_error_is_told_once_and_what_declares_it() -> None:
+    target = make_target("mine", refuses_vectors)
+    report = verify_target(target, catalogue.select(HIDES), Plan(examples=CASES))
+    assert {finding.property.name for finding in report.findings} == set(HIDES)
+    told = [line for line in findings_text(report, CASES).splitlines() if "(a mask of rank 0 or 1 is not taken? declare mask_rank = 2)" in line]
+    assert len(told) == 2  # one finding in full, one line for the others
+    assert sum(name in told[1] for name in HIDES) == len(HIDES) - 1
+    declared = make_target("mine", refuses_vectors, supports={"mask_rank": 2})
+    assert not verify_target(declared, catalogue.select(HIDES), Plan(examples=CASES)).findings
+
+
+def test_an_error_is_read_as_a_mistake_that_raises_there_too() -> None:
+    """Where the target raised there is no answer to compare."""
+    suspects = Builtins().suspects()
+    report = verify_target(make_target("mine", refuses_vectors), catalogue.select(HIDES), Plan(examples=CASES))
+    assert [read_failure(report.target, finding, suspects) for finding in report.findings] == [[]] * len(HIDES)
+    refusing = make_target("mine", mask_shapes.rank_four_refused)
+    (finding,) = verify_target(refusing, catalogue.select(["masks_broadcast"]), Plan(examples=CASES)).findings
+    assert finding.violation.raised
+    assert [suspect.name for suspect in read_failure(refusing, finding, suspects)] == ["mutants.mask_shapes.rank_four_refused"]

@@ -265,7 +265,7 @@ def tile_skipped_by_first_query(q: Tensor, k: Tensor, v: Tensor, **options: Any)
 @mutant(
     "the query index is local to its tile of 16",
     source="trymirai/lalamo#200",
-    killed_by="causal_frontier_is_exact",
+    killed_by="causal_equals_triangular_mask",
     bug="B21",
 )
 def local_query_index(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

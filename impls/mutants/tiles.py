@@ -156,7 +156,7 @@ def leading_tile_hidden(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 @mutant(
     "a later tile without a visible key resets what was collected",
     source="facebookresearch/xformers#722",
-    killed_by="masked_keys_are_deleted",
+    killed_by="output_is_inside_the_bound",
     bug="C20",
 )
 def hidden_tile_resets(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -233,7 +233,7 @@ def mask_local_to_the_tile(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
 @mutant(
     "one key beyond a tile of 16 is lost: S % 16 = 1",
     source="pytorch/pytorch#191937",
-    killed_by="permuted_keys_change_nothing",
+    killed_by="chunks_merge_to_the_whole",
     bug="D20",
 )
 def single_key_tail_lost(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -33,6 +33,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
         hint = NO_ZERO_SIZES if has_zero_size(case) else ""
         if case.mask != "none" and case.is_causal and prop.contract == "attention":
             hint += " (a mask is not taken together with is_causal? declare mask_and_causal = false)"
+        if case.mask != "none" and case.mask_rank < 2:
+            hint += " (a mask of rank 0 or 1 is not taken? declare mask_rank = 2)"
         if target.contract == "sinusoidal" and case.dim % 2:
             hint += " (an odd dim is not supported? declare odd_dim = false)"
         return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0), trial

@@ -72,6 +72,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
     own = tuple(dict.fromkeys((finding.case, *alike)))
     tried = _try_all(target, prop, own, kin)
+    if finding.violation.raised:  # there is no answer to compare
+        return [s for s in expected if _raises_alike(s, prop, tried)]
     larger = _try_all(target, prop, [case for case in variations(finding.case, prop) if case not in own], kin)
     if any(isinstance(run, Backward) for _, _, runs in tried for run in runs):
         found = [s for s in kin if s.killed_by in backward_properties() and _sends_back_alike(s, prop, tried)]
@@ -275,6 +277,19 @@ def _near_gradients(one: Backward, other: Backward) -> bool:
             rounding = 64 * 2.0 ** -FLOAT_TYPES[one.inputs.dtype].precision * np.abs(a).max(initial=0.0)
             if a.shape != b.shape or not ((np.abs(a - b) <= 2 * limit + rounding) | (np.isnan(a) & np.isnan(b))).all():
                 return False
+    return True
+
+
+def _raises_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
+    """Whether a suspect raises, too, in the same call of every failing trial."""
+    try:
+        wrong = suspect.make()
+    except CannotRun:
+        return False
+    for case, _, runs in tried:
+        ((_, violation, others),) = _try_all(wrong, prop, [case], [suspect])
+        if not violation or not violation.raised or len(others) != len(runs):
+            return False
     return True
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
 from .contracts import CONTRACTS
 from .dtypes import DTYPES
-from .inputs import MASK_AXES, MASK_KINDS
+from .inputs import MASK_AXES, MASK_KINDS, MASK_RANKS
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -56,6 +56,7 @@ class Supports:
     returns_weights: bool = True  # layers: the attention weights are returned beside the output
     mask_kinds: tuple[str, ...] = MASK_KINDS
     mask_axes: tuple[str, ...] = MASK_AXES
+    mask_rank: int = 0  # the least number of axes of a mask
     causal: str = "top-left"
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
@@ -115,6 +116,8 @@ def _value(key: str, value: Any) -> Any:
         return kinds
     if key == "max_length" and value is not None and not (isinstance(value, int) and value > 0):
         raise ValueError(f"supports['max_length'] is {value!r}; it can be a whole number from 1 on")
+    if key == "mask_rank" and value not in MASK_RANKS:
+        raise ValueError(f"supports['mask_rank'] is {value!r}; it can be a whole number from 0 to 4")
     if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
         allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)
         values = (value,) if isinstance(value, str | int) else tuple(value)

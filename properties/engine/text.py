@@ -70,23 +70,34 @@ def findings_text(
 ) -> str:
     """As many findings in full as it takes to name every mistake; the others, the same mistakes seen again, in two lines.
 
-    Where nothing is recognised, two findings show the same mistake if the same fields matter.
+    Where nothing is recognised, two findings show the same mistake if the same fields matter, or if they met the same error.
     """
     findings = sorted(report.findings, key=_rank)
     readings = {f.property.name: read(f) for f in findings}
     named = {name: {s.name for s in found[:READINGS]} for name, found in readings.items()}
     full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
-    unnamed = {(f.violation.raised, f.matters): f for f in reversed(findings) if f not in full and not named[f.property.name]}
+    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(findings) if f not in full and not named[f.property.name]}
     full = full + [f for f in findings if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts = [
         finding_text(f, report.device, total, readings[f.property.name], looser_kind(report.target, f)) + "\n"
         for f in full
     ]
-    rest = [f"REFUTED  {f.property.name}: {f.violation.says}\n  replay    {replay_line(f)}" for f in findings[len(full) :]]
+    rest = findings[len(full) :]
     if rest:
-        parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(rest) + "\n")
+        parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(in_short(rest)) + "\n")
     return "\n".join(parts)
+
+
+def in_short(findings: Sequence[Finding]) -> list[str]:
+    """What is wrong and the replay line; those that met the same error together."""
+    alike: dict[str, list[Finding]] = {}
+    for f in findings:
+        alike.setdefault(f.violation.says if f.violation.raised else f.property.name, []).append(f)
+    return [
+        f"REFUTED  {', '.join(f.property.name for f in same)}: {same[0].violation.says}\n  replay    {replay_line(same[0])}"
+        for same in alike.values()
+    ]
 
 
 def naming_all(findings: Sequence[Finding], named: Mapping[str, set[str]]) -> list[Finding]:
