@@ -16,7 +16,7 @@ from torch import Tensor
 
 from impls.mutants import load_all
 from impls.mutants.backward_features import attention as by_hand
-from impls.mutants.features import attention as core
+from impls.mutants.feature_core import attention as core
 from impls.torch_features import attention as hand_written
 from properties import gradient_bound
 from properties.arithmetic import arithmetic

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from impls.mutants import forget, load_all
-from impls.mutants.features import attention as core
+from impls.mutants.feature_core import attention as core
 from impls.torch_features import attention
 
 MUTANTS = {name: m for name, m in load_all()[0].items() if name.startswith("features.")}

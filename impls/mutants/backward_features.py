@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import features
+from . import feature_core
 from .backward import Operands
 from .core import INF, Step, default_scale, frontier, read_mask, repeat_heads, widen
-from .features import ahead, distance_bias, in_use, window
+from .feature_core import ahead, distance_bias, in_use, window
 from .registry import mutant
 
-PARAMETERS = tuple(name for name in features.PARAMETERS if name != "return_lse")
+PARAMETERS = tuple(name for name in feature_core.PARAMETERS if name != "return_lse")
 FACTS = {"parameters": PARAMETERS, "masked_nan": "leaks"}
 
 
@@ -39,7 +39,7 @@ class Saved(Operands):
 def cap(s: Saved, score: Tensor) -> Tensor:
     """c·tanh(t/c)."""
     c = s.options.get("softcap")
-    return score if c is None else features.cap(score, c)
+    return score if c is None else feature_core.cap(score, c)
 
 
 def slope(s: Saved, score: Tensor) -> Tensor | float:
@@ -120,7 +120,7 @@ class Attention(torch.autograd.Function):
         if p:
             shape = (*q.shape[:3], k.shape[2])
             kept = torch.dropout(torch.ones(shape, dtype=widen(q).dtype, device=q.device), p, train=True)
-        out: Tensor = features.attention(q, k, v, attn_mask=mask, sinks=sinks, **options, drop=lambda weight, p: weight * kept)
+        out: Tensor = feature_core.attention(q, k, v, attn_mask=mask, sinks=sinks, **options, drop=lambda weight, p: weight * kept)
         ctx.save_for_backward(q, k, v, mask, sinks, kept, out)
         ctx.options, ctx.steps = options, STEPS | steps
         return out

@@ -301,6 +301,20 @@ class keys_rotated_twice(Cache):
         return self.turn(k, self.held().clamp(min=0)), v
 
 
+@_mutant("the rotation of the query reads the key: its second features are those of the rotated key", "positions_continue_across_steps",
+         "hpcaitech/ColossalAI#6429", "D28")
+class rotation_crosses_query_and_key(Cache):
+    def append(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        self.new = k
+        return super().append(q, k, v, **options)
+
+    def turn(self, x: Tensor, places: Tensor) -> Tensor:
+        turned = super().turn(x, places)
+        if self.base is None or x.shape != self.new.shape:
+            return turned
+        return torch.stack((turned[..., 0::2], super().turn(self.new, places)[..., 1::2]), dim=-1).flatten(-2)
+
+
 @_mutant("positions are a place in the ring", "positions_continue_across_steps")
 class position_in_the_ring(Cache):
     def query_places(self, place: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ def buckets_not_halved(relative_position: Tensor, **options: Any) -> Tensor:
     return buckets(relative_position, **{**options, "num_buckets": count})
 
 
-@_buckets("far distances do not saturate", "far_distances_share_a_bucket")
+@_buckets("far distances do not saturate", "far_distances_share_a_bucket", "huggingface/candle#1312", "F22")
 def far_distances_do_not_saturate(relative_position: Tensor, **options: Any) -> Tensor:
     return buckets(relative_position, **options, last=lambda far, count: far)
 

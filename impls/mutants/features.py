@@ -8,87 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core import INF, Step, both, check, default_scale, frontier, read_mask, repeat_heads, widen
+from .core import INF, widen
+from .feature_core import FACTS, ahead, attention, cap, distance_bias, drop, in_use, log_sum_exp, normalise, window
 from .registry import MEMORY, mutant
-
-PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", "window_size", "softcap", "alibi_slopes", "sinks",
-              "kv_lengths", "return_lse")  # fmt: skip
-FACTS = {"parameters": PARAMETERS, "masked_nan": "leaks"}
-
-
-def ahead(queries: int, keys: int) -> Tensor:
-    """j − i, (L, S)."""
-    return torch.arange(keys) - torch.arange(queries)[:, None]
-
-
-def window(queries: int, keys: int, left: int, right: int) -> Tensor:
-    """i − left ≤ j ≤ i + right, −1 for no limit."""
-    j = ahead(queries, keys)
-    return ((j >= -left) | (left < 0)) & ((j <= right) | (right < 0))
-
-
-def cap(logit: Tensor, c: float) -> Tensor:
-    return c * torch.tanh(logit / c)
-
-
-def distance_bias(slopes: Tensor, queries: int, keys: int) -> Tensor:
-    return -slopes[:, None, None] * ahead(queries, keys).abs()  # (H, L, S)
-
-
-def in_use(lengths: Tensor, keys: int) -> Tensor:
-    return torch.arange(keys) < lengths[:, None, None, None]  # (B, 1, 1, S)
-
-
-def normalise(logit: Tensor, sinks: Tensor | None) -> Tensor:
-    """The weights, with one more logit for each head that has no value; 0 in a row that sees nothing."""
-    if sinks is not None:
-        sink = sinks[:, None, None].expand(*logit.shape[:3], 1)
-        return torch.softmax(torch.cat([logit, sink], -1), -1)[..., :-1]
-    return torch.softmax(logit, -1).masked_fill((logit == -INF).all(-1, keepdim=True), 0.0)
-
-
-def log_sum_exp(logit: Tensor) -> Tensor:
-    return logit.logsumexp(-1) if logit.shape[-1] else logit.new_full(logit.shape[:-1], -INF)
-
-
-def drop(weight: Tensor, p: float) -> Tensor:
-    return torch.dropout(weight, p, train=True)
-
-
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
-    enable_gqa: bool = False, dropout_p: float = 0.0, window_size: tuple[int, int] | None = None, softcap: float | None = None,
-    alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, kv_lengths: Tensor | None = None, return_lse: bool = False,
-    window: Step = window, cap: Step = cap, distance_bias: Step = distance_bias, in_use: Step = in_use,
-    normalise: Step = normalise, log_sum_exp: Step = log_sum_exp, drop: Step = drop, cap_last: bool = False,
-    scale_of: Step = lambda scale: scale,
-) -> Any:  # fmt: skip
-    """The honest attention with features; the keywords from `window` on are the steps, for mutants to replace."""
-    check(q, k, v, attn_mask, enable_gqa)
-    heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
-    query, key, value = widen(q), repeat_heads(widen(k), heads), repeat_heads(widen(v), heads)
-    logit = (query @ key.mT) * scale_of(default_scale(q) if scale is None else scale)
-    if softcap is not None and not cap_last:
-        logit = cap(logit, softcap)
-    visible, bias = read_mask(attn_mask, (q.shape[0], heads, queries, keys))
-    logit = logit if bias is None else logit + bias
-    if alibi_slopes is not None:
-        logit = logit + distance_bias(widen(alibi_slopes), queries, keys)
-    visible = both(visible, frontier(queries, keys) if is_causal else None)
-    if window_size is not None:
-        visible = both(visible, window(queries, keys, *window_size))
-    if kv_lengths is not None:
-        visible = both(visible, in_use(kv_lengths, keys))
-    if visible is not None:
-        logit = logit.masked_fill(~visible, -INF)
-    if softcap is not None and cap_last:
-        logit = cap(logit, softcap)
-    weight = normalise(logit, None if sinks is None else widen(sinks))
-    if dropout_p:
-        weight = drop(weight, dropout_p)
-    out = (weight @ value).to(q.dtype)
-    return (out, log_sum_exp(logit)) if return_lse else out
-
 
 # ---------------------------------------------------------------- windows
 
@@ -167,6 +89,12 @@ def wide_window_forgets_causality(q: Tensor, k: Tensor, v: Tensor, **options: An
     if options.get("window_size") and options["window_size"][0] >= k.shape[2]:
         options["is_causal"], options["window_size"] = False, None
     return attention(q, k, v, **options)
+
+
+@mutant("without a mask another backend runs, in which the window is one key wider", source="huggingface/transformers#29623", bug="B16",
+        killed_by="window_edges_are_exact", supports=FACTS)
+def window_of_another_backend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    return (window_one_more_on_the_left if options.get("attn_mask") is None else attention)(q, k, v, **options)
 
 
 @mutant("the window is one key wider on both sides", source="huggingface/transformers#39408", bug="B13",
@@ -302,6 +230,16 @@ def length_one_too_many(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         supports=FACTS)
 def length_of_the_first(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     return attention(q, k, v, **options, in_use=lambda lengths, m: in_use(lengths[:1], m))
+
+
+@mutant("a sequence is read where it would lie if none were padded beyond the longest", source="NVIDIA/FasterTransformer#270", bug="D30",
+        killed_by="keys_beyond_the_length_are_ignored", supports=FACTS)
+def stride_of_the_longest(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    lengths, (batch, _, keys, _) = options.get("kv_lengths"), k.shape
+    if lengths is not None and k.numel() and v.numel():
+        place = (torch.arange(batch)[:, None] * lengths.max() + torch.arange(keys)).flatten()
+        k, v = (x.transpose(1, 2).flatten(0, 1)[place].unflatten(0, (batch, keys)).transpose(1, 2) for x in (k, v))
+    return attention(q, k, v, **options)
 
 
 @mutant("a length of 0 is taken for the whole sequence", source="teaching code",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import features
+from . import feature_core
 from .backward_features import FACTS, PARAMETERS, Saved, attention, near, sink_column, used
 from .core import INF, Step, default_scale, frontier, read_mask, repeat_heads, widen
-from .features import distance_bias
+from .feature_core import distance_bias
 from .registry import honest
 
 
@@ -33,7 +33,7 @@ def fused_with_features(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
 
     def from_the_capped(s: Saved, score: Tensor) -> Tensor | float:
         c = s.options.get("softcap")
-        return 1.0 if c is None else 1 - (features.cap(score, c) / c) ** 2
+        return 1.0 if c is None else 1 - (feature_core.cap(score, c) / c) ** 2
 
     def rescaled_last(weight: Tensor, raw: Tensor, delta: Tensor, kept: Any) -> Tensor:
         keeping = 1 - options.get("dropout_p", 0.0)
@@ -51,7 +51,7 @@ def stored_in_the_type(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
     s = Saved(q, repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1]), q, 1.0, None, options.get("sinks"), None, options)
     logit = (s.q @ s.k.mT) * (default_scale(q) if options.get("scale") is None else options["scale"])
     c, mask, slopes = (options.get(name) for name in ("softcap", "attn_mask", "alibi_slopes"))
-    logit = logit if c is None else features.cap(logit, c)
+    logit = logit if c is None else feature_core.cap(logit, c)
     visible, bias = read_mask(mask, s.shape)
     logit = logit if bias is None else logit + bias.masked_fill(bias == -INF, 0.0).to(q.dtype)
     logit = logit if slopes is None else logit + distance_bias(slopes, *s.shape[2:])

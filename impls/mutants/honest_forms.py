@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import features
+from . import feature_core
 from .core import (
     INF,
     Step,
@@ -290,30 +290,30 @@ def scale_in_the_query(query: Tensor, key: Tensor, value: Tensor, weights: Weigh
 
 
 @honest("ALiBi with the distance off by a constant: the softmax does not see it", source="vllm-project/vllm#945", bug="H02",
-        supports=features.FACTS)
+        supports=feature_core.FACTS)
 def alibi_off_by_a_constant(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     def shifted(slopes: Tensor, queries: int, keys: int) -> Tensor:
-        return features.distance_bias(slopes, queries, keys) + slopes[:, None, None]
+        return feature_core.distance_bias(slopes, queries, keys) + slopes[:, None, None]
 
     step: dict[str, Any] = {} if options.get("return_lse") or options.get("sinks") is not None else {"distance_bias": shifted}
-    return features.attention(q, k, v, **options, **step)
+    return feature_core.attention(q, k, v, **options, **step)
 
 
 @honest("dropout makes up for the dropped weights after the product with V", source="Dao-AILab/flash-attention#93", bug="H06",
-        supports=features.FACTS)
+        supports=feature_core.FACTS)
 def dropout_rescaled_last(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     p = options.get("dropout_p", 0.0)
     if not p or options.get("return_lse"):
-        return features.attention(q, k, v, **options)
-    kept = features.attention(q, k, v, **options, drop=lambda weight, p: features.drop(weight, p) * (1 - p))
+        return feature_core.attention(q, k, v, **options)
+    kept = feature_core.attention(q, k, v, **options, drop=lambda weight, p: feature_core.drop(weight, p) * (1 - p))
     return (kept.double() / (1 - p)).to(q.dtype)
 
 
-@honest("windows as two triangles", supports=features.FACTS)
+@honest("windows as two triangles", supports=feature_core.FACTS)
 def window_of_two_triangles(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     def band(queries: int, keys: int, left: int, right: int) -> Tensor:
         ones = torch.ones(queries, keys, dtype=torch.bool)
         seen = ones if right < 0 else ones.tril(right)
         return seen if left < 0 else seen.triu(-left)
 
-    return features.attention(q, k, v, **options, window=band)
+    return feature_core.attention(q, k, v, **options, window=band)
