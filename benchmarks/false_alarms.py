@@ -1,50 +1,67 @@
 """False alarms: every property on every built-in implementation, round after round, until N cases have been tried.
 
-    python -m benchmarks.false_alarms 200000
+    python -m benchmarks.false_alarms 200000                       # rounds 1000, 1001, …
+    python -m benchmarks.false_alarms 200000 --round 2000          # others
+    python -m benchmarks.false_alarms 300000 --honest --cases 2    # the honest variants instead, two cases a property and round
 
 Known deviations are set aside, as in any run. Prints a line a round, and each refutation in full; exit status 1 if there is one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
 import warnings
 from collections import Counter
 
+from impls.mutants import load_all
 from properties import catalogue
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.run import verify_target
 from properties.engine.search import Plan
+from properties.engine.target import Target, make_target
 from properties.engine.text import finding_text
 
 
-def main(wanted: int, first_round: int = 1000) -> int:
+def honest_targets() -> list[Target]:
+    """Correct attentions, layers, positions, packs and caches that compute in unusual ways."""
+    return [make_target(f"mutants.{name}", variant.function) for name, variant in load_all()[1].items()]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.false_alarms")
+    parser.add_argument("wanted", type=int, metavar="N", help="cases in all, at least")
+    parser.add_argument("--round", type=int, default=1000, help="the first round")
+    parser.add_argument("--cases", type=int, default=40, help="of a property in a round")
+    parser.add_argument("--honest", action="store_true", help="the honest variants, not the built-ins")
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # those of the targets
     builtins = Builtins()
-    targets = [find_targets(name, builtins)[0] for name in builtins.entries if builtins.unavailable(name, "cpu") is None]
+    here = [name for name in builtins.entries if builtins.unavailable(name, "cpu") is None]
+    targets = honest_targets() if options.honest else [find_targets(name, builtins)[0] for name in here]
     cases: Counter[str] = Counter()
     dtypes: Counter[str] = Counter()
     alarms = 0
     began = time.monotonic()
-    number = first_round
-    while cases.total() < wanted:
+    number = options.round
+    while cases.total() < options.wanted:
         for target in targets:
-            plan = Plan(examples=40, round=number, deviations=builtins.deviations())
+            plan = Plan(examples=options.cases, round=number, deviations=builtins.deviations())
             report = verify_target(target, catalogue.select(), plan)
             cases[target.name] += report.cases
             for outcome in report.outcomes.values():
                 dtypes.update({name: n for name, n in outcome.features.items() if "float" in name})
             for finding in report.findings:
                 alarms += 1
-                print(finding_text(finding, "cpu", 40), flush=True)
+                print(finding_text(finding, "cpu", options.cases), flush=True)
         number += 1
         print(f"{cases.total():,} cases, {alarms} alarms, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    print(json.dumps({"cases": cases.total(), "alarms": alarms, "rounds": [first_round, number - 1],
+    print(json.dumps({"cases": cases.total(), "alarms": alarms, "rounds": [options.round, number - 1],
                       "by_dtype": dict(dtypes), "by_target": dict(cases), "seconds": round(time.monotonic() - began)}, indent=1))
     return 1 if alarms else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:] or ["200000"])))
+    sys.exit(main(sys.argv[1:]))

@@ -290,7 +290,6 @@ REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Case], bool]]] = {
     "mask_and_causal": ({"mask_and_causal": False}, lambda c: not (c.is_causal and c.mask != "none")),
     "mask_kinds": ({"mask_kinds": ["bool"]}, lambda c: c.mask == "none" or c.mask_kind == "bool"),
     "mask_axes": ({"mask_axes": ["LS", "S"]}, lambda c: c.mask == "none" or c.mask_axes in ("LS", "S")),
-    "mask_rank": ({"mask_rank": 2}, lambda c: c.mask == "none" or c.mask_rank >= 2),
     "dtypes": ({"dtypes": ["float32"]}, lambda c: c.dtype == "float32"),
     "parameters": ({"parameters": ["is_causal"]}, lambda c: c.mask == "none" and c.scale is None and c.group == 1),
 }

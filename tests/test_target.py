@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from impls.mutants import core
+from impls.mutants.registry import SUPPORTS
 from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import make_inputs
 from properties.engine.run import verify_target
-from properties.engine.search import Plan, search
+from properties.engine.search import Plan, inapplicable, search
 from properties.engine.supports import FEATURES, MEANT, PARAMETERS, Supports
 from properties.engine.target import CannotRun, make_target
 
@@ -277,6 +279,7 @@ def test_the_other_layout_works_when_declared() -> None:
 KERNEL = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
 class Kernels:
     @staticmethod
     def fused(q, k, v):
@@ -347,6 +350,36 @@ def test_two_files_of_one_name_are_two_targets(tmp_path: Path) -> None:
         )
     found = [find_targets(f"{tmp_path / folder / 'kernel.py'}:attention", Builtins())[0] for folder in ("one", "two")]
     assert [float(target(SMALL)[0, 0, 0, 0]) for target in found] == [1.0, 2.0]
+
+
+def test_the_only_dtype_may_be_one_that_a_framework_lacks() -> None:
+    """NumPy has no bfloat16: PyTorch is tried, and if NumPy is declared, that is said."""
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+    assert make_target("mine", attention, {"dtypes": ["bfloat16"]}).framework.name == "torch"
+    with pytest.raises(CannotRun, match="numpy has no bfloat16"):
+        make_target("mine", attention, {"dtypes": ["bfloat16"], "framework": "numpy"})
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_no_mask_has_fewer_axes_than_declared(rank: int) -> None:
+    """Neither a drawn mask, nor one that a property makes, nor one of the first calls; and its gradient has the form of what was drawn."""
+    seen: list[int] = []
+
+    def demanding(
+        q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if attn_mask is not None:
+            seen.append(attn_mask.ndim)
+        return core.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    target = make_target("mine", demanding, {**SUPPORTS, "mask_rank": rank})
+    masked = [prop for prop in PROPERTIES.values() if prop.contract == "attention" and not inapplicable(target, prop)]
+    report = verify_target(target, masked, Plan(examples=6))
+    assert not report.findings
+    assert min(seen) == rank and len(seen) > 300
 
 
 def test_a_property_about_other_dtypes_is_not_exercised() -> None:

@@ -100,6 +100,19 @@ def test_one_error_is_told_once_and_what_declares_it() -> None:
     assert not verify_target(declared, catalogue.select(HIDES), Plan(examples=CASES)).findings
 
 
+def refuses_rank_four(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    if attn_mask is not None and attn_mask.ndim == 4:
+        raise ValueError("no rank 4")
+    return core.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+
+
+def test_what_can_be_declared_is_read_off_the_call_that_raised() -> None:
+    """Not off the case: the property makes other masks of it."""
+    report = verify_target(make_target("mine", refuses_rank_four), catalogue.select(HIDES), Plan(examples=CASES))
+    assert report.findings and all(finding.violation.raised for finding in report.findings)
+    assert "declare mask_rank" not in findings_text(report, CASES)
+
+
 def test_an_error_is_read_as_a_mistake_that_raises_there_too() -> None:
     """Where the target raised there is no answer to compare."""
     suspects = Builtins().suspects()

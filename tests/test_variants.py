@@ -106,3 +106,9 @@ def test_a_cache_is_seen_through_a_variant(variant: str) -> None:
 def test_what_cannot_be_varied_is_said(text: str, says: str) -> None:
     with pytest.raises(CannotRun, match=says):
         find_targets(text, Builtins())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_has_no_signature_can_be_mapped_over_the_batch() -> None:
+    (target,) = find_targets("torch.nn.functional:scaled_dot_product_attention@vmap", Builtins(), {"mask_rank": 2, "mask_and_causal": False})
+    assert {"attn_mask", "is_causal", "scale", "enable_gqa"} <= set(target.parameters)

@@ -22,22 +22,18 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     seen = subject(target, prop)
     trial = trial_of(seen, prop)(seen, case, notes)
     if signal := killed_by(lambda: prop.check(trial_of(seen, prop)(seen, case))):
-        return Violation(f"the call killed the process ({signal})", float("nan"), float("nan"), 0.0), trial
+        return Violation(f"the call killed the process ({signal})", np.nan, np.nan, 0.0, raised=True, killed=True), trial
     try:
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)
     except Refuted as refuted:
         violation = refuted.violation
-        return dataclasses.replace(violation, says=violation.says + NO_ZERO_SIZES) if has_zero_size(case) else violation, trial
+        return dataclasses.replace(violation, hint=NO_ZERO_SIZES * has_zero_size(case)), trial
     except Raised as raised:
-        hint = NO_ZERO_SIZES if has_zero_size(case) else ""
-        if case.mask != "none" and case.is_causal and prop.contract == "attention":
-            hint += " (a mask is not taken together with is_causal? declare mask_and_causal = false)"
-        if case.mask != "none" and case.mask_rank < 2:
-            hint += " (a mask of rank 0 or 1 is not taken? declare mask_rank = 2)"
+        hint = NO_ZERO_SIZES * has_zero_size(case) + raised.hint
         if target.contract == "sinusoidal" and case.dim % 2:
             hint += " (an odd dim is not supported? declare odd_dim = false)"
-        return Violation(f"the call raised {raised}{hint}", float("nan"), float("nan"), 0.0), trial
+        return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint), trial
     return None, trial
 
 

@@ -119,8 +119,7 @@ def _masks(target: Target, prop: Property, chosen: dict[str, Any]) -> list[dict[
     axes = [a for a in prop.domain.get("mask_axes", MASK_AXES) if a in supports.mask_axes]
     if not kinds or not axes:
         return [{}]
-    ranks = [rank for rank in (2, 0, 1, 3, 4) if rank >= supports.mask_rank]
-    how = {"mask_kind": pick(kinds), "mask_axes": pick(axes), "mask_rank": pick(ranks), "mask_density": pick((0.5, 0.8, 0.2))}
+    how = {"mask_kind": pick(kinds), "mask_axes": pick(axes), "mask_rank": pick((2, 0, 1, 3, 4)), "mask_density": pick((0.5, 0.8, 0.2))}
     names = [name for name in ("mask", "memory_mask") if PARAMETER_OF[name] in target.parameters and
              (target.contract == "decoder_layer" or name == "mask")]  # fmt: skip
     free = [name for name in names if name not in chosen]

@@ -106,11 +106,12 @@ def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[A
     if inputs.memory is not None:
         tensors.append(place("memory", inputs.memory, inputs.layout))
     weights = {name: place(name, w) for name, w in inputs.weights.items()}
-    arrays = {"attn_mask": inputs.mask, "key_padding_mask": inputs.padding, "memory_mask": inputs.memory_mask,
-              "memory_key_padding_mask": inputs.memory_padding}  # fmt: skip
+    masks = {"attn_mask": inputs.mask, "memory_mask": inputs.memory_mask}
+    paddings = {"key_padding_mask": inputs.padding, "memory_key_padding_mask": inputs.memory_padding}
     defaults = {"is_causal": False, "norm_first": False, "activation": "relu"}
     options: dict[str, Any] = {"num_heads": inputs.num_heads}
-    options |= {name: place(name, carrier) for name, carrier in arrays.items() if carrier is not None}
+    options |= {name: target.ranked(place(name, carrier)) for name, carrier in masks.items() if carrier is not None}
+    options |= {name: place(name, carrier) for name, carrier in paddings.items() if carrier is not None}
     for name, default in defaults.items():
         value = getattr(inputs, name)
         if name in target.parameters and (inputs.explicit or value != default):

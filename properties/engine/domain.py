@@ -18,7 +18,7 @@ from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES
 from .families import FAMILIES
 from .frameworks import LAYOUTS
-from .inputs import MASK_AXES, MASK_KINDS, MASK_RANKS, MASKS
+from .inputs import MASK_AXES, MASK_KINDS, MASKS
 from .regimes import REGIMES
 from .supports import Supports
 from .target import Target
@@ -117,7 +117,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             "mask": pick(("random", *("leading_tile",) * 3, *MASKS)),
             "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
             "mask_axes": pick([axes for axes in ("LS", "S", *MASK_AXES) if axes in supports.mask_axes]),
-            "mask_rank": pick([rank for rank in (2, 0, 0, 0, 1, 3, 4) if rank >= supports.mask_rank]),
+            "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),
             "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
     causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
@@ -261,16 +261,15 @@ def _strategy(value: Any) -> Strategy:
     return pick(value) if isinstance(value, tuple) else st.just(value)
 
 
-def mask_choices(target: Target, prop: Property, name: str) -> list[Any]:
-    """The kinds, axes or ranks of masks that the property is about and the target supports."""
+def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
+    """The kinds or axes of masks that the property is about and the target supports."""
     about = prop.domain.get(name, ())
     return [choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target)]
 
 
-MASK_FACTS: dict[str, Callable[[Target], tuple[Any, ...]]] = {
+MASK_FACTS: dict[str, Callable[[Target], tuple[str, ...]]] = {
     "mask_kind": lambda target: target.supports.mask_kinds,
     "mask_axes": lambda target: target.supports.mask_axes,
-    "mask_rank": lambda target: MASK_RANKS[target.supports.mask_rank :],
 }
 
 

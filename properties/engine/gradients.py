@@ -114,7 +114,7 @@ def run_backward(
             t.fail(f"{name} receives no gradient: it is cut off from the output")
         elif tuple(part.shape) != tuple(leaves[name].shape):
             t.fail(f"the gradient of {name} has shape {tuple(part.shape)}, expected {tuple(leaves[name].shape)}")
-    run = Backward(t, inputs, answer, grad_out, {name: _bhld(t.target, name, part) for name, part in parts.items()}, kept)
+    run = Backward(t, inputs, answer, grad_out, {name: _as_carried(t.target, inputs, name, part) for name, part in parts.items()}, kept)
     t.runs.append(run)
     return run
 
@@ -152,7 +152,11 @@ def place_grad(target: Target, grad_out: Array, inputs: Inputs, buffers: Buffers
     return target.framework.permute(placed, (0, 2, 1, 3)) if target.supports.layout == "blhd" else placed
 
 
-def _bhld(target: Target, name: str, part: Any) -> Any:
+def _as_carried(target: Target, inputs: Inputs, name: str, part: Any) -> Any:
+    """A gradient in the form of its carrier, whatever layout or rank the target takes."""
+    if name == "mask":
+        assert inputs.mask is not None
+        return part.reshape(inputs.mask.shape)
     swapped = target.supports.layout == "blhd" and name in OPERANDS
     return target.framework.permute(part, (0, 2, 1, 3)) if swapped else part
 

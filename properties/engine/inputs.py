@@ -219,7 +219,6 @@ MASKS: dict[str, Pattern] = {
     "nothing": _nothing,
 }
 MASK_KINDS = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
-MASK_RANKS = (0, 1, 2, 3, 4)
 MASK_AXES = ("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "BHS", "L", "BL", "BH", "")
 
 
@@ -301,7 +300,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "window_left": 0,
           "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "spare": 0, "page_size": 1, "hidden": 1}
 _CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
-            "mask_rank": MASK_RANKS, "values": tuple(REGIMES), "layout": LAYOUTS,
+            "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS,
             "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS),
              "packing": tuple(PACKINGS), "activation": ("relu", "gelu")}  # fmt: skip
 

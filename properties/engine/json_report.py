@@ -52,7 +52,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     violation = finding.violation
     return {
         "case": repr(finding.case),
-        "says": violation.says,
+        "says": violation.says + violation.hint,
         "actual": _number(violation.actual),
         "expected": _number(violation.expected),
         "allowed": _number(violation.allowed),

@@ -286,11 +286,15 @@ def _raises_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> b
         wrong = suspect.make()
     except CannotRun:
         return False
+    compared = False
     for case, _, runs in tried:
+        if case.dtype not in wrong.dtypes:
+            continue
+        compared = True
         ((_, violation, others),) = _try_all(wrong, prop, [case], [suspect])
         if not violation or not violation.raised or len(others) != len(runs):
             return False
-    return True
+    return compared
 
 
 def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from ..arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
 from .contracts import CONTRACTS
 from .dtypes import DTYPES
-from .inputs import MASK_AXES, MASK_KINDS, MASK_RANKS
+from .inputs import MASK_AXES, MASK_KINDS
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -56,7 +56,7 @@ class Supports:
     returns_weights: bool = True  # layers: the attention weights are returned beside the output
     mask_kinds: tuple[str, ...] = MASK_KINDS
     mask_axes: tuple[str, ...] = MASK_AXES
-    mask_rank: int = 0  # the least number of axes of a mask
+    mask_rank: int = 0  # the least number of axes of a mask; one of fewer gets leading axes of size 1
     causal: str = "top-left"
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
@@ -116,7 +116,7 @@ def _value(key: str, value: Any) -> Any:
         return kinds
     if key == "max_length" and value is not None and not (isinstance(value, int) and value > 0):
         raise ValueError(f"supports['max_length'] is {value!r}; it can be a whole number from 1 on")
-    if key == "mask_rank" and value not in MASK_RANKS:
+    if key == "mask_rank" and not (type(value) is int and 0 <= value <= 4):
         raise ValueError(f"supports['mask_rank'] is {value!r}; it can be a whole number from 0 to 4")
     if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
         allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)

@@ -35,8 +35,9 @@ class CannotRun(Exception):
 class Raised(Exception):
     """The target raised on a legal call."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, hint: str = "") -> None:
         self.error = error
+        self.hint = hint  # what may not be supported, and the key that declares it
         super().__init__(f"{type(error).__name__}: {first_line(error)}")
 
 
@@ -72,7 +73,7 @@ class Target:
         taken = self.parameters if inputs.explicit else ()
         options: dict[str, Any] = {name: value for name, value in defaults.items() if name in taken}
         if inputs.mask is not None:
-            options["attn_mask"] = place("mask", inputs.mask)
+            options["attn_mask"] = self.ranked(place("mask", inputs.mask))
         if inputs.is_causal:
             options["is_causal"] = True
         if inputs.scale is not None:
@@ -92,6 +93,12 @@ class Target:
             options["dropout_p"] = inputs.dropout
         return tensors, options
 
+    def ranked(self, mask: Any) -> Any:
+        """A mask with leading axes of size 1, up to the rank that is declared."""
+        for _ in range(self.supports.mask_rank - len(mask.shape)):
+            mask = mask[None]
+        return mask
+
     def answer(self, inputs: Inputs, buffers: Buffers) -> Any:
         """All that the target returns. Raises Raised if it raises."""
         tensors, options = self.arrays(inputs, buffers)
@@ -104,7 +111,7 @@ class Target:
             with np.errstate(all="ignore"):
                 return self.function(*arguments, **options)
         except (Exception, SystemExit) as error:
-            raise Raised(error) from error
+            raise Raised(error, _hint(options)) from error
 
     def call(self, inputs: Inputs, buffers: Buffers) -> Any:
         """The target's own output, unread. Raises Raised if the target raises."""
@@ -120,6 +127,13 @@ class Target:
 
     def __call__(self, inputs: Inputs, buffers: Buffers | None = None) -> Array:
         return self.read(self.call(inputs, buffers or self.buffers()))
+
+
+def _hint(options: Mapping[str, Any]) -> str:
+    """What of a call that raised may not be supported, and the key that declares it."""
+    masks = [options[name] for name in ("attn_mask", "memory_mask") if options.get(name) is not None]
+    hint = " (a mask is not taken together with is_causal? declare mask_and_causal = false)" if masks and options.get("is_causal") else ""
+    return hint + " (a mask of rank 0 or 1 is not taken? declare mask_rank = 2)" * any(len(mask.shape) < 2 for mask in masks)
 
 
 def first_line(error: BaseException) -> str:
@@ -149,10 +163,10 @@ def make_target(
         raise CannotRun(f"{name}: {error}") from None
     if device and device.split(":")[0] not in merged.devices:
         raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
-    contract, parameters = _signature(name, function, merged)
+    contract, parameters, others = _signature(name, function, merged)
     candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
     refusals: list[str] = []
-    firsts: dict[str, str] = {}  # what it said of each framework, but for the same again
+    firsts: dict[str, str] = {}  # what it said first of each framework, unless of another the same
     for candidate in candidates:
         try:
             fw = framework(candidate)
@@ -163,10 +177,12 @@ def make_target(
         target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
+            says = {p: f"the contract has no such parameter{f'; is it {MEANT[p]}?' if p in MEANT else ''}" for p in others}
+            target = dataclasses.replace(target, untried={**target.untried, **says})
             if contract == "cached":
-                return discover(_without_others(target), device or "cpu")
-            return _without_others(target if parameters is not None else _probe_parameters(target, device or "cpu"))
-        firsts.setdefault(refusals[said].split(" it ", 1)[-1], refusals[said])
+                return discover(target, device or "cpu")
+            return target if parameters is not None else _probe_parameters(target, device or "cpu")
+        firsts.setdefault(refusals[said].replace(candidate, ""), refusals[said])
     answered = [r for r in refusals if r.startswith("it returns")]  # says more than an error
     raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {answered[0] if answered else '; '.join(firsts.values())}")
 
@@ -182,12 +198,12 @@ def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) 
         return False
 
 
-def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None]:
-    """The contract, and the known parameters that the callable takes; None if only a call can tell."""
+def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None, list[str]]:
+    """The contract, the known parameters that the callable takes (None if only a call can tell), and its other, optional ones."""
     try:
         formal = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return "attention", supports.parameters
+        return "attention", supports.parameters, []
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
     contract = supports.contract or recognise(formal)
     kind = KIND_OF.get(contract)
@@ -207,27 +223,15 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
             f"{name} requires {', '.join(required)}, which {CONTRACTS[contract]} does not give; wrap it in a function "
             "that does"
         )
+    taken: tuple[str, ...] | None = tuple(p for p in PARAMETERS if p in formal)
     if supports.parameters is not None:
-        return contract, supports.parameters
-    if kind:
-        return contract, kind.options(contract, formal)
-    if open_ended:
-        return contract, None
-    return contract, tuple(p for p in PARAMETERS if p in formal)
-
-
-def _without_others(target: Target) -> Target:
-    """With the optional parameters of its signature that are not the contract's among what is not tried."""
-    try:
-        formal = inspect.signature(target.function).parameters
-    except (TypeError, ValueError):
-        return target
-    optional = [p for p in list(formal.values())[ARGUMENTS[target.contract]:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    kind = KIND_OF.get(target.contract)
-    known = kind.given(target.contract, formal) if kind else ("num_heads",)
-    others = [p.name for p in optional if p.name not in (*target.parameters, *PARAMETERS, *known)]
-    says = {name: f"the contract has no such parameter{f'; is it {MEANT[name]}?' if name in MEANT else ''}" for name in others}
-    return dataclasses.replace(target, untried={**target.untried, **says})
+        taken = supports.parameters
+    elif kind:
+        taken = kind.options(contract, formal)
+    elif open_ended:
+        taken = None
+    optional = [p.name for p in list(formal.values())[needed:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return contract, taken, [p for p in optional if p not in (*(taken or ()), *PARAMETERS, *given)]
 
 
 def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
@@ -241,7 +245,10 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
     accepted: list[str] = []
     untried: dict[str, str] = {}
     wanted = target.supports.dtypes or (("float64",) if target.contract == "buckets" else target.framework.dtypes)
-    for dtype in (d for d in target.framework.dtypes if d in wanted):
+    able = [dtype for dtype in target.framework.dtypes if dtype in wanted]
+    if not able:
+        refusals.append(f"{target.framework.name} has no {' or '.join(wanted)}")
+    for dtype in able:
         try:
             _smoke(target, dtype, device)
         except CannotRun as error:
@@ -361,7 +368,7 @@ def call_layer(
         tensors = tensors[:1] * 3  # self-attention: one and the same array, as libraries look for
     options: dict[str, Any] = {"num_heads": inputs.num_heads}
     if inputs.mask is not None:
-        options["attn_mask"] = place("mask", inputs.mask)
+        options["attn_mask"] = target.ranked(place("mask", inputs.mask))
     if inputs.padding is not None:
         options["key_padding_mask"] = place("padding", inputs.padding)
     if inputs.is_causal:

@@ -90,12 +90,13 @@ def findings_text(
 
 
 def in_short(findings: Sequence[Finding]) -> list[str]:
-    """What is wrong and the replay line; those that met the same error together."""
+    """What is wrong and a replay line; those that met the same error together, with the replay line of the first."""
     alike: dict[str, list[Finding]] = {}
     for f in findings:
         alike.setdefault(f.violation.says if f.violation.raised else f.property.name, []).append(f)
     return [
-        f"REFUTED  {', '.join(f.property.name for f in same)}: {same[0].violation.says}\n  replay    {replay_line(same[0])}"
+        f"REFUTED  {', '.join(f.property.name for f in same)}: {same[0].violation.says}{same[0].violation.hint}\n"
+        f"  replay    {replay_line(same[0])}"
         for same in alike.values()
     ]
 

@@ -27,21 +27,14 @@ class Violation:
     expected: float
     allowed: float
     wrong: Array | None = None  # bool, shape of the output: every element that breaks the claim
+    raised: bool = False  # the target raised, or killed the process, rather than answered wrongly
+    killed: bool = False
+    hint: str = ""  # what may not be supported, and the key that declares it
 
     @property
     def difference(self) -> float:
         """|actual - expected|."""
         return abs(self.actual - self.expected)
-
-    @property
-    def raised(self) -> bool:
-        """Whether the target raised, or killed the process, rather than answered wrongly."""
-        return self.killed or self.says.startswith("the call raised")
-
-    @property
-    def killed(self) -> bool:
-        """Whether the target killed the process."""
-        return self.says.startswith("the call killed")
 
 
 class Refuted(AssertionError):
@@ -277,9 +270,9 @@ class Trial:
 
 
 def describe(violation: Violation) -> str:
-    """One line: what was claimed, and the numbers at the worst element."""
+    """One line: what was claimed, the numbers at the worst element, and what can be declared."""
     if np.isnan(violation.actual) and np.isnan(violation.expected):
-        return violation.says
+        return violation.says + violation.hint
     allowed = "0 (exact)" if violation.allowed == 0 else f"{violation.allowed:.3g}"
     numbers: Any = f"|difference| {violation.difference:.3g}, allowed {allowed}"
-    return f"{violation.says}: got {violation.actual:.9g}, expected {violation.expected:.9g}; {numbers}"
+    return f"{violation.says}: got {violation.actual:.9g}, expected {violation.expected:.9g}; {numbers}{violation.hint}"

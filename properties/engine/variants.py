@@ -79,9 +79,6 @@ def vmap(function: Function) -> Function:
     """One batch element at a time, mapped over the batch by ``torch.func.vmap``; dropout differs from one to the next."""
     import torch
 
-    drops = "dropout_p" in inspect.signature(function).parameters
-    randomness = "different" if drops else "same"  # modules that are made in the call draw their first weights
-
     def mapped(*args: Any, **options: Any) -> Any:
         tensors = {name: x for name, x in options.items() if isinstance(x, torch.Tensor)}
         fixed = {name: x for name, x in options.items() if name not in tensors}
@@ -99,6 +96,7 @@ def vmap(function: Function) -> Function:
             parts[:] = out if several else [out]
             return tuple(x[0] for x in parts if isinstance(x, torch.Tensor)) if several else out[0]
 
+        randomness = "different" if options.get("dropout_p") else "same"  # modules that are made in the call draw their first weights
         dims = tuple(0 if isinstance(x, torch.Tensor) and x.ndim == args[0].ndim else None for x in args)
         mapping = torch.func.vmap(single, in_dims=(*dims, *along.values()), randomness=randomness)
         found = mapping(*args, *tensors.values())
