@@ -63,7 +63,7 @@ def percent(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / max(whole, 1):.1%})"
 
 
-def summary(rows: dict[str, dict[str, Any]]) -> tuple[str, bool]:
+def summary(rows: dict[str, dict[str, Any]], command: str, mutants: int) -> tuple[str, bool]:
     """The table, and whether the goal is met."""
     states = Counter(row["state"] for row in rows.values())
     read_rows = {name: row["named"] for name, row in rows.items() if row["state"] == "read"}
@@ -73,7 +73,8 @@ def summary(rows: dict[str, dict[str, Any]]) -> tuple[str, bool]:
     shown = [name for name, found in named.items() if name in found[:3]]
     without = Counter(verdict_without(name, found) for name, found in read_rows.items())
     total = len(read_rows)
-    lines = ["# What the reading of a failure is worth", "", "Made by `python -m benchmarks.readings`, which says what is counted.", "",
+    lines = ["# What the reading of a failure is worth", "",
+             f"Made by `{command}`, which says what is counted: {len(rows)} of {mutants} mutants.", "",
              "| | mutants |", "|---|---|",
              f"| refuted by the property they name, and read | {total} |",
              f"| not refuted by the property they name | {states['not refuted']} |",
@@ -103,7 +104,8 @@ def main(stride: int = 1, pattern: str = "*") -> int:
         print(name, rows[name], file=sys.stderr, flush=True)
     lines = (f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items())
     HERE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    table, enough = summary(rows)
+    command = "python -m benchmarks.readings" + (f" {stride} '{pattern}'" if pattern != "*" else f" {stride}" if stride > 1 else "")
+    table, enough = summary(rows, command, len(mutants))
     HERE.with_name("READINGS.md").write_text(table, encoding="utf-8")
     print(table)
     return 0 if enough else 1

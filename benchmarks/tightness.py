@@ -28,7 +28,7 @@ from tests.honest_kernels import DTYPES, REGIMES, honest, make_case
 
 
 def ratios(trial: Trial) -> tuple[float, float]:
-    """(rigorous, probabilistic) bound / error of one case at its worst element; nan where there is no error."""
+    """(rigorous, probabilistic) bound / error of one case at its worst element; inf where there is no error."""
     run = trial.run()
     error = run.exact.out_error(run.out)
     likely = bound.probabilistic(run.exact, trial.arithmetic) if trial.case.values in CONTINUOUS else np.full(error.shape, np.nan)

@@ -15,7 +15,7 @@ from .engine.domain import SHORT
 from .engine.exact import live
 from .engine.gradients import run_backward
 from .engine.trial import Trial
-from .features import DROPPED, rate
+from .features import DROPPED, dropping, rate
 from .gradient_oracle import over_groups
 from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding, size
 from .masks import hidden_from_all
@@ -128,23 +128,22 @@ DROPPING: dict[str, Any] = {**DROPPED, "needs": ("dropout_gradients", "dropout_p
 
 def kept_weights(t: Trial) -> np.ndarray:
     """(B, H, L, S) weights after dropout, read through V = I from the seed of the case."""
-    return np.asarray(t.weights(t.inputs.but(dropout=rate(t), chance=t.case.seed)).out)
+    return np.asarray(t.weights(dropping(t)).out)
 
 
 @declare("dV = (A∘B)ᵀ dO / (1 − p), A∘B read through V = I from the same seed", **DROPPING)
 def value_gradients_are_dropped_like_the_weights(t: Trial) -> None:
     """What the forward pass drops, the backward pass drops: a value receives from the rows that kept its weight, and no other."""
-    (read, plain), factor = (t.weights(t.inputs.but(dropout=rate(t), chance=t.case.seed)), t.weights()), 1 / (1 - rate(t))
-    run, kv_heads = run_backward(t, t.inputs.but(dropout=rate(t), chance=t.case.seed), kept=factor * (read.out != 0)), t.inputs.k.shape[1]
-    grad = run.grad_out
-    expected = over_groups(read.out.swapaxes(-1, -2) @ grad, kv_heads)
-    slack = over_groups((2 * factor * plain.bound * (read.out != 0)).swapaxes(-1, -2) @ np.abs(grad), kv_heads)
-    slack = slack + rounding(over_groups(read.out.swapaxes(-1, -2) @ np.abs(grad), kv_heads), t.inputs.shape[2] * t.inputs.group)
+    read, plain, factor, kv_heads = kept_weights(t), t.weights(), 1 / (1 - rate(t)), t.inputs.k.shape[1]
+    run = run_backward(t, dropping(t), kept=factor * (read != 0))
+    expected = over_groups(read.swapaxes(-1, -2) @ run.grad_out, kv_heads)
+    slack = over_groups((2 * factor * plain.bound * (read != 0)).swapaxes(-1, -2) @ np.abs(run.grad_out), kv_heads)
+    slack = slack + rounding(over_groups(read.swapaxes(-1, -2) @ np.abs(run.grad_out), kv_heads), t.inputs.shape[2] * t.inputs.group)
     t.close(run.v, expected, run.limits.v + slack, "value {row} does not receive what its kept weights give")
 
 
 @declare("dQ, dK, dV of (P∘M) V, M = [weight kept] / (1 − p)", **DROPPING)
 def dropout_gradients_are_inside_the_bound(t: Trial) -> None:
     """With the weights that the forward pass kept, all gradients are the exact ones: the softmax before it, the factor after it."""
-    run = run_backward(t, t.inputs.but(dropout=rate(t), chance=t.case.seed), kept=(kept_weights(t) != 0) / (1 - rate(t)))
+    run = run_backward(t, dropping(t), kept=(kept_weights(t) != 0) / (1 - rate(t)))
     inside(t, run)

@@ -16,6 +16,7 @@ import numpy as np
 from . import bound
 from .engine.declare import declare
 from .engine.domain import SHORT
+from .engine.inputs import Inputs
 from .engine.trial import Trial
 from .masks import agree
 
@@ -157,11 +158,15 @@ def rate(t: Trial) -> float:
     return RATES[t.choice("rate", len(RATES))]
 
 
-def dropped(t: Trial, call: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The weights under dropout, in one call or another, those without, and the bound of the latter (B, H, L, S)."""
+def dropping(t: Trial, call: int = 0) -> Inputs:
+    """The call of the trial under dropout; other calls start from other random numbers."""
+    return t.inputs.but(dropout=rate(t), chance=t.case.seed + call)
+
+
+def dropped(t: Trial) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The weights under dropout, those without, and the bound of the latter (B, H, L, S)."""
     plain = t.weights()
-    with_dropout = t.weights(t.inputs.but(dropout=rate(t), chance=t.case.seed + call))
-    return with_dropout.out, plain.out, plain.bound
+    return t.weights(dropping(t)).out, plain.out, plain.bound
 
 
 @declare("out = Σ_j w_ij·b_ij / (1 − p)·v_j,  b_ij ∈ {0, 1}", needs=("dropout_p", "value_dim"), **DROPPED)
@@ -191,15 +196,14 @@ def dropout_is_not_shared(t: Trial) -> None:
     told = (plain > 0).reshape(kept.shape).all(axis=0)
     if told.sum() >= 64 and len(np.unique(kept[:, told], axis=0)) < len(kept):
         t.fail("two rows of the attention matrix drop the very same keys")
-    if told.sum() >= 64 and np.array_equal(read != 0, dropped(t, call=1)[0] != 0):
+    if told.sum() >= 64 and np.array_equal(read != 0, t.weights(dropping(t, call=1)).out != 0):
         t.fail("two calls drop the very same keys")
 
 
 @declare("p = 0  ⇒  out = out without dropout, whatever was dropped before", needs=("dropout_p",), **{**DROPPED, "keys": (2, 3, 64)})
 def dropout_of_zero_drops_nothing(t: Trial) -> None:
     """With p = 0, as in evaluation, nothing is dropped; dropping before does not change that, nor does it stop what comes after."""
-    plain, dropping = t.run(), t.inputs.but(dropout=rate(t), chance=t.case.seed)
-    first = t.run(dropping)
+    plain, first = t.run(), t.run(dropping(t))
     agree(t, t.run(t.inputs.but(explicit=True)), plain, "row {row} is another one where dropout_p is 0")
     agree(t, t.run(), plain, "row {row} is another one after a call with dropout")
-    t.same_bits(t.run(dropping).out, first.out, "row {row} of the same call from the same seed is another one after a call without dropout")
+    t.same_bits(t.run(dropping(t)).out, first.out, "row {row} of the same call from the same seed is another one after a call without dropout")

@@ -252,7 +252,7 @@ MISTAKES: dict[str, Any] = {
 
 
 def layer(wrong: Callable[..., Any]) -> Any:
-    """A layer with one mistake: wrong(x, call), where x holds the arguments and ``call`` computes the right answer."""
+    """A layer with one mistake: wrong(x), where x holds the arguments."""
 
     def multihead(
         query: Array, key: Array, value: Array, weights: Mapping[str, Array], *, num_heads: int, attn_mask: Array = None,

@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 MOVES = (Tensor.to, Tensor.cuda, Tensor.cpu)
-MAY_MEET = (*MOVES, Tensor.copy_, Tensor.__getitem__, Tensor.__setitem__)  # an index may lie on the CPU
+INDEXES = (Tensor.__getitem__, Tensor.__setitem__)  # a tensor there by an index on the CPU, not the other way round
+MAY_MEET = (*MOVES, Tensor.copy_)
 READS = (Tensor.numpy, Tensor.__array__)
 
 
@@ -38,7 +39,8 @@ class PretendedDevice(TorchFunctionMode):
             return torch.device("cuda", 0) if there else torch.device("cpu")
         if there and func in READS:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
-        if there and func not in MAY_MEET and any(x.ndim and not isinstance(x, There) for x in tensors):
+        apart = there and any(x.ndim and not isinstance(x, There) for x in tensors)
+        if apart and func not in MAY_MEET and not (func in INDEXES and isinstance(args[0], There)):
             self.refused.append(func.__name__)
             raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu, in {func.__name__}")
         wanted = kwargs.get("device") or next((x for x in args[1:] if func is Tensor.to and _is_device(x)), None)

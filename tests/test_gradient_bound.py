@@ -135,6 +135,10 @@ def test_nothing_is_promised_beyond_the_domain() -> None:
     far = differentiate(solve(Problem(one, one, one * 300.0, 1.0)), one * 300.0)  # |dO||v| = 180,000
     assert np.isinf(gradient_bound.rigorous(far, arithmetic("eager", "float16")).q).all()
     assert np.isfinite(gradient_bound.rigorous(far, arithmetic("wide", "float16")).v).all()
+    for largest, told in ((62_000.0, False), (50_000.0, True)):  # dP is a float16 number; dP − δ, with δ near −5,000, may be none
+        k, v = (np.array(x).reshape(1, 1, 2, 1) for x in ([0.0, 3.0], [largest, -8000.0]))
+        apart = differentiate(solve(Problem(one[:, :, :1, :1], k, v, 1.0)), one[:, :, :1, :1])
+        assert np.isfinite(gradient_bound.rigorous(apart, arithmetic("eager", "float16")).q).all() == told
     lost = differentiate(solve(Problem(one, one, one * np.nan, 1.0)), one)
     for name in ("q", "k", "v"):
         assert np.isinf(getattr(gradient_bound.rigorous(lost, arithmetic("same", "float32")), name)).all()

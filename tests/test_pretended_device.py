@@ -1,4 +1,4 @@
-"""``--device cuda`` without a GPU: every property asks every built-in on a device that only pretends to be one."""
+"""``--device cuda`` without a GPU: every property asks the built-ins that may run on one, on a device that only pretends to be one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from properties.engine.target import Target, make_target
 
 BUILTINS = Builtins()
 ON_BOTH = [name for name, entry in BUILTINS.entries.items() if {"cpu", "cuda"} <= set(entry.devices) and BUILTINS.unavailable(name, "cpu") is None]
+
+
+assert len(ON_BOTH) == 21
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +72,15 @@ def test_a_mask_made_on_the_cpu_is_refuted() -> None:
     assert "masked_fill" in device.refused
     assert all("Expected all tensors to be on the same device" in finding.violation.says for finding in report.findings)
     assert "future_tokens_are_ignored" in {finding.property.name for finding in report.findings}
+
+
+def test_a_table_made_on_the_cpu_is_refused() -> None:
+    with PretendedDevice() as device:
+        table, index = torch.zeros(3, 2), torch.zeros(4, dtype=torch.long, device="cuda")
+        assert index[torch.zeros(2, dtype=torch.long)].device.type == "cuda"
+        with pytest.raises(RuntimeError, match="same device"):
+            table[index]
+    assert device.refused == ["__getitem__"]
 
 
 def test_an_answer_on_the_cpu_is_refuted() -> None:

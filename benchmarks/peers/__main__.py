@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from impls.mutants import load_all
+from properties.engine.supports import FEATURES
 
 from . import own, picture, report, results
 from .others import PEERS
@@ -23,12 +24,16 @@ from .results import Record
 
 CONTRACTS = ("attention", "multihead")  # position encodings are no attentions: not compared
 # Nor is what no peer's description covers here: the backward pass, and windows, caps, slopes, sinks, lengths and dropout.
-LEFT_OUT = ("gradients", "gradient_routes", "backward_features", "features", "honest_gradients", "honest_features")
+LEFT_OUT = ("gradients", "gradient_routes", "backward_features", "honest_gradients")
 
 
 def compared(records: Mapping[str, Record]) -> dict[str, Record]:
     """The attentions and layers that all suites are put to, or could be."""
-    return {n: r for n, r in records.items() if r.contract in CONTRACTS and n.partition(".")[0] not in LEFT_OUT}
+    def covered(name: str, record: Record) -> bool:
+        taken = record.function.supports.get("parameters", ())
+        return record.contract in CONTRACTS and name.partition(".")[0] not in LEFT_OUT and not {*FEATURES, "dropout_p"} & set(taken)
+
+    return {name: record for name, record in records.items() if covered(name, record)}
 
 
 def main() -> int:
