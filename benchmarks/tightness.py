@@ -31,7 +31,7 @@ def ratios(trial: Trial) -> tuple[float, float]:
     """(rigorous, probabilistic) bound / error of one case at its worst element; inf where there is no error."""
     run = trial.run()
     error = run.exact.out_error(run.out)
-    likely = bound.probabilistic(run.exact, trial.arithmetic) if trial.case.values in CONTINUOUS else np.full(error.shape, np.nan)
+    likely = run.likely(1e-6) if trial.case.values in CONTINUOUS else np.full(error.shape, np.nan)
     return worst(run.bound, error), worst(likely, error)
 
 

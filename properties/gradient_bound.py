@@ -201,11 +201,12 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     own, total = own + cancelled, total + cancelled
 
     posed = exact.row_posed & exact.well_posed.all(-1) & np.isfinite(out_error).all(-1) & ~soft.overflow[..., 0]
-    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < a.max_s)  # of dP − δ; hidden keys, too: 0 · inf = nan
+    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < a.max_s)  # dP − δ
     posed = posed & ((soft.n * (terms + reach))[..., 0] < a.max_s) & ((np.abs(gradients.logits) + total).max(-1, initial=0.0) < a.max_out)
     posed = posed & np.isfinite(total).all(-1) & np.isfinite(gradients.grad_out).all(-1)
     if exact.empty is not None:
         posed = posed | exact.empty & ~soft.overflow[..., 0] if exact.problem.empty_rows == "zero" else posed & ~exact.empty
+    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < a.max_s)  # dP, of hidden keys, too: 0 · inf = nan
     return Rows(soft, p, psi, own, shared, total, posed[..., None])
 
 

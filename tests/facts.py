@@ -40,6 +40,10 @@ def size_facts(x: Inputs) -> Iterator[str]:
             yield "D no power of two"
         if n["D"] > 64:
             yield "D > 64"
+        if n["D"] >= 160:
+            yield "D ≥ 160"
+        if min(n["L"], n["S"]) >= 65:
+            yield "L and S ≥ 65"
         if n["Dv"] != n["D"]:
             yield "Dv < D" if n["Dv"] < n["D"] else "Dv > D"
         if n["G"] > 1 and n["Hkv"] > 1:
@@ -53,7 +57,7 @@ def size_facts(x: Inputs) -> Iterator[str]:
 SIZES = [f"{axis} = {size}" for axis in ("B", "Hkv", "L", "S", "D", "Dv") for size in (0, 1)]
 SIZES += [f"{axis} = {edge}" for axis in ("L", "S") for edge in EDGES]
 SIZES += ["H = 1", "G = 1", "L ≥ 200", "S ≥ 200", "L ≥ 600", "S ≥ 600", "L < S", "L > S", "L = S", "D no power of two",
-          "D > 64", "Dv < D", "Dv > D", "groups with several key/value heads", "one key/value head for all"]  # fmt: skip
+          "D > 64", "D ≥ 160", "L and S ≥ 65", "Dv < D", "Dv > D", "groups with several key/value heads", "one key/value head for all"]  # fmt: skip
 SIZES += [f"{a} > 1" for a in ("L = H", "B = H", "S = D", "B = Hkv", "L = D", "S = H")]
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: what was found so far is told, nothing is left running, exit status 130."""
+"""What ends a run early: Ctrl-C (what was found so far is told, nothing is left running), a reader that has gone, the time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from impls import numpy_matmul
+from properties import catalogue
 from properties.engine import interrupt
+from properties.engine.run import verify_target
+from properties.engine.search import Plan
+from properties.engine.target import make_target
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """
@@ -78,3 +84,24 @@ def test_an_interrupted_run_tells_what_it_found(tmp_path: Path, workers: tuple[s
                 os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 130 and "attncheck: interrupted" in err and "Traceback" not in err
     assert "NOTHING TRIED" in out or "REFUTED" in out or "NOTHING FOUND" in out
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    """As in "attncheck list | head": the status of a process that SIGPIPE ended, and not a word."""
+    with subprocess.Popen([sys.executable, "-m", "properties", "list"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait(timeout=120) == 141
+        assert process.stderr.read() == b""
+
+
+def test_no_slow_property_takes_all_the_time() -> None:
+    """Three seconds for six properties of an attention that takes a twentieth: the last one has its cases, too."""
+    def slow(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return numpy_matmul.attention(q, k, v)
+
+    target = make_target("mine", slow, {"framework": "numpy"})
+    report = verify_target(target, catalogue.select(("values",)), Plan(), seconds=3)
+    assert len(report.outcomes) == 6
+    assert all(0 < outcome.cases < 60 for outcome in report.outcomes.values())  # sixty are all the time there is

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,13 @@ def test_mutant_is_refuted(name: str) -> None:
     killer = PROPERTIES[mutant.killed_by]
     assert not inapplicable(target, killer), f"{mutant.killed_by} cannot be put to it: {inapplicable(target, killer)}"
     assert search(target, killer, Plan(examples=BUDGET, shrink=False)).finding, mutant.mistake
+
+
+def test_what_was_measured_of_detection_is_about_these_mutants() -> None:
+    """All twenty rounds, each within half the budget; after a change ``python -m benchmarks.detection`` measures what is missing."""
+    rows = json.loads((Path(__file__).parents[1] / "benchmarks" / "detection.json").read_text(encoding="utf-8"))
+    assert {name: row["killed_by"] for name, row in rows.items()} == {name: mutant.killed_by for name, mutant in MUTANTS.items()}
+    assert all(len(row["first"]) == 20 and max(row["first"]) <= BUDGET / 2 for row in rows.values())
 
 
 @pytest.mark.parametrize("name", HONEST)

@@ -47,7 +47,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
-# Both axes long: only where no oracle is asked, that is for exact properties.
+# Both axes longer still: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
@@ -289,7 +289,7 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
     if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
         return allowed
     if prop.domain.get("dtypes") == "overflowing":
-        return allowed + [d for d in allowed for again in (*("float16",) * 4, "bfloat16", "bfloat16") if d == again]  # it ends at 65504
+        return allowed + [d for d in allowed for _ in range({"float16": 4, "bfloat16": 2}.get(d, 0))]  # float16 ends at 65504
     return allowed[:1] * 3 + allowed[1:]
 
 

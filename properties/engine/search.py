@@ -124,6 +124,10 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     return ""
 
 
+class TimeIsOver(BaseException):
+    """Ends a search; no Exception, which Hypothesis would take for a failing case."""
+
+
 def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
     """Try to refute one property of one target, within the plan."""
     outcome = Outcome(prop, target.name)
@@ -145,7 +149,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             return False
         if not first:
             if deadline is not None and time.monotonic() > deadline:
-                return False
+                raise TimeIsOver
             outcome.cases += 1
             outcome.features.update(exercised(seen, case))
             tick(outcome.cases)
@@ -175,7 +179,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             ),
             random=Random(seed_of(prop.name, target.name, plan.round)),
         )
-    except NoSuchExample:
+    except (NoSuchExample, TimeIsOver):
         pass
     except Flaky:
         outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1])

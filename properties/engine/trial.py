@@ -87,6 +87,11 @@ class Run:
         return limit
 
 
+    def likely(self, alpha: float) -> Array:
+        """How far it is at most but for a share ``alpha`` of all cases, where rounding errors are as good as random."""
+        return np.where(np.isinf(self.bound), np.inf, bound.probabilistic(self.exact, self.trial.arithmetic, alpha=alpha))
+
+
 class Weights:
     """The attention matrix of a black box: its answers for V = the columns of the identity."""
 
