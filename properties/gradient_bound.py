@@ -110,6 +110,7 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
         queries, kv_heads = q.shape[2], problem.k.shape[1]
         group = q.shape[1] // kv_heads if kv_heads else 1
         size = np.abs(gradients.scores) + bent.total  # |dT^| at most
+        fits = bent.posed & (np.max(larger * size, -1, keepdims=True, initial=0.0) < a.max_s)  # the scale may be applied to dS
         eta = larger * max(a.eta_s, a.eta_p, a.tiny)  # the scale may be applied to dS, to the operand, or to the result
         n, fixed = rows.soft.n, (a.u_s, 4)
 
@@ -120,7 +121,7 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
         error = c * (bent.own @ k + rows.shared * common + theta * tall)
         error += eta * (k.sum(-2, keepdims=True) + size.sum(-1, keepdims=True) + 4 * n + 4)
         of_q = stored(gradients.q, error * factor, larger * tall, a, 1)
-        of_q = np.where(bent.posed, of_q, np.inf)
+        of_q = np.where(fits, of_q, np.inf)
 
         # dK = scale · dSᵀ Q, dV = Pᵀ dO, summed over the queries and over the group
         theta = growth((a.u_mul, 2), (a.u_acc, queries * group + 4), fixed) + partial_sums(a, queries)
@@ -140,7 +141,7 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
         error += 4 * a.tiny * (queries * group + 1)
         of_v = stored(with_sink(exact, gradients.v), error * factor, tall, a, group)
 
-        posed = over_groups((~bent.posed).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0  # (B, Hkv, 1, 1)
+        posed = over_groups((~fits).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0  # (B, Hkv, 1, 1)
         of_k, of_v = (np.where(posed, x, np.inf) for x in (of_k, of_v))
         untouched = unseen(gradients)[..., None]
         of_k, of_v = (np.where(untouched & posed, 0.0, x) for x in (of_k, of_v))

@@ -61,3 +61,22 @@ def test_the_reason_is_given(target: str, name: str, text: str, why: str, capsys
 def test_a_case_for_none_of_the_properties() -> None:
     with pytest.raises(CannotRun, match="no property can be put to"):
         verify(find_targets("numpy_matmul.attention", BUILTINS)[0].function, case="Case(window_left=2, keys=9, queries=9)")
+
+
+# Cases that once refuted what is right: something in between overflows, where the answer does not.
+FALSE_ALARMS = (
+    ("flash_backward.attention", "gradients_are_inside_the_bound",  # dP − δ
+     "Case(queries=200, keys=2, dim=4, dtype='float32', values='limits', magnitude=2, grad='simple', seed=1190528866)"),
+    ("torch_sdpa.default", "gradients_are_inside_the_bound",  # dP, of rows that see nothing
+     "Case(queries=3, keys=2, dim=4, mask='random', values='limits', grad='uneven', seed=1478980654)"),
+    ("torch_features.attention", "gradients_of_all_features_are_inside_the_bound",  # scale · dS
+     "Case(batch=2, queries=3, keys=2, scale=16.0, window_left=2, softcap=0.5, alibi=True, sinks=True, values='limits', seed=2058173708)"),
+    ("torch_mha.train", "heads_are_independent",  # a logit, and W_o spreads the NaN from one head to all
+     "Case(kv_heads=2, queries=2, dim=2, dtype='float16', mask='empty_rows', mask_kind='lowest', values='one_hot')"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "prop", "text"), FALSE_ALARMS)
+def test_no_false_alarm_comes_back(name: str, prop: str, text: str) -> None:
+    outcome = try_only(find_targets(name, BUILTINS)[0], PROPERTIES[prop], read_case(text))
+    assert outcome.cases == 1 and not outcome.finding

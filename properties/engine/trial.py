@@ -134,6 +134,10 @@ class Trial:
 
     # ------------------------------------------------------------ answers
 
+    def apart(self, *runs: Run) -> Array:
+        """Where heads cannot touch each other; in a layer seen as its kernel, what overflows in one is NaN in all heads of the row."""
+        return np.all([np.isfinite(run.bound) for run in runs], axis=0) if self.target.mixes_heads else np.array(True)
+
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
         inputs = self.inputs if inputs is None else inputs
