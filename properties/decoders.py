@@ -36,7 +36,7 @@ def memory_frontier_is_exact(t: BlockTrial) -> None:
     at = (np.arange(t.case.keys) == j)[:, None]
     plain, changed = t.run_block(), t.run_block(t.block.but(memory=np.where(at, -t.block.memory, t.block.memory)))
     blind = ~seen & plain.posed
-    t.same_where_told(changed, plain, f"row {{row}} changed with token {j} of the memory, which it does not see", blind)
+    t.same_bits(changed.out, plain.out, f"row {{row}} changed with token {j} of the memory, which it does not see", blind)
     deaf = seen & (changed.out == plain.out).all(-1, keepdims=True) & plain.posed
     if deaf.any():
         t.fail(f"row {int(np.argwhere(deaf)[0, 1])} sees token {j} of the memory and did not change with it")
@@ -81,7 +81,8 @@ def memory_enters_through_attention_alone(t: BlockTrial) -> None:
     w = t.block.weights
     cut = t.block.with_weights(cross_w_o=np.zeros_like(w["cross_w_o"]))
     assert cut.memory is not None
-    t.same_where_told(t.run_block(cut.but(memory=3 - cut.memory)), t.run_block(cut), "row {row} knows the memory without attending to it")
+    plain, changed = t.run_block(cut), t.run_block(cut.but(memory=3 - cut.memory))
+    t.same_bits(changed.out, plain.out, "row {row} knows the memory without attending to it", t.told(plain, changed))
 
 
 @declare("equal memory tokens  ⇒  out depends on no W_q, W_k of the cross-attention", contract="decoder_layer", **UNMASKED, **SEVERAL)

@@ -24,7 +24,7 @@ def tokens_reach_exactly_who_sees_them(t: BlockTrial) -> None:
     seen = t.visible_tokens(t.block)[..., j].any(1) | (np.arange(t.case.queries) == j)  # (B, L)
     at = (np.arange(t.case.queries) == j)[:, None]
     plain, changed = t.run_block(), t.run_block(t.block.but(x=np.where(at, -t.block.x, t.block.x)))
-    t.same_where_told(changed, plain, f"row {{row}} changed with token {j}, which it does not see", ~seen[..., None])
+    t.same_bits(changed.out, plain.out, f"row {{row}} changed with token {j}, which it does not see", ~seen[..., None])
     deaf = seen & (changed.out == plain.out).all(-1) & plain.posed[..., 0]
     if deaf.any():
         t.fail(f"row {int(np.argwhere(deaf)[0, 1])} sees token {j} and did not change with it")

@@ -141,10 +141,12 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
         error += 4 * a.tiny * (queries * group + 1)
         of_v = stored(with_sink(exact, gradients.v), error * factor, tall, a, group)
 
-        posed = over_groups((~fits).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0  # (B, Hkv, 1, 1)
-        of_k, of_v = (np.where(posed, x, np.inf) for x in (of_k, of_v))
+        def told(posed: Array) -> Array:  # (B, Hkv, 1, 1)
+            return over_groups((~posed).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0
+
         untouched = unseen(gradients)[..., None]
-        of_k, of_v = (np.where(untouched & posed, 0.0, x) for x in (of_k, of_v))
+        of_k = np.where(told(fits), np.where(untouched, 0.0, of_k), np.inf)
+        of_v = np.where(told(bent.posed), np.where(untouched, 0.0, of_v), np.inf)  # which the scale does not meet
         logits = np.where(rows.posed, rows.total, np.inf)
         if exact.visible is not None:
             logits = np.where(exact.visible | ~rows.posed, logits, 0.0)

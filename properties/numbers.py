@@ -17,8 +17,6 @@ from .engine.supports import FEATURES
 from .engine.trial import Trial
 
 ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case
-
-
 SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hidden, zeros are right
 
 

@@ -142,7 +142,9 @@ def test_nothing_is_promised_beyond_the_domain() -> None:
     for scale, told in ((16.0, False), (8.0, True)):  # dS = ±5,000, which the scale may meet before the small keys do
         k, v = (np.array(x).reshape(1, 1, 2, 1) for x in ([0.0, 0.001], [10_000.0, -10_000.0]))
         steep = differentiate(solve(Problem(one[:, :, :1, :1], k, v, scale)), one[:, :, :1, :1])
-        assert np.isfinite(gradient_bound.rigorous(steep, arithmetic("eager", "float16")).q).all() == told
+        limits = gradient_bound.rigorous(steep, arithmetic("eager", "float16"))
+        assert np.isfinite(limits.q).all() == np.isfinite(limits.k).all() == told
+        assert np.isfinite(limits.v).all()
     for value, told in ((300.0, False), (100.0, True)):  # nothing is seen: the weights are 0, and 0 · dP is 0 unless dP overflows
         blind = differentiate(solve(Problem(one, one, one * value, 1.0, np.zeros((2, 2), dtype=bool))), one * 300.0)
         assert np.isfinite(gradient_bound.rigorous(blind, arithmetic("eager", "float16")).q).all() == told

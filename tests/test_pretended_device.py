@@ -20,9 +20,6 @@ BUILTINS = Builtins()
 ON_BOTH = [name for name, entry in BUILTINS.entries.items() if {"cpu", "cuda"} <= set(entry.devices) and BUILTINS.unavailable(name, "cpu") is None]
 
 
-assert len(ON_BOTH) == 21
-
-
 @pytest.fixture(autouse=True)
 def there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -30,6 +27,10 @@ def there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked_there(target: Target, *properties: str, examples: int = 3) -> Report:
     return verify_target(target, catalogue.select(properties), Plan(examples=examples, device="cuda", deviations=BUILTINS.deviations()))
+
+
+def test_no_built_in_is_forgotten() -> None:
+    assert len(ON_BOTH) == 21
 
 
 @pytest.mark.parametrize("name", ON_BOTH)

@@ -279,7 +279,6 @@ def test_the_other_layout_works_when_declared() -> None:
 KERNEL = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-
 class Kernels:
     @staticmethod
     def fused(q, k, v):

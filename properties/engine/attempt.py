@@ -27,8 +27,7 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)
     except Refuted as refuted:
-        violation = refuted.violation
-        return dataclasses.replace(violation, hint=NO_ZERO_SIZES * has_zero_size(case)), trial
+        return dataclasses.replace(refuted.violation, hint=NO_ZERO_SIZES * has_zero_size(case)), trial
     except Raised as raised:
         hint = NO_ZERO_SIZES * has_zero_size(case) + raised.hint
         if target.contract == "sinusoidal" and case.dim % 2:

@@ -199,10 +199,6 @@ class BlockTrial(Trial):
         """Two calls that must give the same, inside both bounds, wherever a row is posed."""
         self.close(one.out, other.out, one.bound + other.bound, says, one.posed & where)
 
-    def same_where_told(self, one: BlockRun, other: BlockRun, says: str, where: Array | bool = True) -> None:
-        """Two calls that must give the same bits, wherever nothing in between may overflow: 0 · NaN is NaN."""
-        self.same_bits(one.out, other.out, says, where & np.isfinite(one.bound) & np.isfinite(other.bound))
-
     def given(self, inputs: BlockInputs) -> Mapping[str, Any]:
         """The arrays of a call, by the names of their memory."""
         named = {"x": inputs.x, "memory": inputs.memory, "attn_mask": inputs.mask, "key_padding_mask": inputs.padding,

@@ -136,7 +136,13 @@ class Trial:
 
     def apart(self, *runs: Run) -> Array:
         """Where heads cannot touch each other; in a layer seen as its kernel, what overflows in one is NaN in all heads of the row."""
-        return np.all([np.isfinite(run.bound) for run in runs], axis=0) if self.target.mixes_heads else np.array(True)
+        return self.told(*runs) if self.target.mixes_heads else np.array(True)
+
+    def told(self, *runs: Any) -> Array:
+        """Where nothing in between may overflow in any of the runs (0 · NaN is NaN); what is left out is counted, as by ``close``."""
+        told = np.all([np.isfinite(run.bound) for run in runs], axis=0)
+        self.notes.ill_posed += int((~told).sum())
+        return np.asarray(told)
 
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
