@@ -7,6 +7,7 @@ import fnmatch
 from types import ModuleType
 
 from . import (
+    biases,
     blocks,
     caches,
     causality,
@@ -32,7 +33,7 @@ from . import (
 from .engine.declare import Property
 
 THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, purity, features, gradients, feature_gradients,
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, biases, purity, features, gradients, feature_gradients,
     layers, blocks, encoders, decoders, packed, positions, distances, caches,
 )  # fmt: skip
 

@@ -5,7 +5,6 @@
 
 import numpy as np
 
-from . import bound
 from .engine.adequacy import is_adequate
 from .engine.declare import declare
 from .engine.domain import EDITS
@@ -40,29 +39,6 @@ def degenerate_output_is_inside_the_bound(t: Trial) -> None:
     """The same where cases tell little but code takes other paths: one key, no key, equal logits, equal or tiny values."""
     run = t.run()
     t.inside(run, run.bound, "row {row}, feature {column} is off")
-
-
-@declare("|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i", dtype=("float16", "bfloat16"), batch=2, kv_heads=2,
-         queries=(128, 129, 200), keys=(17, 33, 40, 64), dim=(8, 16, 20), values=("normal", "positive"), mask="none",
-         group=1, value_dim=None, scale=None)
-def rounding_is_not_biased(t: Trial) -> None:
-    """Rounding errors are as often up as down.
-
-    The rows' errors are independent and, for unbiased rounding, symmetric: a self-normalised sum of such numbers exceeds x
-    with probability at most 2·exp(−x²/2) (Efron 1969). A bias too small for any bound on single elements shows here.
-    Only in half precision, where storing is what rounds: in float32 and float64 the bias of a good ``exp`` would show.
-    """
-    run = t.run()
-    with np.errstate(invalid="ignore"):
-        error = (run.out - run.exact.out - run.exact.out_tail) * np.sign(run.exact.out)
-        error = np.where(np.isfinite(run.bound), error, 0.0)
-    rows = error.mean(axis=-1, where=live(t)).reshape(-1) if error.size else np.zeros(0)
-    rows = np.nan_to_num(rows).astype(np.float64)
-    limit = np.sqrt(2 * np.log(2 / ALPHA)) * np.sqrt((rows**2).sum(keepdims=True))
-    # The approximation of exp errs the same way for every row; it is centred like the logits' errors (bound).
-    exponential = 2 * t.arithmetic.eps_exp * bound.centred(run.exact.weights, run.exact).mean(axis=-1).sum()
-    t.close(rows.sum(keepdims=True), 0.0, limit + exponential,
-            f"the errors of {rows.size} rows lean to one side")
 
 
 def shows_nan(t: Trial, name: str) -> None:

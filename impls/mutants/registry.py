@@ -13,7 +13,7 @@ Function = Callable[..., Any]
 # One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
 THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
-    "numerics", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
+    "numerics", "biases", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
     "layers", "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "lookups",
     "distances", "packs", "caches", "cache_memory",
 )  # fmt: skip

@@ -86,7 +86,6 @@ class Run:
             return np.where(np.isinf(limit).any(axis=(1, 3), keepdims=True), np.inf, limit)
         return limit
 
-
     def likely(self, alpha: float) -> Array:
         """How far it is at most but for a share ``alpha`` of all cases, where rounding errors are as good as random."""
         return np.where(np.isinf(self.bound), np.inf, bound.probabilistic(self.exact, self.trial.arithmetic, alpha=alpha))

@@ -1,0 +1,90 @@
+"""Biases: rounding errors are as often up as down. A mistake too small for any bound on single elements shows in their sum.
+
+    d_1, …, d_n independent and symmetric about 0  ⇒  P(|Σ d| > x·sqrt(Σ d²)) ≤ 2·exp(−x²/2)        (Efron 1969)
+
+No size of any error is assumed: the sum is measured against the errors themselves.
+"""
+
+import numpy as np
+
+from . import bound
+from .engine.coordinates import Array, uniform
+from .engine.declare import declare
+from .engine.dtypes import FLOAT_TYPES, round_to
+from .engine.exact import live
+from .engine.trial import Run, Trial, Weights
+from .numbers import ALPHA
+
+LIMIT = np.sqrt(2 * np.log(2 / ALPHA))  # x
+
+
+def balanced(t: Trial, errors: Array, known: Array, says: str) -> None:
+    """Independent errors, each symmetric about some number of at most ``known``, do not lean to one side.
+
+    With errors d + m, |m| ≤ known: |Σ (d + m)| ≤ x·‖d‖ + Σ|m| and ‖d‖ ≤ ‖d + m‖ + ‖m‖.
+    """
+    errors, known = np.ravel(errors), np.broadcast_to(known, errors.shape).ravel()
+    size = np.sqrt((errors**2).sum()) + np.sqrt((known**2).sum())
+    t.close(errors.sum(keepdims=True), np.zeros(1), np.reshape(LIMIT * size + known.sum(), 1), f"the errors of {errors.size} {says}")
+
+
+def relative(read: Run | Weights, exact: Array, tail: Array, least: float) -> Array:
+    """Relative errors; 0 of what is no larger than ``least``, next to which rounding is no longer relative."""
+    told = np.isfinite(read.bound) & (exact > least)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(told, (read.out - exact - tail) / exact, 0.0).astype(np.float64)
+
+
+@declare("|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i", dtype=("float16", "bfloat16"), batch=2, kv_heads=2,
+         queries=(128, 129, 200), keys=(17, 33, 40, 64), dim=(8, 16, 20), values=("normal", "positive"), mask="none",
+         group=1, value_dim=None, scale=None)
+def rounding_is_not_biased(t: Trial) -> None:
+    """Rounding errors are as often up as down.
+
+    Only in half precision, where storing is what rounds: in float32 and float64 the bias of a good ``exp`` would show.
+    """
+    run = t.run()
+    with np.errstate(invalid="ignore"):
+        error = (run.out - run.exact.out - run.exact.out_tail) * np.sign(run.exact.out)
+        error = np.where(np.isfinite(run.bound), error, 0.0)
+    rows = error.mean(axis=-1, where=live(t)) if error.size else np.zeros(run.out.shape[:3])
+    # The approximation of exp errs the same way for every row; it is centred like the logits' errors (bound).
+    exponential = 2 * t.arithmetic.eps_exp * bound.centred(run.exact.weights, run.exact).mean(axis=-1)
+    balanced(t, np.nan_to_num(rows).astype(np.float64), np.nan_to_num(exponential).astype(np.float64), "rows lean to one side")
+
+
+@declare("E[e_2m] = E[e_2m+1],  e_j the relative error of the weight of key j", dtypes="all", batch=2, kv_heads=4, queries=(64, 65),
+         keys=(64, 48, 32), dim=64, values="normal", magnitude=0, mask="none", is_causal=False, group=1, scale=None, zero_sizes=False)
+def even_and_odd_keys_err_alike(t: Trial) -> None:
+    """No lane is worse than its neighbour: the weights of even keys err as those of odd ones do.
+
+    The keys are drawn alike, so the differences of neighbours are symmetric: swapping two keys swaps their errors. Only an
+    online softmax may rescale the first of two keys once more, if between them the maximum rises: 1 time in 2m + 2.
+    """
+    a, read = t.arithmetic, t.weights()
+    exact, tail = (np.concatenate([getattr(run.exact, name) for run in read.parts], -1)[..., : read.out.shape[-1]]
+                   for name in ("out", "out_tail"))  # fmt: skip
+    keys = relative(read, exact, tail, 8 * FLOAT_TYPES[t.case.dtype].tiny).mean(axis=2)  # (B, H, S)
+    pairs = keys[..., 0::2] - keys[..., 1::2]
+    rescaled = 8 * a.u_acc * (1 / (2 + 2 * np.arange(pairs.shape[-1])) + a.lse_norm / pairs.shape[-1])
+    balanced(t, pairs, rescaled, "pairs of keys lean to the even or to the odd ones")
+
+
+@declare("ln w_2 = −a = scale·q·(k_2 − k_1),  32 ≤ a < 64", dtype=("float32", "float64"), batch=2, kv_heads=4, queries=(256,), keys=(2,),
+         dim=(1, 16), values="normal", mask="none", is_causal=False, group=1, scale=None, zero_sizes=False,
+         arithmetic=lambda a: not a.u_mul)  # tf32 units may truncate
+def small_weights_show_the_scale(t: Trial) -> None:
+    """The logarithm of a small weight is its logit: if the scale is off by ε, all such weights are off by a·ε, to the same side.
+
+    One key is 0, the other −1 in one feature, so that a dot product is one number, exactly; its roundings are as often up as
+    down. What leans is exp, what merges parts, and its constant log2(e), which in float32 and float64 is stored to u/4.
+    """
+    a, scale = t.arithmetic, t.inputs.effective_scale
+    first = np.arange(t.case.dim) == 0
+    gap = 32 + 32 * uniform(t.case.seed, "gap", (*t.inputs.q.shape[:3], 1))
+    queries = round_to(t.case.dtype, gap / abs(scale))
+    ones = np.arange(2)[:, None] * np.ones(t.inputs.v.shape)
+    run = t.run(t.inputs.but(q=queries * first, k=np.sign(scale) * -ones[..., :1] * first, v=ones))
+    errors = relative(run, run.exact.out, run.exact.out_tail, 0.0).mean(axis=-1)
+    constant = 0.25 if np.frexp(np.sqrt(scale))[0] == 0.5 else 4.0  # no power of two: the scale itself, or its root, is rounded
+    balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0], "small weights lean to one side")

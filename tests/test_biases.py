@@ -1,0 +1,71 @@
+"""Biases: what a correct attention may lean by is allowed, anything more is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from properties.catalogue import PROPERTIES
+from properties.engine.search import Plan, search
+from properties.engine.target import make_target
+
+Array = Any
+FACTS = {"framework": "numpy", "arithmetic": {"float32": "fused"}, "dtypes": ["float32"]}
+U = np.float32(2.0**-24)
+
+
+def exp_too_large(x: Array) -> Array:
+    """Off by the whole allowance of an exponential, always to the same side; exp(0) is 1."""
+    return np.where(x == 0, np.float32(1), np.exp(x) * (1 + 7 * U))
+
+
+def exp_by_two(x: Array) -> Array:
+    """exp2(x · log2 e), the constant in float32."""
+    return np.exp2(x * np.float32(1.44269504))
+
+
+def exp_by_short_constant(x: Array) -> Array:
+    """The same with the constant off by 5e-7 of itself."""
+    return np.exp2(x * np.float32(1.442694))
+
+
+def at_once(exp: Any) -> Any:
+    def attention(q: Array, k: Array, v: Array, *, scale: float | None = None) -> Array:
+        logits = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5 if scale is None else scale)
+        weights = exp(logits - logits.max(-1, keepdims=True, initial=-np.inf))
+        return weights @ v / weights.sum(-1, keepdims=True)
+
+    return attention
+
+
+def key_by_key(exp: Any) -> Any:
+    def attention(q: Array, k: Array, v: Array, *, scale: float | None = None) -> Array:
+        logits = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5 if scale is None else scale)
+        top, total = logits[..., :1], np.ones_like(logits[..., :1])
+        out = np.broadcast_to(v[:, :, :1], (*q.shape[:3], v.shape[-1]))
+        for j in range(1, k.shape[2]):
+            now = np.maximum(top, logits[..., j : j + 1])
+            old, new, top = exp(top - now), exp(logits[..., j : j + 1] - now), now
+            out, total = out * old + new * v[:, :, j : j + 1], total * old + new
+        return out / total
+
+    return attention
+
+
+NAMES = ("even_and_odd_keys_err_alike", "small_weights_show_the_scale")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("exp", [exp_too_large, exp_by_two])
+@pytest.mark.parametrize("form", [at_once, key_by_key])
+def test_the_whole_allowance_to_one_side_is_no_finding(form: Any, exp: Any, name: str) -> None:
+    outcome = search(make_target("leaning", form(exp), FACTS), PROPERTIES[name], Plan(examples=40))
+    assert outcome.cases == 40 and outcome.finding is None, outcome.finding
+
+
+def test_a_constant_that_is_off_is_a_finding() -> None:
+    target = make_target("short constant", at_once(exp_by_short_constant), FACTS)
+    found = {name for name in (*NAMES, "output_is_inside_the_bound") if search(target, PROPERTIES[name], Plan(examples=60)).finding}
+    assert found == {"small_weights_show_the_scale"}
