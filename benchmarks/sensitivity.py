@@ -5,7 +5,8 @@
 
 A fault of size ε is put into a correct attention in PyTorch: ``same``, all computed in the type itself; ``wide``, in the next
 wider type and rounded once; ``fused``, in float32, but for the weights, which are rounded to the type before they meet the
-values, as GPU kernels do. Each is declared to be what it is. A judge is asked for smaller and smaller ε, by factors of
+values, as GPU kernels do. Each is declared to be what it is. A fault may be smaller than the distance between two numbers: what
+it multiplies is rounded to its type afterwards. A judge is asked for smaller and smaller ε, by factors of
 sqrt(2), until it no longer notices the fault in every one of three rounds:
 
 * attncheck: the properties of the themes below, 150 cases each, up to the first finding;
@@ -69,8 +70,8 @@ def one_row_too_large(eps: float) -> dict[str, Any]:
 
 
 def alternating(weight: Tensor, eps: float) -> Tensor:
-    sign = 1 - 2 * (torch.arange(weight.shape[-1]) % 2)  # +1 −1 +1 …, key by key
-    return weight * (1 + eps * sign.to(weight.dtype))
+    sign = 1 - 2 * (torch.arange(weight.shape[-1], dtype=torch.float64) % 2)  # +1 −1 +1 …, key by key
+    return (weight * (1 + eps * sign)).to(weight.dtype)
 
 
 def weights_off(eps: float) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def weights_off_renormalised(eps: float) -> dict[str, Any]:
 
 def scale_too_large(eps: float) -> dict[str, Any]:
     """scale · (1 + ε)."""
-    return {"scores": lambda query, key, scale: core.scores(query, key, scale * (1 + eps))}
+    return {"scores": lambda query, key, scale: (core.scores(query, key, scale).double() * (1 + eps)).to(query.dtype)}
 
 
 def leaning(towards: Callable[[Tensor], Tensor]) -> Callable[[float], dict[str, Any]]:
