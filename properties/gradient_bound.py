@@ -94,7 +94,8 @@ class Rows:
     own: Array  # error of dS that belongs to a key
     shared: Array  # error of δ, common to the row
     total: Array  # error of dS
-    posed: Array  # (B, H, L, 1) bool
+    weighed: Array  # (B, H, L, 1) bool: the weights are what they should be; dV asks for no more
+    posed: Array  # (B, H, L, 1) bool: dS is, too
 
 
 def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
@@ -146,7 +147,7 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
 
         untouched = unseen(gradients)[..., None]
         of_k = np.where(told(fits), np.where(untouched, 0.0, of_k), np.inf)
-        of_v = np.where(told(bent.posed), np.where(untouched, 0.0, of_v), np.inf)  # which the scale does not meet
+        of_v = np.where(told(bent.weighed), np.where(untouched, 0.0, of_v), np.inf)  # which dP does not meet
         logits = np.where(rows.posed, rows.total, np.inf)
         if exact.visible is not None:
             logits = np.where(exact.visible | ~rows.posed, logits, 0.0)
@@ -203,14 +204,16 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     cancelled = maxima(gradients, a, soft, seen, total)
     own, total = own + cancelled, total + cancelled
 
-    posed = exact.row_posed & exact.well_posed.all(-1) & np.isfinite(out_error).all(-1) & ~soft.overflow[..., 0]
+    weighed = exact.row_posed & exact.well_posed.all(-1) & ~soft.overflow[..., 0] & np.isfinite(gradients.grad_out).all(-1)
+    posed = weighed & np.isfinite(out_error).all(-1)
     posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < a.max_s)  # dP − δ
     posed = posed & ((soft.n * (terms + reach))[..., 0] < a.max_s) & ((np.abs(gradients.logits) + total).max(-1, initial=0.0) < a.max_out)
-    posed = posed & np.isfinite(total).all(-1) & np.isfinite(gradients.grad_out).all(-1)
+    posed = posed & np.isfinite(total).all(-1)
     if exact.empty is not None:
-        posed = posed | exact.empty & ~soft.overflow[..., 0] if exact.problem.empty_rows == "zero" else posed & ~exact.empty
+        blank = exact.empty & ~soft.overflow[..., 0]
+        weighed, posed = (x | blank if exact.problem.empty_rows == "zero" else x & ~exact.empty for x in (weighed, posed))
     posed = posed & (np.max(size + epsilon, -1, initial=0.0) < a.max_s)  # dP, of hidden keys, too: 0 · inf = nan
-    return Rows(soft, p, psi, own, shared, total, posed[..., None])
+    return Rows(soft, p, psi, own, shared, total, weighed[..., None], posed[..., None])
 
 
 def behind_the_cap(gradients: Gradients, a: Arithmetic, rows: Rows) -> Rows:

@@ -134,11 +134,13 @@ def test_nothing_is_promised_beyond_the_domain() -> None:
     one = np.ones((1, 1, 2, 2))
     far = differentiate(solve(Problem(one, one, one * 300.0, 1.0)), one * 300.0)  # |dO||v| = 180,000
     assert np.isinf(gradient_bound.rigorous(far, arithmetic("eager", "float16")).q).all()
+    assert np.isfinite(gradient_bound.rigorous(far, arithmetic("eager", "float16")).v).all()  # it does not meet dP
     assert np.isfinite(gradient_bound.rigorous(far, arithmetic("wide", "float16")).v).all()
     for largest, told in ((62_000.0, False), (50_000.0, True)):  # dP is a float16 number; dP − δ, with δ near −5,000, may be none
         k, v = (np.array(x).reshape(1, 1, 2, 1) for x in ([0.0, 3.0], [largest, -8000.0]))
         apart = differentiate(solve(Problem(one[:, :, :1, :1], k, v, 1.0)), one[:, :, :1, :1])
-        assert np.isfinite(gradient_bound.rigorous(apart, arithmetic("eager", "float16")).q).all() == told
+        limits = gradient_bound.rigorous(apart, arithmetic("eager", "float16"))
+        assert np.isfinite(limits.q).all() == told and np.isfinite(limits.v).all()
     for scale, told in ((16.0, False), (8.0, True)):  # dS = ±5,000, which the scale may meet before the small keys do
         k, v = (np.array(x).reshape(1, 1, 2, 1) for x in ([0.0, 0.001], [10_000.0, -10_000.0]))
         steep = differentiate(solve(Problem(one[:, :, :1, :1], k, v, scale)), one[:, :, :1, :1])
