@@ -44,17 +44,18 @@ def record(kind: Callable[..., Any], fields: dict[str, Strategy]) -> Strategy:
     """Objects of a kind, each field drawn by its strategy: ``st.builds`` without a ``map`` around every field, which costs more than the draw."""
     tables = [TABLES.get(strategy) for strategy in fields.values()]
     drawn = [strategy if table is None else _index(table) for strategy, table in zip(fields.values(), tables, strict=True)]
-
-    def made(values: tuple[Any, ...]) -> Any:
-        read = (value if table is None else table[value - FIRST] for value, table in zip(values, tables, strict=True))
-        return kind(**dict(zip(fields, read, strict=True)))
-
-    return st.tuples(*drawn).map(made)
+    return _record(kind, tuple(zip(fields, drawn, tables, strict=True)))
 
 
-def either(strategies: Sequence[Strategy]) -> Strategy:
+@st.composite
+def _record(draw: st.DrawFn, kind: Callable[..., Any], fields: Sequence[tuple[str, Strategy, Sequence[Any] | None]]) -> Any:
+    return kind(**{name: draw(strategy) if table is None else table[draw(strategy) - FIRST] for name, strategy, table in fields})
+
+
+@st.composite
+def either(draw: st.DrawFn, strategies: Sequence[Strategy]) -> Any:
     """A draw from one of the strategies, all alike; the first is the simplest."""
-    return pick(strategies).flatmap(lambda strategy: strategy)
+    return draw(strategies[draw(_index(strategies)) - FIRST])
 
 
 def independent(strategy: Strategy) -> Strategy:
