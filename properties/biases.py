@@ -87,4 +87,5 @@ def small_weights_show_the_scale(t: Trial) -> None:
     run = t.run(t.inputs.but(q=queries * first, k=np.sign(scale) * -ones[..., :1] * first, v=ones))
     errors = relative(run, run.exact.out, run.exact.out_tail, 0.0).mean(axis=-1)
     constant = 0.25 if np.frexp(np.sqrt(scale))[0] == 0.5 else 4.0  # no power of two: the scale itself, or its root, is rounded
-    balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0], "small weights lean to one side")
+    balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0],
+             f"small weights lean to one side, as if the scale were off by {-errors.mean() / gap.mean():.0e} of itself")
