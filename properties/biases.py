@@ -5,6 +5,8 @@
 No size of any error is assumed: the sum is measured against the errors themselves.
 """
 
+from typing import Any
+
 import numpy as np
 
 from . import bound
@@ -16,6 +18,8 @@ from .engine.trial import Run, Trial, Weights
 from .numbers import ALPHA
 
 LIMIT = np.sqrt(2 * np.log(2 / ALPHA))  # x
+# No two rows alike, and nothing but the errors of an attention: no mask, no group of heads, no memory that batch elements share.
+ALONE: dict[str, Any] = {"mask": "none", "group": 1, "value_dim": None, "scale": None, "layout": "contiguous", "zero_sizes": False}
 
 
 def balanced(t: Trial, errors: Array, known: Array, says: str) -> None:
@@ -28,6 +32,11 @@ def balanced(t: Trial, errors: Array, known: Array, says: str) -> None:
     t.close(errors.sum(keepdims=True), np.zeros(1), np.reshape(LIMIT * size + known.sum(), 1), f"the errors of {errors.size} {says}")
 
 
+def is_exact(scale: float) -> bool:
+    """Whether the scale and its root are powers of two: what is multiplied by them is not rounded."""
+    return bool(np.frexp(np.sqrt(abs(scale)))[0] == 0.5)
+
+
 def relative(read: Run | Weights, exact: Array, tail: Array, least: float) -> Array:
     """Relative errors; 0 of what is no larger than ``least``, next to which rounding is no longer relative."""
     told = np.isfinite(read.bound) & (exact > least)
@@ -36,48 +45,51 @@ def relative(read: Run | Weights, exact: Array, tail: Array, least: float) -> Ar
 
 
 @declare("|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i", dtype=("float16", "bfloat16"), batch=2, kv_heads=2,
-         queries=(128, 129, 200), keys=(17, 33, 40, 64), dim=(8, 16, 20), values=("normal", "positive"), mask="none",
-         group=1, value_dim=None, scale=None)
+         queries=(128, 129, 200), keys=(17, 33, 40, 64), dim=(16, 4, 64), values=("normal", "positive"), **ALONE)
 def rounding_is_not_biased(t: Trial) -> None:
     """Rounding errors are as often up as down.
 
     Only in half precision, where storing is what rounds: in float32 and float64 the bias of a good ``exp`` would show.
     """
-    run = t.run()
+    run, a, x = t.run(), t.arithmetic, t.inputs
     with np.errstate(invalid="ignore"):
         error = (run.out - run.exact.out - run.exact.out_tail) * np.sign(run.exact.out)
-        error = np.where(np.isfinite(run.bound), error, 0.0)
-    rows = error.mean(axis=-1, where=live(t)) if error.size else np.zeros(run.out.shape[:3])
-    # The approximation of exp errs the same way for every row; it is centred like the logits' errors (bound).
-    exponential = 2 * t.arithmetic.eps_exp * bound.centred(run.exact.weights, run.exact).mean(axis=-1)
-    balanced(t, np.nan_to_num(rows).astype(np.float64), np.nan_to_num(exponential).astype(np.float64), "rows lean to one side")
+        error = np.where(np.isfinite(run.bound) & live(t), error, 0.0).astype(np.float64)
+    # What errs the same way for every row: exp, and keys that were stored times a scale, or a root, that is no power of two.
+    common = np.full((), a.eps_exp)
+    if not is_exact(x.effective_scale):
+        common = common + a.n_pre * a.u_s * abs(x.effective_scale) * np.abs(x.q).sum(-1).max() * np.abs(x.k).max()
+    centred = np.nan_to_num(bound.centred(run.exact.weights, run.exact)).mean(axis=-1)  # as the logits' errors are (bound)
+    balanced(t, error.mean(axis=-1), (2 * common * centred).astype(np.float64), "rows lean to one side")
 
 
 @declare("E[e_2m] = E[e_2m+1],  e_j the relative error of the weight of key j", dtypes="all", batch=2, kv_heads=4, queries=(64, 65),
-         keys=(64, 48, 32), dim=64, values="normal", magnitude=0, mask="none", is_causal=False, group=1, scale=None, zero_sizes=False)
+         keys=(64, 48, 32), dim=64, values="normal", magnitude=0, is_causal=False, **ALONE)
 def even_and_odd_keys_err_alike(t: Trial) -> None:
-    """No lane is worse than its neighbour: the weights of even keys err as those of odd ones do.
+    """No lane leans more than its neighbour: the errors of the weights of even and of odd keys have the same mean.
 
-    The keys are drawn alike, so the differences of neighbours are symmetric: swapping two keys swaps their errors. Only an
-    online softmax may rescale the first of two keys once more, if between them the maximum rises: 1 time in 2m + 2.
+    The keys are drawn alike, so the differences of neighbours are symmetric: swapping two keys swaps their errors. Only where
+    the keys are taken in parts may the first of two be rescaled once more: online, if between them the maximum rises, which it
+    does 1 time in 2m + 2; merged by their log-sum-exp, if a part ends between them.
     """
     a, read = t.arithmetic, t.weights()
     exact, tail = (np.concatenate([getattr(run.exact, name) for run in read.parts], -1)[..., : read.out.shape[-1]]
                    for name in ("out", "out_tail"))  # fmt: skip
     keys = relative(read, exact, tail, 8 * FLOAT_TYPES[t.case.dtype].tiny).mean(axis=2)  # (B, H, S)
-    pairs = keys[..., 0::2] - keys[..., 1::2]
+    pairs = keys[..., 0:-1:2] - keys[..., 1::2]
     rescaled = 8 * a.u_acc * (1 / (2 + 2 * np.arange(pairs.shape[-1])) + a.lse_norm / pairs.shape[-1])
     balanced(t, pairs, rescaled, "pairs of keys lean to the even or to the odd ones")
 
 
 @declare("ln w_2 = −a = scale·q·(k_2 − k_1),  32 ≤ a < 64", dtype=("float32", "float64"), batch=2, kv_heads=4, queries=(256,), keys=(2,),
-         dim=(1, 16), values="normal", mask="none", is_causal=False, group=1, scale=None, zero_sizes=False,
+         dim=(1, 8, 16, 20), values="normal", is_causal=False, **(ALONE | {"scale": (0.25, 1.0, None)}),
          arithmetic=lambda a: not a.u_mul)  # tf32 units may truncate
 def small_weights_show_the_scale(t: Trial) -> None:
     """The logarithm of a small weight is its logit: if the scale is off by ε, all such weights are off by a·ε, to the same side.
 
     One key is 0, the other −1 in one feature, so that a dot product is one number, exactly; its roundings are as often up as
-    down. What leans is exp, what merges parts, and its constant log2(e), which in float32 and float64 is stored to u/4.
+    down. What leans is exp, what merges parts, and constants: log2(e), which float32 and float64 happen to hold to u/4, and a
+    scale that is not given, or is no power of two, or whose root is none.
     """
     a, scale = t.arithmetic, t.inputs.effective_scale
     first = np.arange(t.case.dim) == 0
@@ -86,6 +98,6 @@ def small_weights_show_the_scale(t: Trial) -> None:
     ones = np.arange(2)[:, None] * np.ones(t.inputs.v.shape)
     run = t.run(t.inputs.but(q=queries * first, k=np.sign(scale) * -ones[..., :1] * first, v=ones))
     errors = relative(run, run.exact.out, run.exact.out_tail, 0.0).mean(axis=-1)
-    constant = 0.25 if np.frexp(np.sqrt(scale))[0] == 0.5 else 4.0  # no power of two: the scale itself, or its root, is rounded
+    constant = 0.25 if t.inputs.scale is not None and is_exact(scale) else 4.0
     balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0],
              f"small weights lean to one side, as if the scale were off by {-errors.mean() / gap.mean():.0e} of itself")

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from properties.catalogue import PROPERTIES
-from properties.engine.search import Plan, search
+from properties.engine.case import Case
+from properties.engine.inputs import read_case
+from properties.engine.search import Plan, search, try_only
 from properties.engine.target import make_target
 
 Array = Any
@@ -69,3 +72,34 @@ def test_a_constant_that_is_off_is_a_finding() -> None:
     target = make_target("short constant", at_once(exp_by_short_constant), FACTS)
     found = {name for name in (*NAMES, "output_is_inside_the_bound") if search(target, PROPERTIES[name], Plan(examples=60)).finding}
     assert found == {"small_weights_show_the_scale"}
+
+
+def test_keys_that_are_rounded_once_for_all_rows_are_no_finding() -> None:
+    """Both operands times the root of a scale that is no power of two, stored in half precision: what a key loses, every row loses."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        root = q.shape[-1] ** -0.25
+        return torch.softmax(((q * root) @ (k * root).mT).float(), -1).to(q.dtype) @ v
+
+    attention.supports = {"framework": "torch", "arithmetic": "eager", "dtypes": ["bfloat16"], "head_dims": [8], "zero_sizes": False}  # type: ignore[attr-defined]
+    target, prop = make_target("roots", attention), PROPERTIES["rounding_is_not_biased"]
+    case = "Case(batch=2, kv_heads=2, queries=129, keys=17, dim=8, dtype='bfloat16', values='positive', magnitude=2, seed=1679349613)"
+    outcome = try_only(target, prop, read_case(case))
+    assert outcome.cases == 1 and outcome.finding is None, outcome.finding
+
+
+def test_an_odd_number_of_keys() -> None:
+    outcome = try_only(make_target("right", at_once(np.exp), FACTS), PROPERTIES["even_and_odd_keys_err_alike"],
+                       Case(batch=2, kv_heads=4, queries=64, keys=33, dim=64, dtype="float32"))  # fmt: skip
+    assert outcome.cases == 1 and outcome.finding is None, outcome.finding
+
+
+def test_a_default_scale_that_is_off_is_a_finding() -> None:
+    """Where the root of D is no power of two, 4 u are allowed, and no more."""
+
+    def attention(q: Array, k: Array, v: Array, *, scale: float | None = None) -> Array:
+        off = 1 + 5e-7 if scale is None and q.shape[-1] in (8, 20) else 1.0
+        return at_once(np.exp)(q, k, v, scale=off * (q.shape[-1] ** -0.5 if scale is None else scale))
+
+    outcome = search(make_target("off", attention, FACTS), PROPERTIES["small_weights_show_the_scale"], Plan())
+    assert outcome.finding is not None and "as if the scale were off by 5e-07" in outcome.finding.violation.says
