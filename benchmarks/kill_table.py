@@ -80,6 +80,9 @@ def markdown(rows: dict[str, dict[str, Any]], mutants: dict[str, Any]) -> str:
         lines += [f"{len(rows)} of {len(mutants)} mutants were put to the properties; {len(at)} were killed by the property they name, the "
                   f"median at case {at[len(at) // 2]}, nine in ten by case {at[int(0.9 * len(at))]}, the last at case {at[-1]}. To find and "
                   f"shrink took {seconds[len(seconds) // 2]:.2f} s at the median, {seconds[-1]:.1f} s at most.", ""]
+    sooner, tied = (sum(bool(only[p] or table[p]) for p in PROPERTIES) for table in (alone, first))
+    lines += [f"Of {len(PROPERTIES)} properties {sum(map(bool, only.values()))} kill some mutant that nothing else kills, {sooner} one before all "
+              f"others or alone, {tied} one that nothing kills sooner (most of them at the first case).", ""]
     lines += ["Outlived the property they name: " + (", ".join(f"`{n}` ({len(rows[n]['others'])} others kill it)" for n in alive) or "none") + ".",
               "", "## Properties", "",
               "*only*: nothing else kills the mutant; *first*: nothing else kills it sooner, *before all others*: everything else later.", "",
