@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, contiguous_format
+from torch import Tensor, __version__, contiguous_format
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -25,6 +25,7 @@ FACTS: dict[str, Any] = {
     "mask_and_causal": False,  # documented to raise
 }
 HALVES = ["float16", "bfloat16"]
+NEW = tuple(map(int, __version__.split(".")[:2])) >= (2, 13)
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ flash = SDPA(
         "dtypes": ["float64", "float32", *HALVES],
         "arithmetic": {"float64": "same", "float32": "same", "float16": "fused", "bfloat16": "fused"},
         "value_dim": False,
+        "zero_sizes": NEW,  # torch 2.11 refuses them, or divides by the number of heads, which ends the process
         "parameters": ["attn_mask", "is_causal", "scale", "enable_gqa"],  # no dropout
     },
 )

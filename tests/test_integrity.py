@@ -118,9 +118,9 @@ def test_a_trivial_answer_is_refuted(answer: str) -> None:
     names = tuple(name for name in exercised(target) if name not in NOT_OF_NUMBERS)
     found = refutes(target, names)
     print(f"{answer}: {len(found)} of {len(names)}")
-    # Random numbers keep one promise, to be finite. NaN equals NaN, so relations between answers hold of it; the query
-    # is returned only where its shape fits, and obeys what does not change it. Measured: all but one, 27 and 18.
-    least = {"random numbers": len(names) - 1, "the first argument": len(names) * 2 // 5, "NaN": 18}[answer]
+    # Random numbers keep three promises: to be finite, and twice not to lean. NaN equals NaN, so relations between answers hold
+    # of it; the query is returned only where its shape fits, and obeys what does not change it. Measured: all but three, 27 and 18.
+    least = {"random numbers": len(names) - 3, "the first argument": len(names) * 2 // 5, "NaN": 18}[answer]
     assert len(found) >= least, sorted(set(names) - found)
 
 
