@@ -48,6 +48,7 @@ from .softmax_error import Softmax, analyse, growth, scores_bound
 
 Array = npt.NDArray[Any]
 
+SHORT_SUM = 4.0  # dP may be divided by the sum of unnormalised weights: exp(-1) at least, where they are shifted past the maximum
 ROWS_IN_A_TILE = 32  # fewest rows after which a kernel adds a partial sum, stored in the results' type (torch, CPU flash)
 
 
@@ -206,13 +207,13 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
 
     weighed = exact.row_posed & exact.well_posed.all(-1) & ~soft.overflow[..., 0] & np.isfinite(gradients.grad_out).all(-1)
     posed = weighed & np.isfinite(out_error).all(-1)
-    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < a.max_s)  # dP − δ
+    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < a.max_s / SHORT_SUM)  # dP − δ
     posed = posed & ((soft.n * (terms + reach))[..., 0] < a.max_s) & ((np.abs(gradients.logits) + total).max(-1, initial=0.0) < a.max_out)
     posed = posed & np.isfinite(total).all(-1)
     if exact.empty is not None:
         blank = exact.empty & ~soft.overflow[..., 0]
         weighed, posed = (x | blank if exact.problem.empty_rows == "zero" else x & ~exact.empty for x in (weighed, posed))
-    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < a.max_s)  # dP, of hidden keys, too: 0 · inf = nan
+    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < a.max_s / SHORT_SUM)  # dP, of hidden keys, too: 0 · inf = nan
     return Rows(soft, p, psi, own, shared, total, weighed[..., None], posed[..., None])
 
 

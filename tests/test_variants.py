@@ -27,7 +27,7 @@ TELLS: dict[str, Callable[[Any], bool]] = {
     "requires_grad": lambda q: q.requires_grad,
     "autocast": lambda q: torch.is_autocast_enabled("cpu"),
     "vmap": lambda q: torch.func.debug_unwrap(q) is not q,
-    "compile": lambda q: torch.compiler.is_compiling() and not torch.compiler.is_exporting(),
+    "compile": lambda q: torch.compiler.is_compiling(),
     "export": lambda q: torch.compiler.is_exporting(),
 }
 

@@ -90,14 +90,15 @@ def softmax(logit: Tensor, visible: Tensor | None) -> Tensor:
 def mix(weight: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
     """Σ_j weight_ij value_j, where NaN and infinity of a hidden value stay out (a plain product has 0 · NaN = NaN).
 
-    Adding 0.0 makes every zero positive: the sign of 0 · value would show the sign of a hidden value.
+    Adding 0.0 makes every zero positive: the sign of 0 · value would show the sign of a hidden value. So would the bits show
+    whether one is finite, if the product took the values now as they lie, now copied.
     """
     if visible is None or (finite := value.isfinite()).all():
-        return weight @ value + 0.0
+        return weight @ value.contiguous() + 0.0
     seen = visible.expand(weight.shape)
     terms = (weight.unsqueeze(-1) * value.unsqueeze(-3)).where(seen.unsqueeze(-1), 0.0)  # (B, H, L, S, Dv)
     touched = (seen.unsqueeze(-1) & ~finite.unsqueeze(-3)).any(-2)
-    return torch.where(touched, terms.sum(-2), weight @ value.where(finite, 0.0)) + 0.0
+    return torch.where(touched, terms.sum(-2), weight @ value.where(finite, 0.0).contiguous()) + 0.0
 
 
 def narrow(out: Tensor, dtype: torch.dtype) -> Tensor:
