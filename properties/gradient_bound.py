@@ -5,7 +5,7 @@ dP^ = dO vᵀ, with δ^, and forms dS^ = P^ (dP^ − δ^). Let |P^ − P| ≤ ψ
 
     |dS^ − dS| ≤ ψ |dP − δ| + (P + ψ) (ε + e) + r (P + ψ) (|dP| + |δ| + ε + e) + what storing it loses
 
-for any order of summation (Higham 2002, sections 3.1 and 4.2; see ``bound``). Five points are easily missed.
+for any order of summation (Higham 2002, sections 3.1 and 4.2; see ``bound``). Six points are easily missed.
 
 1. The weights are not centred here. exp(s − lse) shares no denominator with anything, so ψ is the error of a weight, not
    of a quotient of sums, and Σ_j P^_j ≠ 1: the error of δ = Σ_j P_j dP_j is Σ_j ψ_j |dP_j|, not Σ_j ψ_j |dP_j − δ|.
@@ -16,6 +16,8 @@ for any order of summation (Higham 2002, sections 3.1 and 4.2; see ``bound``). F
 5. Automatic differentiation does not know that the maximum cancels. Through s − max(s), the key with the largest logit
    receives −Σ_j dS^_j, which is 0 only up to the sum of all errors of the row; through the running maxima of merged parts,
    every key receives the errors of the keys with smaller logits. Only ``fused`` kernels have a backward pass by hand.
+
+6. Where weights were rounded to a narrower type, automatic differentiation rounds dP to it, too, on its way back.
 
 What a row sends to a hidden key is exactly 0. Every bound is +inf where nothing can be promised.
 
@@ -176,7 +178,7 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     product = np.abs(gradients.weights)  # |dP|
     size = kept * (d_out @ v.swapaxes(-1, -2))  # Σ_d |dO_d| |v_d|
     epsilon = growth((a.u_mul, 2), (a.u_acc, width + 4), (a.u_s, 2 * (gradients.kept is not None))) * size
-    epsilon = epsilon + growth((a.u_s, 3)) * (product + epsilon) + 3 * a.eta_s + (width + 4) * a.tiny
+    epsilon = epsilon + growth((a.u_s, 3), (a.u_p, a.u_s < a.u_p)) * (product + epsilon) + 3 * a.eta_s + a.eta_p + (width + 4) * a.tiny
 
     upper = p + psi
     terms = (upper * (product + epsilon)).sum(-1, keepdims=True)
@@ -207,13 +209,14 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
 
     weighed = exact.row_posed & exact.well_posed.all(-1) & ~soft.overflow[..., 0] & np.isfinite(gradients.grad_out).all(-1)
     posed = weighed & np.isfinite(out_error).all(-1)
-    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < a.max_s / SHORT_SUM)  # dP − δ
+    largest = (min(a.max_s, a.max_out) if a.u_p else a.max_s) / SHORT_SUM
+    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < largest)  # dP − δ
     posed = posed & ((soft.n * (terms + reach))[..., 0] < a.max_s) & ((np.abs(gradients.logits) + total).max(-1, initial=0.0) < a.max_out)
     posed = posed & np.isfinite(total).all(-1)
     if exact.empty is not None:
         blank = exact.empty & ~soft.overflow[..., 0]
         weighed, posed = (x | blank if exact.problem.empty_rows == "zero" else x & ~exact.empty for x in (weighed, posed))
-    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < a.max_s / SHORT_SUM)  # dP, of hidden keys, too: 0 · inf = nan
+    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < largest)  # dP, of hidden keys, too: 0 · inf = nan
     return Rows(soft, p, psi, own, shared, total, weighed[..., None], posed[..., None])
 
 
