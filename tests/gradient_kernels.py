@@ -86,6 +86,15 @@ def divided_last(case: Case) -> Any:
     return ((terms @ case.v.to(kind)) / terms.sum(-1, keepdim=True)).to(case.q.dtype)
 
 
+def weights_rounded(case: Case) -> Any:
+    """The weights in the type of the values, and so, on the way back, dP."""
+    kind = torch.promote_types(case.q.dtype, torch.float32)
+    scores = (case.q.to(kind) @ case.k.to(kind).mT) * case.scale
+    scores = scores if case.bias is None else scores + case.bias
+    weights = torch.softmax(scores, -1).to(case.q.dtype).to(kind)
+    return (weights @ case.v.to(kind)).to(case.q.dtype)
+
+
 def by_hand(
     delta: str = "out", block: int = 1 << 30, expanded: bool = False, base2: bool = False, stored: bool = False
 ) -> Callable[[Backward], Parts]:
@@ -140,6 +149,7 @@ def honest_backward(dtype: str) -> Iterator[tuple[str, Callable[[Backward], Part
     yield "eager, scaled first", through(eager_scaled_first), arithmetic("eager", dtype)
     yield "naive", through(naive), arithmetic("eager", dtype)
     yield "divided last", through(divided_last), arithmetic(tight, dtype)
+    yield "weights rounded", through(weights_rounded), arithmetic("fused", dtype)
     yield "SDPA math", through(sdpa(SDPBackend.MATH)), arithmetic(tight, dtype)
     yield "SDPA flash", through(sdpa(SDPBackend.FLASH_ATTENTION)), arithmetic("fused", dtype)
     yield "by hand", by_hand(), arithmetic("fused" if half else "same", dtype)
