@@ -1,6 +1,6 @@
 """Which property kills which mutant, and how soon.
 
-    python -m benchmarks.kill_table                     # all that is not in kill_table.json yet; half an hour of one core
+    python -m benchmarks.kill_table                     # all that is not in kill_table.json yet; an hour of one core
     python -m benchmarks.kill_table --minutes 10        # as many as that, a sample of all themes; the next call goes on
     python -m benchmarks.kill_table --only "causal.*"   # these anew
 

@@ -57,9 +57,9 @@ def rounding_is_not_biased(t: Trial) -> None:
         error = (run.out - run.exact.out - run.exact.out_tail) * np.sign(run.exact.out)
         error = np.where(np.isfinite(run.bound) & live(t), error, 0.0).astype(np.float64)
     # What errs the same way for every row: exp, and keys that were stored times a scale, or a root, that is no power of two.
-    common = np.full((), a.eps_exp)
+    common = a.eps_exp
     if not is_exact(x.effective_scale):
-        common = common + a.n_pre * a.u_s * abs(x.effective_scale) * np.abs(x.q).sum(-1).max() * np.abs(x.k).max()
+        common += a.n_pre * a.u_s * abs(x.effective_scale) * np.abs(x.q).sum(-1).max() * np.abs(x.k).max()
     centred = np.nan_to_num(bound.centred(run.exact.weights, run.exact)).mean(axis=-1)  # as the logits' errors are (bound)
     balanced(t, error.mean(axis=-1), (2 * common * centred).astype(np.float64), "rows lean to one side")
 

@@ -209,15 +209,19 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
 
     weighed = exact.row_posed & exact.well_posed.all(-1) & ~soft.overflow[..., 0] & np.isfinite(gradients.grad_out).all(-1)
     posed = weighed & np.isfinite(out_error).all(-1)
-    largest = (min(a.max_s, a.max_out) if a.u_p else a.max_s) / SHORT_SUM
-    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < largest)  # dP − δ
+    posed = posed & (np.max(size + epsilon + reach, -1, initial=0.0) < room(a))  # dP − δ
     posed = posed & ((soft.n * (terms + reach))[..., 0] < a.max_s) & ((np.abs(gradients.logits) + total).max(-1, initial=0.0) < a.max_out)
     posed = posed & np.isfinite(total).all(-1)
     if exact.empty is not None:
         blank = exact.empty & ~soft.overflow[..., 0]
         weighed, posed = (x | blank if exact.problem.empty_rows == "zero" else x & ~exact.empty for x in (weighed, posed))
-    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < largest)  # dP, of hidden keys, too: 0 · inf = nan
+    posed = posed & (np.max(size + epsilon, -1, initial=0.0) < room(a))  # dP, of hidden keys, too: 0 · inf = nan
     return Rows(soft, p, psi, own, shared, total, weighed[..., None], posed[..., None])
+
+
+def room(a: Arithmetic) -> float:
+    """How large dP may be: it is stored like the scores, or like the weights, and may be divided by a short sum."""
+    return (min(a.max_s, a.max_out) if a.u_p else a.max_s) / SHORT_SUM
 
 
 def behind_the_cap(gradients: Gradients, a: Arithmetic, rows: Rows) -> Rows:

@@ -182,8 +182,9 @@ class PackedTrial(Trial):
         lengths = {"q": x.lengths[0], "k": x.lengths[1], "v": x.lengths[1]}
         exact = differentiate(self.as_batch(x), padded(grad, x.lengths[0]))
         limits, runs = gradient_bound.rigorous(exact, self.arithmetic), {}
-        largest = sum(np.abs(grad).max((0, 1), initial=0.0) * np.abs(x.v).max((0, 1), initial=0.0))  # |dP|, across sequences
-        if not largest < self.arithmetic.max_s / 2:  # where one mask hides the others, their weights are 0, and 0 · inf is NaN
+        with np.errstate(over="ignore"):
+            largest = np.abs(grad).max((0, 1), initial=0.0) @ np.abs(x.v).max((0, 1), initial=0.0)  # |dP|, across sequences
+        if not largest < gradient_bound.room(self.arithmetic):  # one mask hides the others: their weights are 0, and 0 · inf is NaN
             limits = replace(limits, q=np.full_like(limits.q, np.inf), k=np.full_like(limits.k, np.inf))
         for (name, n), part in zip(lengths.items(), found, strict=True):
             if part is None and grad.any() and len(x.k):
