@@ -3,8 +3,9 @@
     python -m benchmarks.false_alarms 200000                       # rounds 1000, 1001, …
     python -m benchmarks.false_alarms 200000 --round 2000          # others
     python -m benchmarks.false_alarms 300000 --honest --cases 2    # the honest variants instead, two cases a property and round
+    python -m benchmarks.false_alarms 1 --honest --cases 150 --part 1/2    # every second of them, with the default budget
 
-Known deviations are set aside, as in any run. Prints a line a round, and each refutation in full; exit status 1 if there is one.
+Known deviations are set aside, as in any run. Prints a line a target and round, and each refutation in full; exit status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from collections import Counter
 from impls.mutants import load_all
 from properties import catalogue
 from properties.engine.find_target import Builtins, find_targets
+from properties.engine.probe import make_target
 from properties.engine.run import verify_target
 from properties.engine.search import Plan
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 from properties.engine.text import finding_text
 
 
@@ -36,11 +38,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--round", type=int, default=1000, help="the first round")
     parser.add_argument("--cases", type=int, default=40, help="of a property in a round")
     parser.add_argument("--honest", action="store_true", help="the honest variants, not the built-ins")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="every N-th target from the I-th on, for N processes side by side")
     options = parser.parse_args(arguments)
+    first, every = map(int, options.part.split("/"))
     warnings.simplefilter("ignore")  # those of the targets
     builtins = Builtins()
     here = [name for name in builtins.entries if builtins.unavailable(name, "cpu") is None]
     targets = honest_targets() if options.honest else [find_targets(name, builtins)[0] for name in here]
+    targets = targets[first - 1 :: every]
     cases: Counter[str] = Counter()
     dtypes: Counter[str] = Counter()
     alarms = 0
@@ -56,8 +61,9 @@ def main(arguments: list[str]) -> int:
             for finding in report.findings:
                 alarms += 1
                 print(finding_text(finding, "cpu", options.cases), flush=True)
+            print(f"{target.name}, round {number}: {cases.total():,} cases, {alarms} alarms, {time.monotonic() - began:.0f} s",
+                  file=sys.stderr, flush=True)
         number += 1
-        print(f"{cases.total():,} cases, {alarms} alarms, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     print(json.dumps({"cases": cases.total(), "alarms": alarms, "rounds": [options.round, number - 1],
                       "by_dtype": dict(dtypes), "by_target": dict(cases), "seconds": round(time.monotonic() - began)}, indent=1))
     return 1 if alarms else 0

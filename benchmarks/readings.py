@@ -23,9 +23,9 @@ from typing import Any
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
 from properties.engine.find_target import Builtins
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.search import Plan, search
-from properties.engine.target import make_target
 
 GOAL = 0.95
 HERE = Path(__file__).with_name("readings.json")

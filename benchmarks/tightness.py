@@ -20,9 +20,10 @@ from properties.engine import search as searching
 from properties.engine.case import Case
 from properties.engine.coordinates import Array
 from properties.engine.find_target import Builtins, find_targets
+from properties.engine.layer_target import as_attention
 from properties.engine.regimes import CONTINUOUS
 from properties.engine.search import Plan, search
-from properties.engine.target import Target, as_attention
+from properties.engine.target import Target
 from properties.engine.trial import Trial
 from tests.honest_kernels import DTYPES, REGIMES, honest, make_case
 

@@ -19,8 +19,9 @@ from .engine.coordinates import Array, normal
 from .engine.dtypes import FLOAT_TYPES, round_to
 from .engine.exact import mean_free
 from .engine.inputs import Inputs
+from .engine.layer_target import LayerInputs, as_attention
 from .engine.layer_trial import BIASES, MATRICES, LayerRun, LayerTrial
-from .engine.target import LayerInputs, Target, as_attention
+from .engine.target import Target
 from .engine.trial import Run, Trial
 from .oracle import split_heads
 from .scaling import logits_of

@@ -16,7 +16,8 @@ from properties import block_exact as exactly
 from properties.arithmetic import default_arithmetic
 from properties.engine.block_trial import seen_and_bias
 from properties.engine.inputs import frontier
-from properties.engine.target import Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Target
 
 Change = Callable[[dict[str, Any]], Any]
 

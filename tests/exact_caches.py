@@ -15,7 +15,8 @@ from permissive import carrier, rounded
 from torch import Tensor
 
 from properties import cache_exact, oracle
-from properties.engine.target import Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Target
 
 Array = Any
 

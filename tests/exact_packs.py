@@ -15,7 +15,8 @@ from torch import Tensor
 
 from properties import oracle
 from properties.engine.inputs import frontier
-from properties.engine.target import Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Target
 from properties.gradient_oracle import differentiate
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from properties import position_exact as exactly
 from properties.arithmetic import default_arithmetic
-from properties.engine.target import Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Target
 
 ANY = default_arithmetic("float64")  # has no part in an exact answer
 Change = Callable[..., Any]

@@ -10,7 +10,8 @@ from typing import Any
 import permissive
 import torch
 
-from properties.engine.target import Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Target
 
 Change = Callable[[dict[str, Any]], Any]
 

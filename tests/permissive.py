@@ -14,7 +14,8 @@ from torch import Tensor
 
 from properties import oracle
 from properties.engine.inputs import frontier
-from properties.engine.target import Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Target
 
 
 def carrier(x: Tensor) -> Any:

@@ -11,8 +11,8 @@ import torch
 from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
 from properties.engine.inputs import read_case
+from properties.engine.probe import make_target
 from properties.engine.search import Plan, search, try_only
-from properties.engine.target import make_target
 
 Array = Any
 FACTS = {"framework": "numpy", "arithmetic": {"float32": "fused"}, "dtypes": ["float32"]}

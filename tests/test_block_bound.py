@@ -16,7 +16,7 @@ from properties.arithmetic import HALVES, arithmetic
 from properties.engine.block_target import BlockInputs
 from properties.engine.block_trial import BlockTrial, make_block
 from properties.engine.case import Case
-from properties.engine.target import make_target
+from properties.engine.probe import make_target
 
 
 def used(inputs: BlockInputs, out: Any, target: Any, case: Case) -> float:

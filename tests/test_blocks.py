@@ -27,10 +27,11 @@ from properties.engine.block_trial import BlockTrial, make_block
 from properties.engine.case import Case
 from properties.engine.domain import cases
 from properties.engine.find_target import Builtins
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import CannotRun, make_target
+from properties.engine.target import CannotRun
 
 PRECISIONS: list[Any] = [("float64", 2e-13), ("double-double", 1e-26)]
 if oracle.HAS_LONGDOUBLE:

@@ -20,7 +20,7 @@ from properties.catalogue import PROPERTIES
 from properties.engine.attempt import try_case
 from properties.engine.case import Case as DrawnCase
 from properties.engine.find_target import Builtins, find_targets
-from properties.engine.target import as_attention
+from properties.engine.layer_target import as_attention
 from properties.engine.trial import Trial
 
 Array = npt.NDArray[Any]

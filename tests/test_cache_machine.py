@@ -23,7 +23,8 @@ from properties.engine.cache_trial import CacheTrial
 from properties.engine.case import Case
 from properties.engine.draws import natural, pick
 from properties.engine.find_target import Builtins
-from properties.engine.target import Raised, Target, make_target
+from properties.engine.probe import make_target
+from properties.engine.target import Raised, Target
 
 BUILT_IN = tuple(entry.name for entry in catalogue.CATALOGUE if entry.contract == "cached")
 MUTANTS = load_all()[0]

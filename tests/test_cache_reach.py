@@ -21,7 +21,7 @@ from properties.engine.cache_trial import CacheTrial
 from properties.engine.case import Case
 from properties.engine.dtypes import FLOAT_TYPES
 from properties.engine.frameworks import LAYOUTS
-from properties.engine.target import make_target
+from properties.engine.probe import make_target
 
 
 def facts(case: Case) -> Iterator[str]:

@@ -25,10 +25,11 @@ from properties.engine.case import Case
 from properties.engine.cli import main
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import read_case
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun, make_target
+from properties.engine.target import CannotRun
 
 MUTANTS = {name: each for name, each in load_all()[0].items() if each.contract == "cached"}
 CACHES = tuple(prop for prop in PROPERTIES.values() if prop.contract == "cached")

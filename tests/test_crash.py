@@ -12,7 +12,7 @@ from properties.catalogue import PROPERTIES
 from properties.engine.attempt import try_case
 from properties.engine.case import Case
 from properties.engine.crash import isolated
-from properties.engine.target import make_target
+from properties.engine.probe import make_target
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """

@@ -17,9 +17,10 @@ from properties.engine.case import Case
 from properties.engine.checks import DeviationCheck
 from properties.engine.cli import main
 from properties.engine.deviations import Deviation, read_deviations
+from properties.engine.probe import make_target
 from properties.engine.run import look_again, verify_target
 from properties.engine.search import Plan, search
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 
 SUMS = PROPERTIES["rows_sum_to_one"]
 CASE = Case(queries=4, keys=6, dim=3, group=2, is_causal=True, scale=-0.5, mask="random", edits=(("v", 0, 1.0),))

@@ -24,9 +24,10 @@ from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
 from properties.engine.find_target import Builtins
 from properties.engine.gradients import refusal, run_backward
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 from properties.engine.trial import Trial
 from properties.gradient_oracle import bend, differentiate
 from properties.oracle import Problem, number_system, solve, with_sinks

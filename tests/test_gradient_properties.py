@@ -15,8 +15,9 @@ from impls.catalogue import CATALOGUE, load
 from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
 from properties.engine.gradients import refusal
+from properties.engine.probe import make_target
 from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 from properties.engine.trial import Trial
 
 FACTS = {"framework": "torch"}

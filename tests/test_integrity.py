@@ -17,8 +17,9 @@ from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_va
 
 from properties.catalogue import PROPERTIES
 from properties.engine.declare import Property
+from properties.engine.probe import make_target
 from properties.engine.search import Outcome, Plan, inapplicable, search
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 
 Array = Any
 ATTENTION = permissive.attention_target()

@@ -18,7 +18,7 @@ import pytest
 from impls import numpy_matmul
 from properties import catalogue
 from properties.engine import interrupt, run, search
-from properties.engine.target import make_target
+from properties.engine.probe import make_target
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """

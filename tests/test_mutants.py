@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
 from properties.engine.find_target import Builtins
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import make_target
 
 MUTANTS, HONEST = load_all()
 BUDGET = Plan().examples  # the default of the command line

@@ -19,10 +19,11 @@ from properties.engine.case import Case
 from properties.engine.domain import cases
 from properties.engine.find_target import Builtins
 from properties.engine.packing import PACKINGS
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun, make_target
+from properties.engine.target import CannotRun
 
 MUTANTS, HONEST = ({name: m for name, m in table.items() if m.contract == "packed"} for table in load_all())
 FACTS = {"framework": "torch"}

@@ -27,10 +27,11 @@ from properties.engine.case import Case
 from properties.engine.domain import cases
 from properties.engine.find_target import Builtins
 from properties.engine.position_trial import PositionTrial
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun, make_target
+from properties.engine.target import CannotRun
 
 CORES: dict[str, Any] = {
     "sinusoidal": core_sinusoids.sinusoidal,

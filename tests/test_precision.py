@@ -10,9 +10,10 @@ torch = pytest.importorskip("torch")
 
 from properties.catalogue import select
 from properties.engine.precision import looser_kind
+from properties.engine.probe import make_target
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, search
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 from properties.engine.text import finding_text, verdict_text
 
 (INSIDE,) = select(("output_is_inside_the_bound",))

@@ -12,9 +12,10 @@ from torch import Tensor
 from properties import catalogue
 from properties.engine.cli import main
 from properties.engine.find_target import Builtins, find_targets
+from properties.engine.probe import make_target
 from properties.engine.run import Report, verify_target
 from properties.engine.search import Plan
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 
 BUILTINS = Builtins()
 ON_BOTH = [name for name, entry in BUILTINS.entries.items() if {"cpu", "cuda"} <= set(entry.devices) and BUILTINS.unavailable(name, "cpu") is None]

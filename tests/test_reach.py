@@ -23,8 +23,9 @@ from properties.engine.domain import cases
 from properties.engine.dtypes import FLOAT_TYPES
 from properties.engine.inputs import make_inputs
 from properties.engine.layer_trial import LayerTrial
+from properties.engine.probe import make_target
 from properties.engine.search import inapplicable
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 
 ROUNDS = 5
 ATTENTION = permissive.attention_target()

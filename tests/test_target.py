@@ -21,10 +21,11 @@ from properties.catalogue import PROPERTIES
 from properties.engine.case import Case
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import make_inputs
+from properties.engine.probe import make_target
 from properties.engine.run import verify_target
 from properties.engine.search import Plan, inapplicable, search
 from properties.engine.supports import FEATURES, MEANT, PARAMETERS, Supports
-from properties.engine.target import CannotRun, make_target
+from properties.engine.target import CannotRun
 
 SMALL = make_inputs(Case(queries=3, keys=4, dim=2))
 

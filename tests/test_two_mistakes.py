@@ -16,10 +16,11 @@ from impls.mutants import core, mask_shapes
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
 from properties.engine.find_target import Builtins
+from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
 from properties.engine.run import verify_target
 from properties.engine.search import Plan
-from properties.engine.target import Target, make_target
+from properties.engine.target import Target
 from properties.engine.text import findings_text
 
 # The name of a mistake → the step of the correct attention that it replaces.

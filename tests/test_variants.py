@@ -13,8 +13,9 @@ from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
 from properties.engine.find_target import Builtins, find_targets
+from properties.engine.probe import make_target
 from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun, Target, make_target
+from properties.engine.target import CannotRun, Target
 from properties.engine.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
 
 CASES = {"compile": 2, "export": 4}

@@ -13,8 +13,10 @@ from properties.engine.cli import main
 from properties.engine.domain import cases, outside
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import read_case
+from properties.engine.layer_target import as_attention
+from properties.engine.probe import make_target
 from properties.engine.search import try_only
-from properties.engine.target import CannotRun, as_attention, make_target
+from properties.engine.target import CannotRun
 
 BUILTINS = Builtins()
 WRITTEN = (

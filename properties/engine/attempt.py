@@ -10,8 +10,9 @@ from .case import Case
 from .crash import killed_by
 from .declare import Property
 from .families import FAMILIES
+from .layer_target import subject
 from .layer_trial import LayerTrial
-from .target import Raised, Target, subject
+from .target import Raised, Target
 from .trial import Notes, Refuted, Trial, Violation
 
 NO_ZERO_SIZES = " (zero sizes are not supported? declare zero_sizes = false)"

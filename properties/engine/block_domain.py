@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -14,9 +14,7 @@ from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES
 from .frameworks import LAYOUTS
 from .inputs import MASK_AXES, MASKS
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Target
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 33, 65)
 FIELDS: dict[str, tuple[Any, ...]] = {

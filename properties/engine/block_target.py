@@ -18,16 +18,14 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .coordinates import Array
 from .dtypes import round_to
 from .frameworks import Buffers
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Raised, Target
 
 BLOCKS: dict[str, str] = {
     "encoder_layer": "encoder_layer(x, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, "
@@ -97,8 +95,6 @@ class BlockInputs:
 
 def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
     """(the answer as a carrier, its shape, dtype and device). Raises Raised."""
-    from .target import Raised
-
     def place(name: str, carrier: Array, layout: str = "contiguous") -> Any:
         return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -13,9 +13,7 @@ from .declare import Property
 from .draws import Strategy, either, independent, natural, pick, record
 from .frameworks import LAYOUTS
 from .position_domain import position_dtypes
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Target
 
 TOKENS = (1, *(2, 3, 4, 5, 6, 7, 8, 9) * 3, 12, 15, 16, 17, 20, 24, 31, 33)
 MANY = (2, 3, 4, *(40, 63, 64, 65, 70, 129) * 2)  # in large chunks, of few features; first small ones, to shrink to

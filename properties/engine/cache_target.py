@@ -12,14 +12,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .position_target import named_dtype
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Raised, Target
 
 CACHED = {
     "cached": "cached(batch, kv_heads, dim, capacity, *, num_heads=None, value_dim=None, dtype=…, device=…, window_size=None, "
@@ -105,8 +103,6 @@ def told(target: Target, held: Any, tensors: list[Any], **options: Any) -> Any:
 
 def applied(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a method of a cache. Raises Raised if it raises."""
-    from .target import Raised
-
     try:
         with np.errstate(all="ignore"):
             return function(*arguments, **options)

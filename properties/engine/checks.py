@@ -16,10 +16,12 @@ from .declare import Property
 from .deviations import Deviation
 from .dtypes import DTYPES
 from .inputs import read_case
+from .layer_target import as_attention
+from .probe import make_target
 from .run import Report, applies, look_again, verify_target
 from .search import Plan, inapplicable, search, try_only
 from .supports import Supports
-from .target import CannotRun, Target, as_attention, make_target
+from .target import CannotRun, Target
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from importlib import metadata
-from typing import Any
+from typing import Any, TextIO
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 
@@ -157,17 +157,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Everything but ``list``."""
-    if options.json == "-":  # standard output is for the JSON alone
-        json_to = sys.stdout
-        with contextlib.redirect_stdout(sys.stderr):
-            return search_all(options, json_to)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:  # now, not after an hour
-            return search_all(options, file)
-    return search_all(options, None)
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
+        if options.json == "-":  # standard output is for the JSON alone
+            return search_all(options, sys.stderr, out)
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as file:  # now, not after an hour
+                return search_all(options, out, file)
+        return search_all(options, out, None)
 
 
-def search_all(options: argparse.Namespace, json_to: Any) -> int:
+def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None) -> int:
     """Search every target that the options name; the exit status."""
     properties = catalogue.select(tuple(options.property))
     builtins = Builtins()
@@ -180,7 +180,7 @@ def search_all(options: argparse.Namespace, json_to: Any) -> int:
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
     if options.case:
-        return try_one(one(options, builtins, supports), properties, read_case(options.case))
+        return try_one(one(options, builtins, supports), properties, read_case(options.case), out)
     names = [options.target] if options.target else list(builtins.entries)
     absent: dict[str, str] = {}
     reports: list[Report] = []
@@ -191,13 +191,13 @@ def search_all(options: argparse.Namespace, json_to: Any) -> int:
             absent[name] = why
             continue
         for target in find_targets(name, builtins, supports, options.device):
-            reports.append(check(target, properties, options, deviations, progress, builtins))
+            reports.append(check(target, properties, options, deviations, progress, builtins, out))
             if reports[-1].interrupted:
                 raise KeyboardInterrupt
     if json_to:
         write_json(json_to, reports, absent)
     if len(reports) > 1 or not options.target:
-        print(text.matrices_text(reports, properties, absent))
+        print(text.matrices_text(reports, properties, absent), file=out)
     if not any(report.cases or report.findings for report in reports):
         raise CannotRun("nothing was tried")
     return 0 if all(report.ok for report in reports) else 1
@@ -234,7 +234,7 @@ def check_device(device: str) -> None:
 
 def check(
     target: Target, properties: Sequence[Property], options: argparse.Namespace, deviations: tuple[Deviation, ...],
-    progress: Progress, builtins: Builtins,
+    progress: Progress, builtins: Builtins, out: TextIO,
 ) -> Report:  # fmt: skip
     """Search one target and print what was found and what was verified."""
     several = options.target is None
@@ -258,15 +258,15 @@ def check(
     suspects = builtins.suspects() if report.findings else []
     shown = text.findings_text(report, plan.examples, options.verbose,
                                lambda finding: read_failure(target, finding, suspects))
-    print(shown, end="", flush=True)
+    print(shown, end="", file=out, flush=True)
     for status in report.surprises:
-        print(text.status_text(status), flush=True)
+        print(text.status_text(status), file=out, flush=True)
     if not several:
-        print(text.verdict_text(report, deviations=not options.quiet), flush=True)
+        print(text.verdict_text(report, deviations=not options.quiet), file=out, flush=True)
     return report
 
 
-def try_one(target: Target, properties: Sequence[Property], case: Case) -> int:
+def try_one(target: Target, properties: Sequence[Property], case: Case, out: TextIO) -> int:
     """Put one case to the properties; print what is wrong."""
     check_device(case.device)
     if case.dtype not in target.dtypes:
@@ -278,12 +278,12 @@ def try_one(target: Target, properties: Sequence[Property], case: Case) -> int:
         raise CannotRun(f"{why} be put to {case!r}" + f": {outcomes[0].not_exercised}" * (len(properties) == 1))
     findings = [outcome.finding for outcome in tried if outcome.finding]
     for finding in findings:
-        print(text.finding_text(finding, case.device, 1), end="\n\n")
-    print(f"{len(findings)} of {len(tried)} properties refuted by {case!r}")
+        print(text.finding_text(finding, case.device, 1), end="\n\n", file=out)
+    print(f"{len(findings)} of {len(tried)} properties refuted by {case!r}", file=out)
     return 1 if findings else 0
 
 
-def write_json(file: Any, reports: Sequence[Report], absent: dict[str, str]) -> None:
+def write_json(file: TextIO, reports: Sequence[Report], absent: dict[str, str]) -> None:
     """The reports as JSON, to an open file."""
     content: dict[str, Any] = {"reports": [report_json(report) for report in reports], "not_run": absent}
     json.dump(content, file, indent=1, ensure_ascii=False)

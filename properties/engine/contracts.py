@@ -5,12 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from . import block_target, cache_target, packed_target, position_target
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Target
 
 Formal = Mapping[str, inspect.Parameter]
 

@@ -10,8 +10,9 @@ from .case import Case
 from .declare import Property
 from .domain import feature_tables
 from .families import APART, FAMILIES
+from .layer_target import subject
 from .supports import FEATURES
-from .target import Target, subject
+from .target import Target
 from .trial import Violation
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from . import block_domain, cache_domain, packed_trial, position_domain
 from .block_target import BLOCKS
@@ -16,10 +15,8 @@ from .declare import Property
 from .draws import Strategy
 from .position_target import POSITIONS
 from .position_trial import PositionTrial
+from .target import Target
 from .trial import Trial
-
-if TYPE_CHECKING:
-    from .target import Target
 
 Dtypes = tuple[str, ...] | None
 

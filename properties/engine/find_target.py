@@ -14,9 +14,10 @@ from typing import Any
 
 from .cache_target import CACHED
 from .deviations import Deviation, read_deviations
+from .probe import make_target
 from .reading import Suspect, suspect
 from .supports import Supports
-from .target import CannotRun, Target, first_line, make_target
+from .target import CannotRun, Target, first_line
 from .variants import BATCHED, NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
 
 

@@ -22,7 +22,8 @@ from .frameworks import Buffers
 from .grad_output import make_grad
 from .inputs import Inputs
 from .position_target import integers
-from .target import Raised, Target, first_line, smoke_inputs
+from .probe import smoke_inputs
+from .target import Raised, Target, first_line
 from .trial import Run, Trial
 
 OPERANDS = ("q", "k", "v")

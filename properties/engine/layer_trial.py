@@ -11,7 +11,7 @@ from .. import bound, oracle
 from .coordinates import Array, bits, normal
 from .dtypes import round_to
 from .inputs import frontier, make_mask
-from .target import LayerInputs, call_layer
+from .layer_target import LayerInputs, call_layer
 from .trial import Trial
 
 MATRICES = ("w_q", "w_k", "w_v", "w_o")

@@ -14,15 +14,13 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .coordinates import Array
 from .frameworks import Buffers
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Raised, Target
 
 PACKED = "packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)"
 BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens")
@@ -112,8 +110,6 @@ def arguments(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[list[A
 
 def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
     """(out (total queries, H, Dv) as a carrier, its shape, dtype and device). Raises Raised."""
-    from .target import Raised
-
     tensors, options = arguments(target, x, buffers)
     result = target.apply(*tensors, **options)
     result = result[0] if isinstance(result, tuple | list) and result else result

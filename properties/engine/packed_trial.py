@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -21,10 +21,8 @@ from .inputs import frontier
 from .packed_target import PackedInputs, boundaries, call, forward
 from .packing import FILLED, PACKINGS
 from .regimes import REGIMES
+from .target import Target
 from .trial import Trial
-
-if TYPE_CHECKING:
-    from .target import Target
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
 FIELDS: dict[str, tuple[Any, ...]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -13,9 +13,7 @@ from .declare import Property
 from .draws import Strategy, either, independent, natural, pick, record
 from .dtypes import FLOAT_TYPES
 from .frameworks import LAYOUTS
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Target
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 16, 17, 33, 64, 65, 129, 257, 300, 0)
 DIMS = (1, *(2, 3, 4, 5, 6, 7, 8) * 2, 9, 16, 17, 32, 63, 64, 100, 128)

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .coordinates import Array
 from .frameworks import Framework
-
-if TYPE_CHECKING:
-    from .target import Target
+from .target import Raised, Target
 
 POSITIONS: dict[str, str] = {
     "sinusoidal": "sinusoidal(length, dim, *, offset=0, base=10000.0, dtype)",
@@ -80,8 +78,6 @@ def integers(fw: Framework, carrier: Array, device: str) -> Any:
 
 def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
     """(the answer as a carrier, its shape, dtype and device). A list of numbers counts as a NumPy array. Raises Raised."""
-    from .target import Raised
-
     try:
         with np.errstate(all="ignore"):
             result = target.function(*arguments, **options)

@@ -24,7 +24,9 @@ from .diagnosis import Finding
 from .dtypes import FLOAT_TYPES
 from .frameworks import Buffers, Framework
 from .gradients import CAPABILITIES, Backward
-from .target import CannotRun, Raised, Target, as_attention, make_target, smoke_inputs
+from .layer_target import as_attention
+from .probe import make_target, smoke_inputs
+from .target import CannotRun, Raised, Target
 from .trial import Run, Violation
 
 Tried = tuple[Case, Violation | None, list[Run]]  # a case, what the property says of the target, and what it answered
@@ -67,7 +69,7 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         return []  # nothing was answered
     if prop.contract != "attention":
         return _read_answers(target, finding, suspects)
-    kin = [s for s in suspects if s.contract == target.contract]
+    kin = _kin(target, suspects)
     expected = [s for s in kin if s.killed_by == prop.name]
     alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
     own = tuple(dict.fromkeys((finding.case, *alike)))
@@ -91,6 +93,17 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
         found = [s for s in expected if _behaves_alike(s, after, unsettled=True)]
     return sorted(found, key=lambda s: s.killed_by != prop.name)
+
+
+def _kin(target: Target, suspects: Iterable[Suspect]) -> list[Suspect]:
+    """The suspects of the target's contract that can run here."""
+    kin = []
+    for one in suspects:
+        if one.contract == target.contract:
+            with suppress(CannotRun):
+                one.make()
+                kin.append(one)
+    return kin
 
 
 @contextmanager
@@ -148,15 +161,12 @@ def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect])
 
     Where there is no answer to compare, for want of the right shape, in the same words.
     """
-    kin = [s for s in suspects if s.contract == target.contract]
+    kin = _kin(target, suspects)
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
     seen = {case: answers_of(target, finding.property, case, kin) for case in cases}
 
     def alike(one: Suspect) -> bool:
-        try:
-            wrong = one.make()
-        except CannotRun:
-            return False
+        wrong = one.make()
         for case, (violation, answers) in seen.items():
             its, others = answers_of(wrong, finding.property, case, [one])
             if violation is None or its is None or len(others) != len(answers) or not all(map(_near, answers, others)):
@@ -221,7 +231,7 @@ def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 
                 buffers = wrong.buffers()  # one memory for all calls of a trial, as the target had
                 if not all(_agrees(wrong, run, buffers) for run in runs):
                     return False
-    except (CannotRun, Raised):
+    except Raised:
         return False
     return compared
 
@@ -242,10 +252,7 @@ def backward_properties() -> frozenset[str]:
 
 def _sends_back_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
     """Whether the property refutes a suspect on the same cases, with gradients as near to the target's as rounding explains."""
-    try:
-        wrong = suspect.make()
-    except CannotRun:
-        return False
+    wrong = suspect.make()
     compared = False
     for case, violation, runs in tried:
         if not violation or case.dtype not in wrong.dtypes:
@@ -282,10 +289,7 @@ def _near_gradients(one: Backward, other: Backward) -> bool:
 
 def _raises_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
     """Whether a suspect raises, too, in the same call of every failing trial."""
-    try:
-        wrong = suspect.make()
-    except CannotRun:
-        return False
+    wrong = suspect.make()
     compared = False
     for case, _, runs in tried:
         if case.dtype not in wrong.dtypes:
@@ -298,10 +302,7 @@ def _raises_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> b
 
 
 def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
-    try:
-        wrong = suspect.make()
-    except CannotRun:
-        return False
+    wrong = suspect.make()
     words = {case: violation.says.split(" ")[0] for case, violation, _ in tried if violation and case.dtype in wrong.dtypes}
     seen = _try_all(wrong, prop, words, [suspect])
     return bool(seen) and all(violation and violation.says.startswith(words[case]) for case, violation, _ in seen)

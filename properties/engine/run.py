@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,9 +152,9 @@ _LOADED: dict[str, Target] = {}
 
 def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
     key = repr(source)
-    if key not in _LOADED:
-        _LOADED[key] = find_targets(source["text"], Builtins(), source.get("supports"), plan.device)[0]
-    with isolated(plan.isolate):
+    with redirect_stdout(sys.stderr), isolated(plan.isolate):  # what a target prints is no part of the report
+        if key not in _LOADED:
+            _LOADED[key] = find_targets(source["text"], Builtins(), source.get("supports"), plan.device)[0]
         return search(_LOADED[key], prop, plan)
 
 

@@ -24,8 +24,9 @@ from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, ou
 from .dtypes import DTYPES
 from .families import APART, FAMILIES, SUBJECTS
 from .gradients import CAPABILITIES, refusal
+from .layer_target import subject
 from .saved import Saved
-from .target import Target, subject
+from .target import Target
 from .trial import Notes
 
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
