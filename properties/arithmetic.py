@@ -140,7 +140,7 @@ def arithmetic(kind: str, dtype: str) -> Arithmetic:
 def kinds(dtype: str) -> tuple[str, ...]:
     """The kinds that differ for this dtype, from tight to loose: the first that fits is the arithmetic of a kernel."""
     if dtype in HALVES:
-        return ("wide", "fused", "eager", "same")
+        return ("wide", "fused", "fused+lse", "eager", "eager+lse", "same")
     if dtype == "float32":
         return ("wide", "same", "fused", "same+lse", "fused+lse", "tf32")
     if dtype == "float64":
@@ -152,5 +152,5 @@ KINDS: dict[str, tuple[str, ...]] = {dtype: kinds(dtype) for dtype in FORMATS}
 
 
 def default_arithmetic(dtype: str) -> Arithmetic:
-    """The loosest sane arithmetic: ``eager`` for halves, ``same+lse`` for float32 and float64."""
-    return arithmetic("eager" if dtype in HALVES else "same+lse", dtype)
+    """The loosest sane arithmetic: ``eager+lse`` for halves, where decoding kernels split the keys, ``same+lse`` for the others."""
+    return arithmetic("eager+lse" if dtype in HALVES else "same+lse", dtype)

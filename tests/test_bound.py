@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from honest_kernels import DTYPES, REGIMES, Case, eager, eager_scaled_first, honest, inner, make_case, used
 
 from properties.catalogue import PROPERTIES
+from properties.engine import regimes
 from properties.engine.attempt import try_case
 from properties.engine.case import Case as DrawnCase
 from properties.engine.find_target import Builtins, find_targets
@@ -314,8 +315,9 @@ def test_what_overflows_in_one_head_of_a_layer_excuses_its_row_in_all_heads() ->
     assert try_case(layer, overflow, case) is None and try_case(alone, overflow, case) is not None
 
 
-def test_a_weight_too_small_for_the_type_is_lost_whole() -> None:
+def test_a_weight_too_small_for_the_type_is_lost_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """1.8e-46 in float32, times a value of 4e37, where the only other value is 0: the answer is 8e-9, or 0."""
+    monkeypatch.setattr(regimes, "HEADROOM", 1.0)
     case = DrawnCase(group=2, keys=3, dim=6, dtype="float32", scale=16.0, mask="one_hole", values="limits", magnitude=2,
                      seed=1753654763, edits=(("v", 0, 0.0),))  # fmt: skip
     (target,) = find_targets("torch_manual.attention", Builtins())

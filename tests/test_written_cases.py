@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from test_draws import drawn
 from test_integrity import NAMES, target_for
@@ -9,6 +11,7 @@ from test_integrity import NAMES, target_for
 from impls.mutants import load_all
 from properties import verify
 from properties.catalogue import PROPERTIES
+from properties.engine import regimes
 from properties.engine.cli import main
 from properties.engine.domain import cases, outside
 from properties.engine.find_target import Builtins, find_targets
@@ -16,7 +19,7 @@ from properties.engine.inputs import read_case
 from properties.engine.layer_target import as_attention
 from properties.engine.probe import make_target
 from properties.engine.search import try_only
-from properties.engine.target import CannotRun
+from properties.engine.target import CannotRun, Target
 
 BUILTINS = Builtins()
 WRITTEN = (
@@ -66,6 +69,18 @@ def test_a_case_for_none_of_the_properties() -> None:
         verify(find_targets("numpy_matmul.attention", BUILTINS)[0].function, case="Case(window_left=2, keys=9, queries=9)")
 
 
+def right(name: str) -> Target:
+    """A built-in or an honest variant."""
+    honest = load_all()[1]
+    return make_target(name, honest[name].function) if name in honest else find_targets(name, BUILTINS)[0]
+
+
+@pytest.fixture
+def near_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values as near to the largest number as they were when a case was found."""
+    monkeypatch.setattr(regimes, "HEADROOM", 1.0)
+
+
 # Cases that once refuted what is right: something in between overflows, where the answer does not.
 FALSE_ALARMS = (
     ("flash_backward.attention", "gradients_are_inside_the_bound",  # dP − δ
@@ -80,26 +95,43 @@ FALSE_ALARMS = (
      "Case(batch=2, kv_heads=2, queries=4, dtype='float16', values='offset', magnitude=3, seed=1318567652)"),
     ("torch_packed.masked", "packed_gradients_are_inside_the_bound",  # dP, across the sequences of a pack under one mask
      "Case(batch=3, keys=2, value_dim=3, values='limits', packing='self', seed=1982757882)"),
+    ("honest.shifted_one_further", "gradients_are_inside_the_bound",  # dP, divided by a sum of exp(−1)
+     "Case(keys=2, dim=4, is_causal=True, mask='random', values='limits')"),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "prop", "text"), FALSE_ALARMS)
+@pytest.mark.usefixtures("near_the_limits")
 def test_no_false_alarm_comes_back(name: str, prop: str, text: str) -> None:
-    outcome = try_only(find_targets(name, BUILTINS)[0], PROPERTIES[prop], read_case(text))
+    outcome = try_only(right(name), PROPERTIES[prop], read_case(text))
     assert outcome.cases == 1 and not outcome.finding
 
 
 HONEST_FALSE_ALARMS = (
-    ("honest.shifted_one_further", "gradients_are_inside_the_bound",  # dP, divided by a sum of exp(−1)
-     "Case(keys=2, dim=4, is_causal=True, mask='random', values='limits')"),
     ("honest_forms.weights_rounded", "gradients_are_inside_the_bound",  # dP, rounded on its way back like the weights
      "Case(queries=3, keys=2, dim=17, dtype='float16', values='wide', seed=1673239152)"),
     ("honest.shifted_by_lse", "masked_nan_is_contained",  # a product took the values as they lie, or copied
      "Case(batch=2, queries=65, keys=65, mask='random', mask_axes='S', layout='strided')"),
+    ("honest.rescaled_seldom", "duplicated_keys_change_nothing",  # weights of up to 2⁸ before they are divided by their sum
+     "Case(keys=31, dim=16, scale=1.0, values='limits', magnitude=1)"),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "prop", "text"), HONEST_FALSE_ALARMS)
 def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, text: str) -> None:
-    outcome = try_only(make_target(name, load_all()[1][name].function), PROPERTIES[prop], read_case(text))
+    outcome = try_only(right(name), PROPERTIES[prop], read_case(text))
     assert outcome.cases == 1 and not outcome.finding
+
+
+def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:
+    """ln 2 + 7,000,000 is rounded to a half in float32, and two equal keys weigh 0.61 each: coarse, and as decoding kernels compute."""
+    case = read_case("Case(keys=129, dim=17, dtype='bfloat16', scale=-0.5, values='negative')")
+
+    def by_lse(q: Any, k: Any, v: Any, *, scale: float | None = None) -> Any:
+        scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        return ((scores - scores.logsumexp(-1, keepdim=True)).exp() @ v.float()).to(q.dtype)
+
+    for kind, wrong in ((None, False), ("eager+lse", False), ("eager", True)):
+        target = make_target("mine", by_lse, {"dtypes": ["bfloat16"], "zero_sizes": False} | ({"arithmetic": kind} if kind else {}))
+        finding = try_only(target, PROPERTIES["duplicated_keys_change_nothing"], case).finding
+        assert bool(finding) == wrong

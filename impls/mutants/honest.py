@@ -14,7 +14,7 @@ from .blocked import State, backwards, guarded, merge_by_lse, split_kv, tiled
 from .core import INF, attention, hide, mix, scores, softmax
 from .registry import WIDE, honest
 
-LSE = {**WIDE, "float64": "same+lse", "float32": "same+lse"}
+LSE = {**WIDE, "float64": "same+lse", "float32": "same+lse", "float16": "wide+lse", "bfloat16": "wide+lse"}
 LEAKS = {"masked_nan": "leaks"}
 # Where a whole tile is hidden, automatic differentiation multiplies the zero of the branch not taken by an infinity: the
 # gradients are NaN. Such kernels need a backward pass by hand (see honest_gradients).
@@ -212,6 +212,18 @@ def shifted_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=tiled(16, absorb=ahead))
 
 
+@honest("an online softmax is rescaled only where the maximum has risen by more than 8 ln 2", source="FlashAttention-4", supports=FORWARD)
+def rescaled_seldom(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    def lazy(state: State, logit: Tensor, value: Tensor, visible: Tensor | None) -> State:
+        largest, total, out = state
+        top = logit.amax(-1, keepdim=True)
+        new = torch.where(top > largest + 8 * math.log(2), top, largest)
+        rescale, weight = torch.exp(largest - guarded(new)), torch.exp(logit - guarded(new))
+        return new, total * rescale + weight.sum(-1, keepdim=True), out * rescale + mix(weight, value, visible)
+
+    return attention(q, k, v, **options, reduce=tiled(16, absorb=lazy))
+
+
 @honest("split-KV in parts of 16, merged and renormalised", supports=FORWARD)
 def split_and_renormalised(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=split_kv)
@@ -219,10 +231,7 @@ def split_and_renormalised(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
 
 @honest("split-KV in parts of 16, merged by exp(lse - total lse)", supports={"arithmetic": LSE, **FORWARD})
 def split_and_merged_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    def wider(x: Tensor) -> Tensor:  # a log-sum-exp of -65504, the least mask of float16, is too coarse in float32
-        return x.double() if x.element_size() == 2 else x
-
-    return attention(q, k, v, **options, widen=wider, reduce=partial(split_kv, merge=merge_by_lse))
+    return attention(q, k, v, **options, reduce=partial(split_kv, merge=merge_by_lse))
 
 
 @honest("split-KV in parts of 3, merged and renormalised", supports=FORWARD)

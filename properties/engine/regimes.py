@@ -16,6 +16,7 @@ from .coordinates import Array, bits, uniform
 from .dtypes import FLOAT_TYPES
 
 Regime = Callable[[Array, Array, Array, Case], tuple[Array, Array, Array]]
+HEADROOM = 2.0**8  # weights before normalisation: FlashAttention-4 moves its shift only where the maximum has risen by more than 8 ln 2
 
 
 def _normal(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
@@ -108,9 +109,12 @@ def _rising(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Arr
 
 
 def _limits(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
-    """Values near the largest number of the type, of one sign or both; their sum has to fit into the accumulator, wider only for float16."""
+    """Values near the largest number of the type, of one sign or both; their sum has to fit into the accumulator, wider only for float16.
+
+    So has the sum of a softmax that is shifted by less than its maximum.
+    """
     sign = 1.0 if case.seed % 2 else np.sign(v)
-    terms = 1 if case.dtype == "float16" else 2 * max(v.shape[2], 1)
+    terms = 1 if case.dtype == "float16" else 2 * HEADROOM * max(v.shape[2], 1)
     return q, k, sign * (0.4 + 0.4 * np.tanh(np.abs(v))) * (FLOAT_TYPES[case.dtype].max / terms)
 
 
