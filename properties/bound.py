@@ -272,7 +272,11 @@ def hull(exact: Exact, soft: Softmax, wild: Array, value_error: Array | None) ->
 
 def settle_empty(exact: Exact, soft: Softmax, error: Array) -> Array:
     """Rows without a visible key that are zero, or nan, by convention are so exactly; not where +inf − inf may stand for a score."""
-    if exact.empty is None or (exact.problem.empty_rows == "mean" and exact.logits.shape[-1]):
+    if exact.empty is None:
+        return error
+    if exact.problem.empty_rows != "zero" and not exact.logits.shape[-1]:  # the mean of nothing, or 0/0 of none: nobody says
+        return np.full(error.shape, np.inf)
+    if exact.problem.empty_rows == "mean":
         return error
     return np.where(exact.empty[..., None] & ~soft.overflow, 0.0, error)
 

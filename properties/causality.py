@@ -8,6 +8,7 @@ import numpy as np
 
 from .engine.declare import declare
 from .engine.domain import ONE_OR_TWO, SHORT, SMALL_DIMS
+from .engine.exact import reads_visible
 from .engine.trial import Trial
 from .masks import agree
 
@@ -33,7 +34,7 @@ def future_tokens_are_ignored(t: Trial) -> None:
         k=np.where(later_key, t.noise("future k", t.inputs.k.shape), t.inputs.k),
         v=np.where(later_key, 8 * t.noise("future v", t.inputs.v.shape), t.inputs.v),
     ))  # fmt: skip
-    t.same_bits(changed.out, plain.out, f"row {{row}} changed when tokens after position {row} changed", ~later_query)
+    t.same_bits(changed.out, plain.out, f"row {{row}} changed when tokens after position {row} changed", ~later_query & reads_visible(t))
 
 
 @declare("out(x_0 … x_t)_i = out(x_0 … x_L)_i for i ≤ t", needs=("is_causal",), is_causal=True, mask="none", zero_sizes=False)
@@ -59,7 +60,7 @@ def causal_frontier_is_exact(t: Trial) -> None:
             "row {row} is wrong about seeing key {column}", seen.any(axis=-1, keepdims=True))
 
 
-@declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none", zero_sizes=False,
+@declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none", writes=("bool",), zero_sizes=False,
          queries=LONG, keys=LONG, alike=(("queries", "keys"),), batch=ONE_OR_TWO, kv_heads=ONE_OR_TWO, dim=SMALL_DIMS)
 def causal_equals_triangular_mask(t: Trial) -> None:
     """is_causal is the same as the explicit triangular mask."""

@@ -34,7 +34,7 @@ def window_edges_are_exact(t: Trial) -> None:
             "row {row} is wrong about seeing key {column}", np.asarray(seen.any(axis=-1, keepdims=True)))
 
 
-@declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"),
+@declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"), writes=("bool",),
          features=("window_size", "softcap", "sinks"), **PLAIN)
 def window_equals_band_mask(t: Trial) -> None:
     """A window is the same as the explicit band mask."""
@@ -81,7 +81,7 @@ def softcap_leaves_the_mask_alone(t: Trial) -> None:
                 ~t.visible() & t.visible().any(axis=-1, keepdims=True))
 
 
-@declare("ALiBi = the additive bias −m_h·|i − j|", needs=("alibi_slopes", "attn_mask"),
+@declare("ALiBi = the additive bias −m_h·|i − j|", needs=("alibi_slopes", "attn_mask"), writes=("bias",),
          features=("alibi_slopes", "softcap", "window_size"), kv_heads=(1, 2, 3, 4), queries=SHORT, keys=SHORT, **PLAIN)
 def alibi_equals_its_bias(t: Trial) -> None:
     """ALiBi is the same as the additive mask that writes its distances out."""
@@ -190,7 +190,10 @@ def dropout_keeps_its_share(t: Trial) -> None:
 
 @declare("b of one head, or of one call, is independent of b of another", needs=("dropout_p", "value_dim"), **DROPPED)
 def dropout_is_not_shared(t: Trial) -> None:
-    """Rows, heads, batch elements and calls drop different keys: of 64 or more, two alike come once in 10^13."""
+    """Rows, heads, batch elements and calls drop different keys, and no pattern repeats along them.
+
+    Of 64 or more weights, two patterns alike come once in 10^13; of 128, one of 64 periods once in 10^24.
+    """
     read, plain, _ = dropped(t)
     kept = (read != 0).reshape(-1, plain.shape[-1])
     told = (plain > 0).reshape(kept.shape).all(axis=0)
@@ -198,6 +201,10 @@ def dropout_is_not_shared(t: Trial) -> None:
         t.fail("two rows of the attention matrix drop the very same keys")
     if told.sum() >= 64 and np.array_equal(read != 0, t.weights(dropping(t, call=1)).out != 0):
         t.fail("two calls drop the very same keys")
+    for period in range(1, len(told) // 2 + 1):
+        both = told[period:] & told[:-period]
+        if len(kept) * both.sum() >= 128 and np.array_equal(kept[:, period:][:, both], kept[:, :-period][:, both]):
+            t.fail(f"what is dropped repeats every {period} keys")
 
 
 @declare("p = 0  ⇒  out = out without dropout, whatever was dropped before", needs=("dropout_p",), **{**DROPPED, "keys": (2, 3, 64)})

@@ -227,10 +227,10 @@ def nothing_comes_of_nothing(t: Trial) -> None:
     """A row whose output has no gradient sends none back, exactly; if no row has one, nothing receives any."""
     run = run_backward(t)
     silent = ~run.grad_out.any(axis=-1, keepdims=True) & (live(t) if t.supports.empty_rows != "zero" else True)
-    t.same_bits(np.asarray(run.q), np.zeros(run.q.shape), "row {row} of the queries receives a gradient out of nothing", silent)
-    for name in ("k", "v") if silent.all() else ():
-        part = np.asarray(getattr(run, name))
-        t.same_bits(part, np.zeros(part.shape), f"row {{row}} of {name} receives a gradient out of nothing")
+    for name in OPERANDS if silent.all() else ("q",):
+        part, limit = np.asarray(getattr(run, name)), getattr(run.limits, name)
+        t.same_bits(part, np.zeros(part.shape), f"row {{row}} of {name} receives a gradient out of nothing",
+                    np.isfinite(limit) & (silent if name == "q" else True))  # infinite: a score may overflow, and 0 · NaN is NaN
 
 
 @declare("no visible key for i ⇒ dQ_i = 0, and no NaN elsewhere", needs=("gradients", "attn_mask"), grad=MANY,
@@ -269,6 +269,14 @@ def same_gradients_every_time(t: Trial) -> None:
     first = run_backward(t)
     same(t, run_backward(t), first, "row {row} of the gradient of NAME differs between two calls with the same arguments")
     same(t, run_backward(t, times=2), first, "row {row} of the gradient of NAME differs when the graph is differentiated twice")
+
+
+@declare("forward(x); forward(y); backward of x = forward(x); backward of x", needs=("gradients",), exact=True, grad=MANY, zero_sizes=False)
+def calls_in_between_change_no_gradient(t: Trial) -> None:
+    """What a backward pass needs is kept for its own call: another forward pass in between changes no bit of the gradients."""
+    x = t.inputs
+    other = x.but(q=-x.q[..., ::-1], k=x.k[:, :, ::-1], v=-2 * x.v)
+    same(t, run_backward(t, between=other), run_backward(t), "row {row} of the gradient of NAME changed with another call before the backward pass")
 
 
 @declare("gradients of (b, h) depend on (b, h) alone", needs=("gradients",), exact=True, grad=MANY, layout="contiguous",

@@ -7,7 +7,7 @@ import numpy as np
 
 from .engine.declare import declare
 from .engine.domain import SHORT
-from .engine.exact import live
+from .engine.exact import live, reads_visible
 from .engine.inputs import Inputs
 from .engine.regimes import TELLING
 from .engine.trial import Run, Trial
@@ -44,7 +44,7 @@ def masked_keys_are_deleted(t: Trial) -> None:
         return  # nothing is left to compute, and the target does not take empty arrays
     single = t.run(alone)
     t.close(run.out[b, h, i], single.out[0, 0, 0], run.bound[b, h, i] + single.bound[0, 0, 0],
-            f"row {i} of head {h}, batch {b} differs from the same row without its hidden keys")
+            f"row {i} of head {h}, batch {b} differs from the same row without its hidden keys", reads_visible(t)[b, h, i])
 
 
 @declare("∂out/∂k_j = ∂out/∂v_j = 0 for hidden j", needs=("attn_mask",), exact=True, mask_kind=HIDING,
@@ -57,7 +57,7 @@ def masked_garbage_changes_nothing(t: Trial) -> None:
         k=np.where(hidden, 4 * t.noise("garbage k", t.inputs.k.shape), t.inputs.k),
         v=np.where(hidden, 64 * t.noise("garbage v", t.inputs.v.shape), t.inputs.v),
     ))  # fmt: skip
-    t.same_bits(garbage.out, plain.out, "row {row} changed with the content of a hidden key")
+    t.same_bits(garbage.out, plain.out, "row {row} changed with the content of a hidden key", reads_visible(t))
 
 
 @declare("0 · NaN does not count where the key is hidden", needs=("attn_mask",), exact=True, mask_kind=HIDING,
@@ -73,10 +73,11 @@ def masked_nan_is_contained(t: Trial) -> None:
     poisoned = t.run(t.inputs.but(k=np.where(spot[..., None], poison, t.inputs.k),
                                   v=np.where(spot[..., None], poison, t.inputs.v)))
     clean = t.supports.masked_nan == "contained" or np.arange(len(hidden))[:, None, None, None] != b
-    t.same_bits(poisoned.out, plain.out, "row {row} of batch {batch} shows what stands in a hidden key", clean)
+    t.same_bits(poisoned.out, plain.out, "row {row} of batch {batch} shows what stands in a hidden key",
+                clean & (reads_visible(t) | (np.arange(len(hidden))[:, None, None, None] != b)))
 
 
-@declare("mask True/False = mask 0/−∞", needs=("attn_mask",), mask_kind="bool")
+@declare("mask True/False = mask 0/−∞", needs=("attn_mask",), mask_kind="bool", writes=("minus_infinity",))
 def bool_mask_equals_minus_infinity(t: Trial) -> None:
     """A bool mask is the additive mask that is 0 where it is True and −∞ where it is False."""
     assert t.inputs.mask is not None

@@ -16,6 +16,7 @@ from .engine.supports import FEATURES
 from .engine.trial import Trial
 
 ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case
+NOT_ZERO = (None, None, 1.0, 0.5, -0.5, 16.0)  # of scales: a product times 0 may be left out, as BLAS does with alpha = 0
 SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hidden, zeros are right
 
 
@@ -50,13 +51,13 @@ def shows_nan(t: Trial, name: str) -> None:
     t.close(lost, False, np.zeros(lost.shape), f"row {{row}} sees a NaN in {name} and returns a number")
 
 
-@declare("NaN in q_i ⇒ NaN in out_i", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+@declare("NaN in q_i ⇒ NaN in out_i", values="normal", scale=NOT_ZERO, mask_kind=("bool", "minus_infinity"), zero_sizes=False)
 def nan_query_is_not_hidden(t: Trial) -> None:
     """A NaN in a query shows in its row: an error upstream must not vanish."""
     shows_nan(t, "q")
 
 
-@declare("NaN in k_j ⇒ NaN in every row that sees j", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+@declare("NaN in k_j ⇒ NaN in every row that sees j", values="normal", scale=NOT_ZERO, mask_kind=("bool", "minus_infinity"), zero_sizes=False)
 def nan_key_is_not_hidden(t: Trial) -> None:
     """A NaN in a key shows in every row that sees the key."""
     shows_nan(t, "k")

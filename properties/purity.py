@@ -123,7 +123,7 @@ ILLEGAL: dict[str, Callable[[Inputs], Inputs]] = {
 
 
 SHAPES = {
-    "batch": 2, "kv_heads": 3, "queries": (2, 3, 4, 5), "keys": (3, 4, 5, 6), "dim": (2, 3, 4, 8), "group": 1, "mask": "none",
+    "batch": 2, "kv_heads": 3, "queries": (2, 3, 4, 5), "keys": (3, 4, 5, 6), "dim": (3, 4, 5, 8), "group": 1, "mask": "none",
     "value_dim": None, "layout": "contiguous", "explicit": (False, True), "is_causal": False, "scale": None,
 }  # fmt: skip
 
@@ -148,4 +148,5 @@ def refuses(t: Trial, illegal: Inputs, what: str) -> None:
         out = t.target(illegal, t.buffers)
     except Raised:
         return
-    t.fail(f"answered {what} with an output of shape {out.shape}; expected an error")
+    shapes = f"q {illegal.q.shape}, k {illegal.k.shape}, v {illegal.v.shape}"
+    t.fail(f"answered {what}, {shapes}, with an output of shape {out.shape}; expected an error")

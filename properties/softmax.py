@@ -111,4 +111,4 @@ def a_single_key_gives_its_value(t: Trial) -> None:
     """A row with one key returns its value, bit for bit: exp(0) = 1, in any arithmetic that keeps its operands."""
     value = np.repeat(t.inputs.v, t.inputs.group, axis=1)
     t.same_bits(t.run().out, np.broadcast_to(value, (*t.inputs.shape[:3], value.shape[3])),
-                "row {row} does not return the value of its only key")
+                "row {row} does not return the value of its only key", live(t))

@@ -32,7 +32,7 @@ def permuted_queries_permute_rows(t: Trial) -> None:
             "row {row} depends on the order of the queries")
 
 
-@declare("∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b", exact=True, features=FEATURES, batch=(2, 3, 4), zero_sizes=False,
+@declare("∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b", exact=True, features=FEATURES, batch=(*(2, 3, 4) * 2, 12, 20, 33), zero_sizes=False,
          alike=(("batch", "queries"), ("queries", "keys")),
          values=("normal", "one_hot", "simple"))
 def batch_elements_are_independent(t: Trial) -> None:
@@ -42,7 +42,7 @@ def batch_elements_are_independent(t: Trial) -> None:
     t.same_bits(changed.out, plain.out, "batch element {batch} changed when the others changed", one)
 
 
-@declare("∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h", exact=True, features=FEATURES, kv_heads=(2, 3, 4), zero_sizes=False,
+@declare("∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h", exact=True, features=FEATURES, kv_heads=(*(2, 3, 4) * 2, 12, 24, 40), zero_sizes=False,
          alike=(("kv_heads", "queries"), ("queries", "keys")),
          values=("normal", "one_hot", "simple"))
 def heads_are_independent(t: Trial) -> None:

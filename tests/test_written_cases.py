@@ -18,7 +18,7 @@ from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import read_case
 from properties.engine.layer_target import as_attention
 from properties.engine.probe import make_target
-from properties.engine.search import try_only
+from properties.engine.search import inapplicable, try_only
 from properties.engine.target import CannotRun, Target
 
 BUILTINS = Builtins()
@@ -112,6 +112,16 @@ HONEST_FALSE_ALARMS = (
      "Case(queries=3, keys=2, dim=17, dtype='float16', values='wide', seed=1673239152)"),
     ("honest.shifted_by_lse", "masked_nan_is_contained",  # a product took the values as they lie, or copied
      "Case(batch=2, queries=65, keys=65, mask='random', mask_axes='S', layout='strided')"),
+    ("honest_features.stored_in_the_type", "nothing_comes_of_nothing",  # the lowest number of float16, and a score below 0
+     "Case(queries=3, dim=2, dtype='float16', scale=16.0, mask='random', mask_kind='lowest', grad='zero', seed=1)"),
+    ("honest_conventions.aligned_at_the_end", "a_single_key_gives_its_value", "Case(queries=2, is_causal=True)"),  # nor a row without one
+    ("honest_conventions.lowest_number_instead_of_infinity", "masked_garbage_changes_nothing",  # the mean of all counts what is hidden
+     "Case(dtype='float32', mask='random', mask_axes='S', seed=1)"),
+    ("honest_conventions.lowest_number_instead_of_infinity", "future_tokens_are_ignored",
+     "Case(keys=2, dtype='float32', is_causal=True, mask='random', seed=1)"),
+    ("honest_conventions.lowest_number_instead_of_infinity", "masked_keys_are_deleted", "Case(mask='random', seed=1)"),
+    ("honest_conventions.lowest_number_instead_of_infinity", "degenerate_output_is_inside_the_bound", "Case(keys=0)"),  # the mean of nothing
+    ("honest_conventions.nan_without_keys", "key_at_minus_infinity_changes_nothing", "Case(keys=0)"),
     ("honest.rescaled_seldom", "duplicated_keys_change_nothing",  # weights of up to 2⁸ before they are divided by their sum
      "Case(keys=31, dim=16, scale=1.0, values='limits', magnitude=1)"),
 )  # fmt: skip
@@ -121,6 +131,16 @@ HONEST_FALSE_ALARMS = (
 def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, text: str) -> None:
     outcome = try_only(right(name), PROPERTIES[prop], read_case(text))
     assert outcome.cases == 1 and not outcome.finding
+
+
+def test_a_kind_of_mask_that_is_not_taken_is_not_written() -> None:
+    """A property that makes masks of another kind than it was given is not put to what refuses them, and says why."""
+    for name, theirs in (("additive_masks_alone", "bool"), ("lowest_number_instead_of_infinity", "minus_infinity")):
+        target = right(f"honest_conventions.{name}")
+        assert theirs not in target.supports.mask_kinds
+        for prop in PROPERTIES.values():
+            if theirs in prop.domain.get("writes", ()) and not set(prop.needs) - {*target.parameters, "gradients"}:
+                assert inapplicable(target, prop).startswith("declared as not supported: mask kind"), prop.name
 
 
 def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:

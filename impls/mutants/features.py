@@ -307,6 +307,14 @@ def dropout_shared_over_rows(q: Tensor, k: Tensor, v: Tensor, **options: Any) ->
     return attention(q, k, v, **options, drop=lambda weight, p: weight * drop(torch.ones_like(weight[:, :, :1]), p))
 
 
+@mutant("what is dropped repeats every 32 keys", source="teaching code", killed_by="dropout_is_not_shared", supports=FACTS)
+def dropout_repeats(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    def periodic(weight: Tensor, p: float) -> Tensor:
+        return weight * drop(torch.ones_like(weight), p)[..., torch.arange(weight.shape[-1]) % 32]
+
+    return attention(q, k, v, **options, drop=periodic)
+
+
 @mutant("half as much again is dropped as p says", source="teaching code",
         killed_by="dropout_keeps_its_share", supports=FACTS)
 def dropout_of_more(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import core
-from .backward import Saved, attention, gather, log_sum_exp, logits, to_bias, to_query, to_value
+from .backward import Saved, attention, gather, log_sum_exp, logits, to_bias, to_key, to_query, to_value
 from .core import INF, hide, widen
 from .registry import MEMORY, mutant
 
@@ -258,6 +259,21 @@ def saved_output_overwritten(q: Tensor, k: Tensor, v: Tensor, **options: Any) ->
         return delta
 
     return attention(q, k, v, **options, centre=in_place).clone()
+
+
+@mutant(
+    "the backward pass finds what the last forward pass left, not its own",
+    source="teaching code",
+    killed_by="calls_in_between_change_no_gradient",
+)
+def saved_for_the_last_call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    MEMORY["saved_for_the_last_call"] = widen(q.detach()).clone()
+
+    def left(s: Saved, change: Tensor, raw: Tensor) -> Tensor:
+        last = MEMORY.get("saved_for_the_last_call", s.q)
+        return to_key(replace(s, q=last) if last.shape == s.q.shape else s, change, raw)
+
+    return attention(q, k, v, **options, to_key=left)
 
 
 @mutant("keys are cut off from the graph", source="teaching code", killed_by="gradients_reach_every_input")

@@ -74,6 +74,17 @@ def groups_of_three(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, repeat_heads=rounded)
 
 
+@mutant("from the ninth on, batch elements read the keys of the first ones", source="teaching code", killed_by="batch_elements_are_independent")
+def batches_of_eight(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    return attention(q, k[torch.arange(k.shape[0]) % 8], v, **options)
+
+
+@mutant("from the seventeenth on, key heads are the first ones again", source="teaching code", killed_by="heads_are_independent")
+def sixteen_heads(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    served = torch.arange(k.shape[1]) % 16
+    return attention(q, k[:, served], v[:, served], **options)
+
+
 @mutant("H not a multiple of Hkv is accepted: h · Hkv // H", source="teaching code", killed_by="bad_shapes_raise")
 def uneven_groups_accepted(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     heads, kv_heads = q.shape[1], k.shape[1]

@@ -166,7 +166,7 @@ def forget() -> None:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_gradients", "honest_features", "honest_caches", "honest_blocks")
+    themes = (*THEMES, "honest", "honest_forms", "honest_conventions", "honest_gradients", "honest_features", "honest_caches", "honest_blocks")
     for theme in themes:
         importlib.import_module(f".{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}

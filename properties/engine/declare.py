@@ -17,9 +17,9 @@ class Property:
     ``alike=(("queries", "keys"),)`` makes these sizes equal in every other case, ``masked=3`` gives
     three cases with a mask for one without, and ``dtypes="all"`` draws every type alike
     instead of mostly the widest. ``arithmetic`` is a condition on the
-    declared arithmetic under which it holds. ``exact`` properties are compared bit for bit,
-    the others inside the derived bound. A ``direct`` property is about the callable's own arguments: it is not put to a
-    layer seen as its kernel.
+    declared arithmetic under which it holds; ``writes=("bool",)`` says which kinds of masks it makes itself. ``exact``
+    properties are compared bit for bit, the others inside the derived bound. A ``direct`` property is about the callable's
+    own arguments: it is not put to a layer seen as its kernel.
     """
 
     name: str

@@ -70,7 +70,7 @@ def _edits() -> Strategy:
 
 
 # Of a property: not fields, or not as such.
-SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "alike", "masked", "features", "arithmetic"}
+SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "alike", "masked", "features", "arithmetic", "writes"}
 NOT_LISTED = SPECIAL_DOMAIN | {"edits", "chunks", "program"}  # nor with a list of their values
 TAKEN_WITH = {"group": "enable_gqa", "scale": "scale", "is_causal": "is_causal", "mask": "attn_mask"}  # field: parameter
 

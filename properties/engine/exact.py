@@ -18,6 +18,11 @@ def live(t: Trial) -> Array:
     return t.visible().any(axis=-1, keepdims=True)
 
 
+def reads_visible(t: Trial) -> Array:
+    """(B, H, L, 1) bool: the rows that are made of what they see; where those that see nothing give NaN or the mean of all, not those."""
+    return live(t) | (t.supports.empty_rows == "zero")
+
+
 def mean_of_visible(t: Trial, chosen: Array | None = None) -> tuple[Array, Array]:
     """Mean of the chosen (default: visible) values of every row, (B, H, L, Dv), and the rounding error of computing it.
 

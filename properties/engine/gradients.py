@@ -83,11 +83,13 @@ def run_backward(
     layout: str | None = None,
     times: int = 1,
     kept: Array | None = None,
+    between: Inputs | None = None,
 ) -> Backward:
     """Call the target and differentiate Σ grad_out · out with respect to these of q, k, v, mask and sinks.
 
     ``times`` > 1 differentiates the same graph again and keeps the last answer. ``kept`` (B, H, L, S): what each weight is
-    multiplied by under dropout. The backward pass finds another state of the random numbers than the forward pass left.
+    multiplied by under dropout. ``between``: another call, between the two passes. The backward pass finds another state of the
+    random numbers than the forward pass left.
     """
     inputs = t.inputs if inputs is None else inputs
     shape = (*inputs.shape[:3], inputs.v.shape[3])
@@ -95,6 +97,8 @@ def run_backward(
     chance = t.target.framework.chance
     with chance(inputs.chance) if inputs.dropout else nullcontext():
         out, leaves = forward(t.target, inputs, t.buffers, wrt)
+    if between is not None:
+        forward(t.target, between, t.target.buffers(), wrt)
     answer = t.target.read(out)
     if answer.shape != shape:
         t.fail(f"the output has shape {answer.shape}, expected {shape}")
@@ -106,7 +110,7 @@ def run_backward(
             for left in reversed(range(times)):
                 found = differentiate_graph(t.target, out, leaves, placed, keep=left > 0)
     elif not nothing:
-        t.fail(f"the output carries no gradient, though {', '.join(leaves)} ask for one")
+        t.fail(f"the output carries no gradient, though {' and '.join(leaves)} ask{'s' * (len(leaves) == 1)} for one")
     parts = dict(zip(leaves, found, strict=True))
     for name, part in parts.items():
         if part is None and nothing:

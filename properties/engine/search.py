@@ -122,6 +122,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     for name in MASK_FACTS:
         if "attn_mask" in prop.needs and name in prop.domain and not mask_choices(seen, prop, name):
             return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
+    if unknown := [kind for kind in prop.domain.get("writes", ()) if kind not in seen.supports.mask_kinds]:
+        return f"declared as not supported: mask kind {', '.join(unknown)}"
     return ""
 
 

@@ -85,7 +85,8 @@ def findings_text(
     ]
     rest = findings[len(full) :]
     if rest:
-        parts.append(f"and {len(rest)} more properties, in short (-v: in full)\n" + "\n".join(in_short(rest)) + "\n")
+        more = f"and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}, in short (-v: in full)\n"
+        parts.append(more + "\n".join(in_short(rest)) + "\n")
     return "\n".join(parts)
 
 

@@ -280,6 +280,8 @@ class Trial:
         at = np.unravel_index(int(np.argmax(excess)), wrong.shape)
         place = dict(zip(("batch", "head", "row", "column")[-len(at):], (int(i) for i in at), strict=True))
         words = says.format(**place) if "{" in says else says
+        if actual.dtype == bool:  # yes or no: the words say it
+            raise Refuted(Violation(words, np.nan, np.nan, 0.0, wrong))
         raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong))
 
 
