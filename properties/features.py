@@ -196,7 +196,7 @@ def dropout_is_not_shared(t: Trial) -> None:
     """
     read, plain, _ = dropped(t)
     kept = (read != 0).reshape(-1, plain.shape[-1])
-    told = (plain > 0).reshape(kept.shape).all(axis=0)
+    told = np.atleast_1d((plain > 0).reshape(kept.shape).all(axis=0))
     if told.sum() >= 64 and len(np.unique(kept[:, told], axis=0)) < len(kept):
         t.fail("two rows of the attention matrix drop the very same keys")
     if told.sum() >= 64 and np.array_equal(read != 0, t.weights(dropping(t, call=1)).out != 0):

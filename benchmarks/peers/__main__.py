@@ -23,8 +23,9 @@ from .others import PEERS
 from .results import Record
 
 CONTRACTS = ("attention", "multihead")  # position encodings are no attentions: not compared
-# Nor is what no peer's description covers here: the backward pass, and windows, caps, slopes, sinks, lengths and dropout.
-LEFT_OUT = ("gradients", "gradient_routes", "backward_features", "honest_gradients")
+# Nor is what no peer's description covers here: the backward pass, and windows, caps, slopes, sinks, lengths and dropout. A peer
+# cannot be told of a convention other than its own.
+LEFT_OUT = ("gradients", "gradient_routes", "backward_features", "honest_gradients", "honest_conventions")
 
 
 def compared(records: Mapping[str, Record]) -> dict[str, Record]:
