@@ -10,6 +10,7 @@ import numpy as np
 from properties.engine.domain import EDGES
 from properties.engine.dtypes import FLOAT_TYPES
 from properties.engine.inputs import Inputs
+from properties.engine.regimes import HEADROOM
 
 Array = Any
 
@@ -157,7 +158,7 @@ def number_facts(x: Inputs) -> Iterator[str]:
     v, kind = x.v, FLOAT_TYPES[x.dtype]
     if ((v != 0) & (np.abs(v) < kind.tiny)).any():
         yield f"subnormal values in {x.dtype}"
-    if np.abs(v).sum(axis=2).max(initial=0) > kind.max / 16:
+    if np.abs(v).sum(axis=2).max(initial=0) > kind.max / (16 if x.dtype == "float16" else 16 * HEADROOM):
         yield f"values at the limit of {x.dtype}"
     if np.abs(v).max(initial=0) > kind.max / 2:
         yield f"a value above half the largest of {x.dtype}"

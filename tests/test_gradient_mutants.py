@@ -71,8 +71,8 @@ CALLS = dict(calls())
 ASKS = (("q", "k", "v", "mask"), ("v",), ("mask",))
 
 
-def gradients(function: Callable[..., Tensor], call: Call, asks: tuple[str, ...] = ASKS[0], times: int = 1) -> list[Any]:
-    """The output and the gradients of those that ask, None where there is none."""
+def gradients(function: Callable[..., Tensor], call: Call, asks: tuple[str, ...] = ASKS[0], times: int = 1, between: bool = False) -> list[Any]:
+    """The output and the gradients of those that ask, None where there is none; with another call in between."""
     tensors, options, grad = call
     leaves = {name: x.clone().requires_grad_(name in asks) for name, x in zip("qkv", tensors)}
     options = dict(options)
@@ -85,16 +85,18 @@ def gradients(function: Callable[..., Tensor], call: Call, asks: tuple[str, ...]
     out = function(leaves["q"], leaves["k"], leaves["v"], **options)
     if not out.requires_grad:
         return [out.detach()]
+    if between:
+        function(*(2 - x for x in tensors), **options)
     for left in reversed(range(times)):
         found = torch.autograd.grad(out, wanted, grad, allow_unused=True, retain_graph=left > 0)
     return [out.detach(), *found]
 
 
 def behaviour(function: Callable[..., Tensor]) -> list[list[Any]]:
-    """Everything that can be seen: of all calls, of those that ask alone, of a second call, and of a graph used twice."""
+    """Everything that can be seen: of all calls, of those that ask alone, of a second call, of a graph used twice, with a call in between."""
     seen = [gradients(function, call) for call in CALLS.values()]
     seen += [gradients(function, CALLS["bias"], asks) for asks in ASKS[1:]]
-    seen += [gradients(function, CALLS["plain"], times=2)]
+    seen += [gradients(function, CALLS["plain"], times=2), gradients(function, CALLS["plain"], between=True)]
     forget()
     return seen
 

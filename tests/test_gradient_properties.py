@@ -34,6 +34,14 @@ def grows_where_recorded(out: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
     return out * (1.01 if any(x.requires_grad for x in inputs) else 1.0)
 
 
+LAST: list[float] = [0.0]  # what the last forward pass has left
+
+
+def remembers(out: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    LAST[0] = float(inputs[0].detach().sum())
+    return out
+
+
 MISTAKES: dict[str, Any] = {
     "gradients_are_inside_the_bound": attention_with(times("q", factor=1 + 2.0**-6)),
     "bias_gradient_is_inside_the_bound": attention_with(times("mask")),
@@ -58,6 +66,7 @@ MISTAKES: dict[str, Any] = {
         times("q", "k", "v", "mask", where=lambda grad, ctx: all(ctx.needs_input_grad[:3]))
     ),
     "same_gradients_every_time": attention_with(counting()),
+    "calls_in_between_change_no_gradient": attention_with(mapped("v", lambda v: v * np.exp2(np.sign(LAST[0]))), remembers),
     "gradients_stay_in_their_batch_element_and_head": attention_with(mapped("v", lambda v: v + v.mean())),
     "asking_for_gradients_changes_no_output": attention_with(nothing, grows_where_recorded),
 }

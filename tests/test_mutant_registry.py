@@ -21,7 +21,7 @@ from properties.catalogue import PROPERTIES
 CORES = {"attention": attention, "multihead": multihead}
 ALL_MUTANTS, ALL_HONEST = load_all()
 # Themes whose mistakes show in calls that no witness makes.
-ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients", "backward_features", "honest_features")
+ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients", "backward_features", "honest_features", "honest_conventions")
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:

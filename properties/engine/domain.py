@@ -148,9 +148,10 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:
             drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
-        plain += [_finished(_build(drawn | causal, chosen, without=masks), prop)] * share
+        plain += [_finished(_build(drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
         both = supports.mask_and_causal
-        masked += [_finished(_build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal), prop)] * share
+        with_mask = _build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
+        masked += [_finished(with_mask, prop, supports.max_length)] * share
     if not masks or prop.domain.get("mask") == "none":
         return independent(either(plain))
     if "attn_mask" in prop.needs:
@@ -243,15 +244,20 @@ def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: It
     return record(Case, fields | {name: value for name, value in chosen.items() if name not in without})
 
 
-def _finished(case: Strategy, prop: Property) -> Strategy:
-    """The cases with, every other time, the second size of a pair made the first: one axis may be taken for another.
+def _finished(case: Strategy, prop: Property, longest: int | None) -> Strategy:
+    """The cases with, every other time, the second size of a pair made the first, if it may be: one axis may be taken for another.
 
     And where a property is about windows, none without one.
     """
     if "window_size" in prop.needs and "window_size" in prop.domain.get("features", ()):
         case = case.map(lambda c: replace(c, window_right=1) if c.window_left is c.window_right is None else c)
+
+    def alike(c: Case, same: bool, one: str, other: str) -> Case:
+        size = getattr(c, one)
+        return replace(c, **{other: size}) if same and (longest is None or size <= longest) else c
+
     for one, other in prop.domain.get("alike", ()):
-        case = st.builds(lambda c, same, one=one, other=other: replace(c, **{other: getattr(c, one)}) if same else c, case, pick((False, True)))
+        case = st.builds(alike, case, pick((False, True)), st.just(one), st.just(other))
     return case
 
 
