@@ -192,7 +192,7 @@ def dropout_keeps_its_share(t: Trial) -> None:
 def dropout_is_not_shared(t: Trial) -> None:
     """Rows, heads, batch elements and calls drop different keys, and no pattern repeats along them.
 
-    Of 64 or more weights, two patterns alike come once in 10^13; of 128, one of 64 periods once in 10^24.
+    Of 64 or more weights, two patterns alike come once in 10^13; of 128 pairs, one period once in 10^15.
     """
     read, plain, _ = dropped(t)
     kept = (read != 0).reshape(-1, plain.shape[-1])

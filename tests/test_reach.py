@@ -5,6 +5,7 @@ That no fact hangs on the one seed of those 500: over five rounds each comes fiv
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from drawing import drawn
 from facts import FEATURES, MASKS, NUMBERS, SIZES, feature_facts, mask_differs, mask_facts, number_facts, size_facts
 
+from impls import torch_features, torch_manual
 from properties.catalogue import PROPERTIES
 from properties.engine.attempt import try_case
 from properties.engine.case import Case
@@ -24,7 +26,7 @@ from properties.engine.dtypes import FLOAT_TYPES
 from properties.engine.inputs import make_inputs
 from properties.engine.layer_trial import LayerTrial
 from properties.engine.probe import make_target
-from properties.engine.search import inapplicable
+from properties.engine.search import Plan, inapplicable, search
 from properties.engine.target import Target
 
 ROUNDS = 5
@@ -303,6 +305,30 @@ def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
     seen = cases_of(permissive.attention_target(**supports), UNRESTRICTED, rounds=1, count=150)
     assert len(seen) == 150 and all(map(keeps, seen))
     assert not all(map(keeps, cases_of(ATTENTION, UNRESTRICTED, rounds=1, count=150)))
+
+
+@pytest.mark.parametrize("kinds", [("bool",), ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")], ids=["bool", "additive"])
+@pytest.mark.parametrize("right", [torch_features.attention, torch_manual.multihead], ids=["attention", "layer"])
+def test_no_property_writes_a_mask_of_a_kind_that_is_not_taken(right: Any, kinds: tuple[str, ...]) -> None:
+    """Not only among the drawn ones: some properties make a mask of their own, and say so in ``writes``."""
+    given: set[bool] = set()  # whether a mask was a bool one
+
+    @functools.wraps(right)
+    def recorded(*tensors: Any, **options: Any) -> Any:
+        if options.get("attn_mask") is not None:
+            given.add(options["attn_mask"].dtype == torch.bool)
+        return right(*tensors, **options)
+
+    target = make_target("recorded", recorded, right.supports | {"mask_kinds": kinds, "dtypes": ["float64"]})
+    refused = 0
+    for prop in PROPERTIES.values():
+        why = inapplicable(target, prop)
+        refused += why.startswith("declared as not supported: mask kind")
+        given.clear()
+        if not why:
+            search(target, prop, Plan(examples=12))
+            assert given <= {kinds == ("bool",)}, prop.name
+    assert refused
 
 
 def test_no_property_draws_what_is_not_supported() -> None:

@@ -18,7 +18,7 @@ from properties.engine.find_target import Builtins, find_targets
 from properties.engine.inputs import read_case
 from properties.engine.layer_target import as_attention
 from properties.engine.probe import make_target
-from properties.engine.search import inapplicable, try_only
+from properties.engine.search import try_only
 from properties.engine.target import CannotRun, Target
 
 BUILTINS = Builtins()
@@ -131,16 +131,6 @@ HONEST_FALSE_ALARMS = (
 def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, text: str) -> None:
     outcome = try_only(right(name), PROPERTIES[prop], read_case(text))
     assert outcome.cases == 1 and not outcome.finding
-
-
-def test_a_kind_of_mask_that_is_not_taken_is_not_written() -> None:
-    """A property that makes masks of another kind than it was given is not put to what refuses them, and says why."""
-    for name, theirs in (("additive_masks_alone", "bool"), ("lowest_number_instead_of_infinity", "minus_infinity")):
-        target = right(f"honest_conventions.{name}")
-        assert theirs not in target.supports.mask_kinds
-        for prop in PROPERTIES.values():
-            if theirs in prop.domain.get("writes", ()) and not set(prop.needs) - {*target.parameters, "gradients"}:
-                assert inapplicable(target, prop).startswith("declared as not supported: mask kind"), prop.name
 
 
 def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:

@@ -14,7 +14,7 @@ from .blocked import State, backwards, guarded, merge_by_lse, split_kv, tiled
 from .core import INF, attention, hide, mix, scores, softmax
 from .registry import WIDE, honest
 
-LSE = {**WIDE, "float64": "same+lse", "float32": "same+lse", "float16": "wide+lse", "bfloat16": "wide+lse"}
+LSE = {**WIDE, "float64": "same+lse", "float32": "same+lse"}
 LEAKS = {"masked_nan": "leaks"}
 # Where a whole tile is hidden, automatic differentiation multiplies the zero of the branch not taken by an infinity: the
 # gradients are NaN. Such kernels need a backward pass by hand (see honest_gradients).
@@ -229,7 +229,8 @@ def split_and_renormalised(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> T
     return attention(q, k, v, **options, reduce=split_kv)
 
 
-@honest("split-KV in parts of 16, merged by exp(lse - total lse)", supports={"arithmetic": LSE, **FORWARD})
+@honest("split-KV in parts of 16, merged by exp(lse - total lse)",
+        supports={"arithmetic": LSE | {"float16": "wide+lse", "bfloat16": "wide+lse"}, **FORWARD})
 def split_and_merged_by_lse(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return attention(q, k, v, **options, reduce=partial(split_kv, merge=merge_by_lse))
 

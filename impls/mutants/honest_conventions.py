@@ -37,7 +37,7 @@ def additive_masks_alone(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 
 @honest("a row without keys is NaN, as a plain softmax makes it", supports={"empty_rows": "nan", "masked_nan": "leaks"})
 def nan_without_keys(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    return attention(q, k, v, **options, softmax=lambda logit, visible: torch.softmax(logit, -1),
+    return attention(q, k, v, **options, softmax=lambda logit, visible: softmax(logit, None),
                      mix=lambda weight, value, visible: mix(weight, value, None))
 
 
