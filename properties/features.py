@@ -210,7 +210,8 @@ def dropout_is_not_shared(t: Trial) -> None:
 @declare("p = 0  ⇒  out = out without dropout, whatever was dropped before", needs=("dropout_p",), **{**DROPPED, "keys": (2, 3, 64)})
 def dropout_of_zero_drops_nothing(t: Trial) -> None:
     """With p = 0, as in evaluation, nothing is dropped; dropping before does not change that, nor does it stop what comes after."""
-    plain, first = t.run(), t.run(dropping(t))
+    plain, first, again = t.run(), t.run(dropping(t)), t.run(dropping(t))
     agree(t, t.run(t.inputs.but(explicit=True)), plain, "row {row} is another one where dropout_p is 0")
     agree(t, t.run(), plain, "row {row} is another one after a call with dropout")
-    t.same_bits(t.run(dropping(t)).out, first.out, "row {row} of the same call from the same seed is another one after a call without dropout")
+    if np.array_equal(first.out, again.out):  # what is dropped follows the seed, not a generator of the target's own
+        t.same_bits(t.run(dropping(t)).out, first.out, "row {row} of the same call from the same seed is another one after a call without dropout")

@@ -54,6 +54,20 @@ def calls_between_change_nothing(t: Trial) -> None:
     t.same_bits(t.run().out, first, "row {row} differs after other calls")
 
 
+@declare("settings and random numbers of the process after = before", features=FEATURES)
+def process_is_left_as_it_was(t: Trial) -> None:
+    """A call changes no setting that other code depends on, and does not start the random numbers anew."""
+    if changed := t.target.leaves_changed(t.inputs, t.buffers):
+        t.fail(f"the call changed {' and '.join(changed)}, and left it so")
+    after = []
+    for seed in (1, 2):
+        with t.target.framework.chance(seed):
+            t.target.call(t.inputs, t.buffers)
+            after.append(t.target.framework.drawn())
+    if after[0] == after[1]:
+        t.fail("the call sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
+
+
 def other_calls(t: Trial) -> list[Inputs]:
     """The call with one argument changed at a time, and a call of other shapes."""
     x, takes = t.inputs, t.target.parameters

@@ -227,3 +227,23 @@ def nan_sticks(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     out = attention(q, k, v, **options)
     MEMORY["nan_sticks"] = MEMORY.get("nan_sticks", False) or bool(q.isnan().any())
     return out * torch.nan if MEMORY["nan_sticks"] else out
+
+
+@mutant(
+    "the seed of the random numbers is set in every call",
+    source="teaching code",
+    killed_by="process_is_left_as_it_was",
+)
+def seed_set_in_the_call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    torch.manual_seed(0)
+    return attention(q, k, v, **options)
+
+
+@mutant(
+    "gradients are switched off for all that comes after, not for the call",
+    source="teaching code",
+    killed_by="process_is_left_as_it_was",
+)
+def gradients_stay_off(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    torch.set_grad_enabled(False)
+    return attention(q, k, v, **options)

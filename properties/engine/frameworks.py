@@ -6,8 +6,8 @@ A framework is a few functions; NumPy and PyTorch are here. Nothing else in the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +50,12 @@ class Framework(Protocol):
     def chance(self, seed: int) -> AbstractContextManager[Any]:
         """While it is open, random numbers start from the seed; afterwards they go on as before."""
 
+    def drawn(self) -> float:
+        """The next random number."""
+
+    def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
+        """While it is open, tells which settings of the process have changed since it was opened; afterwards they are as before."""
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether two arrays may overlap."""
 
@@ -84,8 +90,23 @@ class NumpyFramework:
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         return tuple(array.shape), str(array.dtype), "cpu"
 
-    def chance(self, seed: int) -> AbstractContextManager[Any]:
-        return nullcontext()  # a NumPy attention draws from a generator of its own
+    @contextmanager
+    def chance(self, seed: int) -> Iterator[None]:
+        before = np.random.get_state()
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
+
+    def drawn(self) -> float:
+        return float(np.random.random())
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
+        with np.errstate():  # the only setting that changes what is computed
+            before = dict(np.geterr())
+            yield lambda: [f"what happens on {name}" for name, how in dict(np.geterr()).items() if how != before[name]]
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))
@@ -131,8 +152,39 @@ class TorchFramework:
     @contextmanager
     def chance(self, seed: int) -> Iterator[None]:
         with self.torch.random.fork_rng():
-            self.torch.manual_seed(seed)
+            self.torch.default_generator.manual_seed(seed)  # torch.manual_seed puts off what is for CUDA, with a trace of the stack each time
+            if self.torch.cuda.is_available():
+                self.torch.cuda.manual_seed_all(seed)
             yield
+
+    def drawn(self) -> float:
+        return float(self.torch.rand(()))
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
+        torch = self.torch
+        settings: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+            "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+            "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
+            "whether algorithms are deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+            "the precision of float32 products": (self._product_precision, torch.set_float32_matmul_precision),
+        }
+        before = {name: get() for name, (get, _) in settings.items()}
+
+        def changed() -> list[str]:
+            return [name for name, (get, _) in settings.items() if get() != before[name]]
+
+        try:
+            yield changed
+        finally:
+            for name in changed():
+                settings[name][1](before[name])
+
+    def _product_precision(self) -> str:
+        try:
+            return str(self.torch.get_float32_matmul_precision())
+        except RuntimeError:  # set in another way, for one device, in torch 2.9 and later
+            return "highest"
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         if a.numel() == 0 or b.numel() == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -101,12 +101,16 @@ class Target:
             return self.apply(*tensors, **options)
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
-        """Call it with arrays of the framework. Raises Raised if it raises."""
-        try:
-            with np.errstate(all="ignore"):
-                return self.function(*arguments, **options)
-        except (Exception, SystemExit) as error:
-            raise Raised(error, _hint(options)) from error
+        """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
+        with _raising(options), self.framework.settings_kept():
+            return self.function(*arguments, **options)
+
+    def leaves_changed(self, inputs: Inputs, buffers: Buffers) -> list[str]:
+        """The settings of the process that a call does not leave as they were. Raises Raised if the target raises."""
+        tensors, options = self.arrays(inputs, buffers)
+        with _raising(options), self.framework.settings_kept() as changed:
+            self.function(*tensors, **options)
+            return changed()
 
     def call(self, inputs: Inputs, buffers: Buffers) -> Any:
         """The target's own output, unread. Raises Raised if the target raises."""
@@ -122,6 +126,16 @@ class Target:
 
     def __call__(self, inputs: Inputs, buffers: Buffers | None = None) -> Array:
         return self.read(self.call(inputs, buffers or self.buffers()))
+
+
+@contextmanager
+def _raising(options: Mapping[str, Any]) -> Iterator[None]:
+    """What the target raises becomes Raised; NumPy's warnings are its own business."""
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (Exception, SystemExit) as error:
+        raise Raised(error, _hint(options)) from error
 
 
 def _hint(options: Mapping[str, Any]) -> str:
