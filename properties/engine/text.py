@@ -21,6 +21,7 @@ from .trial import describe
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
+LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -218,6 +219,11 @@ def not_tried_lines(report: Report) -> list[str]:
         if outcome.status == "not exercised":
             reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
             reasons.setdefault(reason, []).append(outcome.property.name)
+    missing = [reason for reason in reasons if reason.startswith(LACKS)]
+    if len(missing) > LACKING:  # a plain attention takes nothing of much: one line says so
+        what = dict.fromkeys(name for reason in missing for name in reason.removeprefix(LACKS).split(", "))
+        names = [name for reason in missing for name in reasons.pop(reason)]
+        reasons = {LACKS + ", ".join(what): names, **reasons}
     return lines + [
         f"  not exercised ({reason}): {', '.join(names) if len(names) <= NAMED else f'{len(names)} properties'}"
         for reason, names in reasons.items()
