@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import bound
+from .arithmetic import FORMATS
 from .engine.coordinates import Array, uniform
 from .engine.declare import declare
 from .engine.dtypes import FLOAT_TYPES, round_to
@@ -82,23 +83,28 @@ def even_and_odd_keys_err_alike(t: Trial) -> None:
     balanced(t, pairs, rescaled, "pairs of keys lean to the even or to the odd ones")
 
 
-@declare("ln w_2 = −a = scale·q·(k_2 − k_1),  32 ≤ a < 64", dtype=("float32", "float64"), batch=2, kv_heads=4, queries=(256,), keys=(2,),
-         dim=(1, 8, 16, 20), values="normal", is_causal=False, **(ALONE | {"scale": (0.25, 1.0, None)}),
-         arithmetic=lambda a: not a.u_mul)  # tf32 units may truncate
+@declare("ln w_2 = −a = scale·q·(k_2 − k_1),  32 ≤ a < 64", dtype=("float32", "float64", "bfloat16"), batch=2, kv_heads=4, queries=(256,),
+         keys=(2,), dim=(4, 8, 16, 20), values="normal", is_causal=False, **(ALONE | {"scale": (0.25, 1.0, None)}),
+         arithmetic=lambda a: not a.u_mul and a.u_s <= FORMATS["float32"].u)  # tf32 units may truncate
 def small_weights_show_the_scale(t: Trial) -> None:
     """The logarithm of a small weight is its logit: if the scale is off by ε, all such weights are off by a·ε, to the same side.
 
     One key is 0, the other −1 in one feature, so that a dot product is one number, exactly; its roundings are as often up as
-    down. What leans is exp, what merges parts, and constants: log2(e), which float32 and float64 happen to hold to u/4, and a
-    scale that is not given, or is no power of two, or whose root is none.
+    down. (In bfloat16, of which there are 128 numbers in an octave, it is the sum of two.) Storing a weight with the error δ
+    leans by 2·E[δ²], since there are more numbers just above than just below one. What leans is exp, what merges parts, and
+    constants: log2(e), which float32 and float64 happen to hold to u/4, and a scale that is not given, or is no power of two,
+    or whose root is none.
     """
     a, scale = t.arithmetic, t.inputs.effective_scale
-    first = np.arange(t.case.dim) == 0
+    features = np.arange(t.case.dim)
     gap = 32 + 32 * uniform(t.case.seed, "gap", (*t.inputs.q.shape[:3], 1))
-    queries = round_to(t.case.dtype, gap / abs(scale))
+    high = round_to(t.case.dtype, gap / abs(scale))
+    low = round_to(t.case.dtype, gap / abs(scale) - high) * (t.case.dtype == "bfloat16")
+    queries, told = high * (features == 0) + low * (features == 1), features <= (t.case.dtype == "bfloat16")
     ones = np.arange(2)[:, None] * np.ones(t.inputs.v.shape)
-    run = t.run(t.inputs.but(q=queries * first, k=np.sign(scale) * -ones[..., :1] * first, v=ones))
+    run = t.run(t.inputs.but(q=queries, k=np.sign(scale) * -ones[..., :1] * told, v=ones))
     errors = relative(run, run.exact.out, run.exact.out_tail, 0.0).mean(axis=-1)
     constant = 0.25 if t.inputs.scale is not None and is_exact(scale) else 4.0
-    balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0],
+    stored = a.u_out**2 + a.u_p**2
+    balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0] + stored,
              f"small weights lean to one side, as if the scale were off by {-errors.mean() / gap.mean():.0e} of itself")

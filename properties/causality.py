@@ -54,10 +54,7 @@ def prefix_of_output_is_output_of_prefix(t: Trial) -> None:
 def causal_frontier_is_exact(t: Trial) -> None:
     """Row i sees exactly the keys up to the frontier of the declared alignment, no more and no fewer."""
     read = t.weights(t.inputs.but(q=np.zeros_like(t.inputs.q)))
-    seen = t.visible()
-    count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
-    t.close(np.rint(read.out * count), seen, np.where(read.bound == np.inf, np.inf, 0.0),
-            "row {row} is wrong about seeing key {column}", seen.any(axis=-1, keepdims=True))
+    t.spells_out(read, t.visible())
 
 
 @declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none", writes=("bool",), zero_sizes=False,

@@ -28,10 +28,7 @@ PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}
 def window_edges_are_exact(t: Trial) -> None:
     """A window shows exactly its keys, on both sides of the diagonal, alone and under causality."""
     read = t.weights(t.inputs.but(q=np.zeros_like(t.inputs.q)))
-    seen = t.visible()
-    count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
-    t.close(np.rint(read.out * count), seen, np.where(read.bound == np.inf, np.inf, 0.0),
-            "row {row} is wrong about seeing key {column}", np.asarray(seen.any(axis=-1, keepdims=True)))
+    t.spells_out(read, t.visible())
 
 
 @declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"), writes=("bool",),

@@ -86,6 +86,7 @@ TRIVIAL: dict[str, Callable[..., Array]] = {
 }
 NOT_OF_NUMBERS = {  # about memory, form and refusals: what is answered does not matter to them
     "inputs_are_unchanged", "outputs_alias_no_input", "output_has_the_right_form", "bad_shapes_raise", "missing_values_raise",
+    "process_is_left_as_it_was",
 }  # fmt: skip
 # A constant answer obeys every relation between answers; what refutes it says what the answer is, not how two compare.
 REFUTED_BY: dict[str, set[str]] = {

@@ -37,7 +37,7 @@ def test_a_looser_arithmetic_is_a_downgrade() -> None:
     finding = search(target, INSIDE, Plan()).finding
     assert finding
     assert looser_kind(target, finding) == "fused"
-    assert "precision downgrade: the answer fits fused" in finding_text(finding, "cpu", 150, looser="fused")
+    assert "precision downgrade: the answer is as good as fused" in finding_text(finding, "cpu", 150, looser="fused")
 
 
 def test_a_tighter_arithmetic_that_fits_is_named() -> None:

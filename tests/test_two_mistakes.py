@@ -15,6 +15,7 @@ from torch import Tensor
 from impls.mutants import core, mask_shapes
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
+from properties.engine.contrast import read_report
 from properties.engine.find_target import Builtins
 from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
@@ -50,9 +51,9 @@ def one_run(*mistakes: str) -> tuple[set[str], set[str]]:
     """The mistakes that some finding of a run is read as, and those of them that the report prints."""
     suspects = Builtins().suspects()
     report = verify_target(attention_with(*mistakes), catalogue.select(THEMES), Plan(examples=CASES))
-    readings = {f.property.name: read_failure(report.target, f, suspects) for f in report.findings}
-    told = findings_text(report, CASES, read=lambda finding: readings[finding.property.name])
-    return ({suspect.name for named in readings.values() for suspect in named},
+    readings = read_report(report, suspects)
+    told = findings_text(report, CASES, readings=readings)
+    return ({reading.suspect.name for named in readings.values() for reading in named},
             set(re.findall(r'"[^\n]*" \((mutants\.[\w.]+)\)', told)))
 
 

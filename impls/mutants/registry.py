@@ -159,9 +159,11 @@ def honest(
     return register
 
 
-def forget() -> None:
-    """Make every mutant with a state start anew."""
+def forget() -> bool:
+    """Make every mutant with a state start anew. Whether one had a state."""
+    had = bool(MEMORY)
     MEMORY.clear()
+    return had
 
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:

@@ -23,6 +23,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from .. import catalogue
 from . import text
 from .case import Case
+from .contrast import read_report
 from .crash import CAN_FORK, forked, isolated
 from .declare import Property
 from .deviations import Deviation, read_deviations
@@ -31,7 +32,6 @@ from .find_target import Builtins, find_targets
 from .inputs import read_case
 from .interrupt import listening
 from .json_report import report_json
-from .reading import read_failure
 from .run import Report, verify_target
 from .search import Outcome, Plan, try_only
 from .supports import Supports
@@ -256,8 +256,7 @@ def check(
                            workers=options.workers, source=source)
     progress.clear()
     suspects = builtins.suspects() if report.findings else []
-    shown = text.findings_text(report, plan.examples, options.verbose,
-                               lambda finding: read_failure(target, finding, suspects))
+    shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects))
     print(shown, end="", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)

@@ -40,12 +40,17 @@ def note_tighter(t: Trial, run: Run) -> None:
 
 
 def looser_kind(target: Target, finding: Finding) -> str | None:
-    """The tightest of the looser kinds of arithmetic under which every answer of the smallest case is right, if any."""
+    """The tightest of the looser kinds of arithmetic under which every answer of the smallest case is right, if any.
+
+    Where an answer is infinite or NaN, and should not be, something has overflowed: no kind explains how far it is off.
+    """
     if finding.property.contract != "attention" or finding.violation.raised:
         return None
     dtype, runs = finding.case.dtype, attempt(target, finding.property, finding.case)[1].runs
     ordered, declared = kinds(dtype), claimed(target, dtype)
     if declared not in ordered or all(used_of(run, declared) <= 1 for run in runs):
+        return None
+    if any((np.isfinite(run.exact.out) & ~np.isfinite(run.out)).any() for run in runs):
         return None
     looser = ordered[ordered.index(declared) + 1 :]
     return next((kind for kind in looser if all(used_of(run, kind) <= 1 for run in runs)), None)

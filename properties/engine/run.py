@@ -76,6 +76,7 @@ class Report:
         kept.seconds += outcome.seconds
         kept.features.update(outcome.features)
         kept.notes.merge(outcome.notes)
+        kept.right += outcome.right
         kept.finding = kept.finding or outcome.finding
 
 

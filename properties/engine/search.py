@@ -30,6 +30,7 @@ from .target import Target
 from .trial import Notes
 
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
+RIGHT_KEPT = 6  # cases that hold, the first drawn, and as many that shrinking has tried
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Outcome:
     seconds: float = 0.0
     not_exercised: str = ""  # why no case was drawn
     finding: Finding | None = None
+    right: list[Case] = field(default_factory=list)  # some of the cases on which it holds
     notes: Notes = field(default_factory=Notes)
     features: Counter[str] = field(default_factory=Counter)
 
@@ -161,6 +163,8 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             first.extend((outcome.cases, time.monotonic()))
         if violation:
             failing.append(case)
+        elif len(outcome.right) < RIGHT_KEPT * (2 if first else 1) and not has_zero_size(case):
+            outcome.right.append(case)
         return violation is not None
 
     def wanted(case: Case) -> bool:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from .contrast import Reading
 from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
 from .precision import claimed, looser_kind
-from .reading import Suspect
 from .run import Report, Status
 from .search import Outcome
-from .trial import describe
+from .trial import Violation, describe
 
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
+SLIGHT = 1e-6  # relative
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -29,7 +30,7 @@ def finding_text(
     finding: Finding,
     device: str,
     total: int,
-    readings: Sequence[Suspect] = (),
+    readings: Sequence[Reading] = (),
     looser: str | None = None,
 ) -> str:
     """A refutation: what is wrong, where, what matters, and how to see it again."""
@@ -38,13 +39,14 @@ def finding_text(
     when = f"case {finding.first_at} of {total}, shrunk in {finding.shrink_seconds:.1f} s"
     lines = [f"{head}    {when}", f"  {describe(violation)}", f"  claim     {prop.statement}   [{prop.formula}]"]
     if violation.wrong is not None:
-        lines += [f"  where     {where_text(violation.wrong)}", *map("            ".__add__, block_map(violation.wrong))]
+        wrong, columns = violation.wrong, violation.columns
+        lines += [f"  where     {where_text(wrong, columns)}", *map("            ".__add__, block_map(wrong, columns))]
     if finding.matters or finding.indifferent:
         given = finding.case.differing()
         matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
         lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
     if looser:
-        lines.append(f"  precision downgrade: the answer fits {looser} arithmetic, which is looser than what is claimed")
+        lines.append(f"  precision downgrade: the answer is as good as {looser} arithmetic, which is looser than what is claimed")
     lines += reading_lines(readings)
     lines.append(f"  replay    {replay_line(finding)}")
     return "\n".join(lines)
@@ -52,36 +54,47 @@ def finding_text(
 
 def _rank(f: Finding) -> tuple[bool, bool, bool, int, bool, int]:
     """Wrong answers before exceptions, gross before slight ones, what says how before what says how far; simple cases first."""
-    slight = 0 < f.violation.difference < 100 * f.violation.allowed  # False for NaN
-    return f.violation.raised, slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
+    return f.violation.raised, _slight(f.violation), f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
 
 
-def reading_lines(readings: Sequence[Suspect]) -> list[str]:
-    """The named mistakes that the target behaves like; none: nothing is said."""
-    shown = [f'"{s.mistake}" ({s.name})' for s in readings[:READINGS]]
-    more = f", or {len(readings) - READINGS} more" if len(readings) > READINGS else ""
-    return ["  reading   behaves like " + ("\n            or ".join(shown)) + more] if shown else []
+def _slight(violation: Violation) -> bool:
+    """A rounding error too much: one that a bound nearly allows, or of the last digits. False for NaN."""
+    largest = max(abs(violation.actual), abs(violation.expected))
+    return 0 < violation.difference < max(100 * violation.allowed, SLIGHT * largest)
+
+
+def reading_lines(readings: Sequence[Reading]) -> list[str]:
+    """The named mistakes that the target behaves like, or resembles; none: nothing is said."""
+    if not readings:
+        return []
+    shown = [f'"{r.suspect.mistake}" ({r.suspect.name})' + (f", as in {r.explains - 1} more" if r.explains > 1 else "")
+             + (f"; but that is wrong on {r.example!r}, too, and this is not" if r.wrong else "") for r in readings[:READINGS]]
+    more = f", or {len(readings) - READINGS} other mistakes" if len(readings) > READINGS else ""
+    verb = "resembles" if readings[0].wrong else "behaves like" if readings[0].whole else "behaves here, not on larger cases, like"
+    return [f"  reading   {verb} " + "\n            or ".join(shown) + more]
 
 
 def findings_text(
     report: Report,
     total: int,
     verbose: bool = False,
-    read: Callable[[Finding], Sequence[Suspect]] = lambda _: (),
+    readings: Mapping[str, Sequence[Reading]] | None = None,
 ) -> str:
     """As many findings in full as it takes to name every mistake; the others, the same mistakes seen again, in two lines.
 
     Where nothing is recognised, two findings show the same mistake if the same fields matter, or if they met the same error.
+    A rounding error too much is not shown in full where something is grossly wrong: it follows from that.
     """
     findings = sorted(report.findings, key=_rank)
-    readings = {f.property.name: read(f) for f in findings}
-    named = {name: {s.name for s in found[:READINGS]} for name, found in readings.items()}
-    full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
-    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(findings) if f not in full and not named[f.property.name]}
-    full = full + [f for f in findings if f in unnamed.values()][: max(0, IN_FULL - len(full))]
+    readings = readings or {}
+    named = {f.property.name: [r.suspect.name for r in readings.get(f.property.name, ())] for f in findings}
+    gross = [f for f in findings if not _slight(f.violation)] or findings
+    full = findings if verbose else naming_all([f for f in gross if named[f.property.name]], named)
+    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.property.name]}
+    full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts = [
-        finding_text(f, report.device, total, readings[f.property.name], looser_kind(report.target, f)) + "\n"
+        finding_text(f, report.device, total, readings.get(f.property.name, ()), looser_kind(report.target, f)) + "\n"
         for f in full
     ]
     rest = findings[len(full) :]
@@ -103,13 +116,16 @@ def in_short(findings: Sequence[Finding]) -> list[str]:
     ]
 
 
-def naming_all(findings: Sequence[Finding], named: Mapping[str, set[str]]) -> list[Finding]:
-    """Few findings that name together all that is named, in their order; each time the one that adds most is chosen."""
+def naming_all(findings: Sequence[Finding], named: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """One finding for each of the few mistakes that explain all, in their order: of those that a mistake explains the plainest."""
     chosen: list[Finding] = []
-    left = set[str]().union(*(named[f.property.name] for f in findings))
+    left = list(findings)
     while left:
-        chosen.append(max(findings, key=lambda f: len(named[f.property.name] & left)))  # the first of equals
-        left -= named[chosen[-1].property.name]
+        count = Counter(name for f in left for name in named[f.property.name])
+        most = max(count, key=lambda name: count[name])  # the first of equals
+        explained = [f for f in left if most in named[f.property.name]]
+        chosen.append(min(explained, key=lambda f: len(named[f.property.name])))
+        left = [f for f in left if f not in explained]
     return [f for f in findings if f in chosen]
 
 
@@ -126,9 +142,9 @@ def replay_line(finding: Finding) -> str:
     return f'{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop} --case "{case}"'
 
 
-def where_text(wrong: Array) -> str:
-    """Which batch elements, heads, rows and features break the claim."""
-    names = ("batch", "heads", "rows", "features")[-wrong.ndim :]
+def where_text(wrong: Array, columns: str = "features") -> str:
+    """Which batch elements, heads, rows and features, or keys, break the claim."""
+    names = ("batch", "heads", "rows", columns)[-wrong.ndim :]
     parts = []
     for axis, name in enumerate(names):
         hit = wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))
@@ -147,15 +163,15 @@ def _ranges(indices: Iterable[int]) -> str:
     return shown + (" …" if len(runs) > 6 else "")
 
 
-def block_map(wrong: Array, height: int = 8, width: int = 32) -> list[str]:
-    """Rows downwards, features to the right, all heads and batch elements together; darker: more is wrong."""
+def block_map(wrong: Array, columns: str = "features", height: int = 8, width: int = 32) -> list[str]:
+    """Rows downwards, features or keys to the right, all heads and batch elements together; darker: more is wrong."""
     if wrong.ndim < 2 or wrong.size < 2:
         return []
     share = wrong.reshape(-1, *wrong.shape[-2:]).mean(axis=0)
     rows = np.array_split(share, min(height, len(share)), axis=0)
     cells = [[part.mean() for part in np.array_split(row, min(width, share.shape[1]), axis=1)] for row in rows]
     shades = ["".join(SHADES[int(np.ceil(cell * 4))] for cell in row) for row in cells]
-    return [f"{'rows ↓ features →' if i == 0 else '':<18} {line}" for i, line in enumerate(shades)]
+    return [f"{f'rows ↓ {columns} →' if i == 0 else '':<18} {line}" for i, line in enumerate(shades)]
 
 
 def status_text(status: Status) -> str:

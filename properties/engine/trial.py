@@ -27,6 +27,7 @@ class Violation:
     expected: float
     allowed: float
     wrong: Array | None = None  # bool, shape of the output: every element that breaks the claim
+    columns: str = "features"  # what its last axis is
     raised: bool = False  # the target raised, or killed the process, rather than answered wrongly
     killed: bool = False
     hint: str = ""  # what may not be supported, and the key that declares it
@@ -271,6 +272,15 @@ class Trial:
             wrong = ~(actual >= least - slack) & (slack != np.inf) & where
         self._settle(wrong, actual, least, slack, says)
 
+    def spells_out(self, read: Weights, seen: Array) -> None:
+        """With equal logits the weights of a row say which keys it sees: these weigh alike, the others nothing."""
+        told, allowed = np.asarray(seen.any(axis=-1, keepdims=True)), np.where(read.bound == np.inf, np.inf, 0.0)
+        with np.errstate(invalid="ignore"):
+            visible = np.where(np.isnan(read.out), np.nan, read.out > read.out.max(axis=-1, keepdims=True, initial=0.0) / 2)
+        self.close(visible, seen, allowed, "row {row} is wrong about seeing key {column}", told)
+        shares = np.rint(read.out * np.maximum(seen.sum(axis=-1, keepdims=True), 1))
+        self.close(shares, seen, allowed, "row {row} sees key {column}, and gives it no equal share", told)
+
     def _settle(self, wrong: Array, actual: Array, expected: Array, allowed: Array, says: str) -> None:
         wrong = np.broadcast_to(wrong, actual.shape)
         if not wrong.any():
@@ -280,9 +290,10 @@ class Trial:
         at = np.unravel_index(int(np.argmax(excess)), wrong.shape)
         place = dict(zip(("batch", "head", "row", "column")[-len(at):], (int(i) for i in at), strict=True))
         words = says.format(**place) if "{" in says else says
+        columns = "keys" if "key {column}" in says else "features"
         if actual.dtype == bool:  # yes or no: the words say it
-            raise Refuted(Violation(words, np.nan, np.nan, 0.0, wrong))
-        raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong))
+            raise Refuted(Violation(words, np.nan, np.nan, 0.0, wrong, columns))
+        raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong, columns))
 
 
 def describe(violation: Violation) -> str:
