@@ -5,13 +5,15 @@
     python -m benchmarks.readings 1 "causal.*" # those that match
 
 Every mutant is refuted by the property that it names, and the finding is read with all mutants as suspects, then without the
-mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module. A mutant
+mutant itself: as if nobody had made that mistake before. A suspect is of the same kind if it stands in the same module. Suspects
+that are wrong where the mutant is right, on some of six cases of every other property, are no readings, as in any report. A mutant
 that its killer does not refute is not read, but counted. Writes ``readings.json`` and ``READINGS.md`` beside this file. Exit
 status 1 if less than 95 % of what is read is called by its name, among others or alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import json
 import sys
@@ -22,12 +24,15 @@ from typing import Any
 
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
+from properties.engine.contrast import Contrast
 from properties.engine.find_target import Builtins
 from properties.engine.probe import make_target
 from properties.engine.reading import read_failure
-from properties.engine.search import Plan, search
+from properties.engine.run import Report
+from properties.engine.search import Plan, inapplicable, search
 
 GOAL = 0.95
+FEW = Plan(examples=6, shrink=False)
 HERE = Path(__file__).with_name("readings.json")
 
 
@@ -35,9 +40,8 @@ def theme(name: str) -> str:
     return name.removeprefix("mutants.").partition(".")[0]
 
 
-def verdict_without(name: str, named: list[str]) -> str:
+def verdict_without(name: str, others: list[str]) -> str:
     """What the reading says when the mutant itself is no suspect."""
-    others = [other for other in named if other != name]
     if not others:
         return "nothing"
     same = [theme(other) == theme(name) for other in others]
@@ -45,18 +49,28 @@ def verdict_without(name: str, named: list[str]) -> str:
 
 
 def read(name: str, mutant: Any, suspects: list[Any]) -> dict[str, Any]:
-    """One mutant: the names in its reading, first those expected to break the property, and how long it took."""
+    """One mutant: the names in its reading, with itself and without, first those expected to break the property; how long it took."""
     forget()
     target = make_target("mine", mutant.function)
     prop = PROPERTIES[mutant.killed_by]
     forget()
-    finding = search(target, prop, Plan()).finding
-    if finding is None:
+    outcome = search(target, prop, Plan())
+    if (finding := outcome.finding) is None:
         return {"state": "not refuted"}
+    report = Report(target, "cpu")
+    report.add(outcome)
+    for other in PROPERTIES.values():
+        if other is not prop and not inapplicable(target, other):
+            forget()
+            report.add(dataclasses.replace(search(target, other, FEW), finding=None))
     began = time.monotonic()
     forget()
-    named = [suspect.name.removeprefix("mutants.") for suspect in read_failure(target, finding, suspects)]
-    return {"state": "read", "named": named, "seconds": round(time.monotonic() - began, 2), "case": repr(finding.case)}
+    contrast, alike = Contrast(report), read_failure(target, finding, suspects)
+    strangers = [suspect for suspect in alike if suspect.name != f"mutants.{name}"]
+    told = {"named": contrast.told(alike, finding.case.dtype), "without": contrast.told(strangers, finding.case.dtype)}
+    names: dict[str, Any] = {key: [reading.suspect.name.removeprefix("mutants.") for reading in told[key]] for key in told}
+    resembles = any(reading.wrong for reading in told["without"])
+    return {"state": "read", **names, "resembles": resembles, "seconds": round(time.monotonic() - began, 2), "case": repr(finding.case)}
 
 
 def percent(part: int, whole: int) -> str:
@@ -71,7 +85,9 @@ def summary(rows: dict[str, dict[str, Any]], command: str, mutants: int) -> tupl
     missed = {name: found for name, found in read_rows.items() if name not in found}
     alone = [name for name, found in named.items() if len(found) == 1]
     shown = [name for name, found in named.items() if name in found[:3]]
-    without = Counter(verdict_without(name, found) for name, found in read_rows.items())
+    strange = {name: row["without"] for name, row in rows.items() if row["state"] == "read"}
+    without = Counter(verdict_without(name, found) for name, found in strange.items())
+    resembling = sum(row["resembles"] for row in rows.values() if row["state"] == "read")
     total = len(read_rows)
     lines = ["# What the reading of a failure is worth", "",
              f"Made by `{command}`, which says what is counted: {len(rows)} of {mutants} mutants.", "",
@@ -85,12 +101,13 @@ def summary(rows: dict[str, dict[str, Any]], command: str, mutants: int) -> tupl
     for kind in ("nothing", "same kind only", "same kind among others", "another kind only"):
         what = "nothing is named" if kind == "nothing" else kind
         lines.append(f"| … {what} | {percent(without[kind], total)} |")
+    lines.append(f"| of all these, said to resemble, not to be, another mistake | {percent(resembling, total)} |")
     seconds = sorted(row["seconds"] for row in rows.values() if row["state"] == "read")
     lines += ["", f"One reading takes {seconds[len(seconds) // 2]:.1f} s at the median, {seconds[-1]:.1f} s at most." if seconds else ""]
     lines += ["", "Not called by their name:", ""]
     lines += [f"* `{n}`: {', '.join(found[:3]) or 'nothing named'}" for n, found in missed.items()] or ["none"]
     lines += ["", "Called something of another kind only, without themselves:", ""]
-    lines += [f"* `{n}`: {', '.join(o for o in found if o != n)}" for n, found in read_rows.items()
+    lines += [f"* `{n}`: {', '.join(found)}" for n, found in strange.items()
               if verdict_without(n, found) == "another kind only"] or ["none"]
     return "\n".join(lines) + "\n", len(named) >= GOAL * total
 

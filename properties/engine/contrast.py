@@ -47,6 +47,12 @@ class Contrast:
         found = self._seen[suspect.name, dtype]
         return found if found.wrong <= TOO_MANY and TOO_MANY * found.wrong <= found.tried else None
 
+    def told(self, suspects: Iterable[Suspect], dtype: str, whole: bool = True) -> list[Reading]:
+        """Of suspects that answer as the target does in a finding, those that are wrong least often where it is right."""
+        readings = [reading for suspect in suspects if (reading := self.reading(suspect, dtype))]
+        fewest = min((reading.wrong for reading in readings), default=0)
+        return [replace(reading, whole=whole) for reading in readings if reading.wrong == fewest]
+
     def _put(self, suspect: Suspect, dtype: str) -> Reading:
         wrong, tried, example = 0, 0, None
         for prop, case in self._cases(suspect, dtype):
@@ -108,7 +114,4 @@ def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[R
 
 def _of_finding(contrast: Contrast, finding: Finding, suspects: Sequence[Suspect]) -> list[Reading]:
     found, whole = read_closely(contrast.target, finding, suspects)
-    seen = [contrast.reading(suspect, finding.case.dtype) for suspect in found]
-    readings = [replace(reading, whole=whole) for reading in seen if reading]
-    fewest = min((reading.wrong for reading in readings), default=0)
-    return [reading for reading in readings if reading.wrong == fewest]
+    return contrast.told(found, finding.case.dtype, whole)
