@@ -32,6 +32,7 @@ from .find_target import Builtins, find_targets
 from .inputs import read_case
 from .interrupt import listening
 from .json_report import report_json
+from .measure import measured
 from .run import Report, verify_target
 from .search import Outcome, Plan, try_only
 from .supports import Supports
@@ -256,7 +257,8 @@ def check(
                            workers=options.workers, source=source)
     progress.clear()
     suspects = builtins.suspects() if report.findings else []
-    shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects))
+    shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects),
+                               lambda finding: measured(target, finding))
     print(shown, end="", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)

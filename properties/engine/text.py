@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from .contrast import Reading
 from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
+from .measure import ranges
 from .precision import claimed, looser_kind
 from .run import Report, Status
 from .search import Outcome
@@ -32,6 +33,7 @@ def finding_text(
     total: int,
     readings: Sequence[Reading] = (),
     looser: str | None = None,
+    measured: str = "",
 ) -> str:
     """A refutation: what is wrong, where, what matters, and how to see it again."""
     prop, violation = finding.property, finding.violation
@@ -48,6 +50,8 @@ def finding_text(
     if looser:
         lines.append(f"  precision downgrade: the answer is as good as {looser} arithmetic, which is looser than what is claimed")
     lines += reading_lines(readings)
+    if measured:
+        lines.append(f"  measured  {measured}")
     lines.append(f"  replay    {replay_line(finding)}")
     return "\n".join(lines)
 
@@ -79,6 +83,7 @@ def findings_text(
     total: int,
     verbose: bool = False,
     readings: Mapping[str, Sequence[Reading]] | None = None,
+    measure: Callable[[Finding], str] = lambda _: "",
 ) -> str:
     """As many findings in full as it takes to name every mistake; the others, the same mistakes seen again, in two lines.
 
@@ -93,10 +98,12 @@ def findings_text(
     unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.property.name]}
     full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
-    parts = [
-        finding_text(f, report.device, total, readings.get(f.property.name, ()), looser_kind(report.target, f)) + "\n"
-        for f in full
-    ]
+    parts, told = [], set[str]()
+    for f in full:
+        measured = measure(f)
+        parts.append(finding_text(f, report.device, total, readings.get(f.property.name, ()), looser_kind(report.target, f),
+                                  "" if measured.partition(") ")[2] in told else measured) + "\n")  # fmt: skip
+        told.add(measured.partition(") ")[2])
     rest = findings[len(full) :]
     if rest:
         more = f"and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}, in short (-v: in full)\n"
@@ -148,19 +155,8 @@ def where_text(wrong: Array, columns: str = "features") -> str:
     parts = []
     for axis, name in enumerate(names):
         hit = wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))
-        parts.append(f"{name} {'all' if hit.all() else _ranges(np.flatnonzero(hit))} of {len(hit)}")
+        parts.append(f"{name} {'all' if hit.all() else ranges(np.flatnonzero(hit), '-')} of {len(hit)}")
     return "   ".join(reversed(parts))
-
-
-def _ranges(indices: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for i in map(int, indices):
-        if runs and i == runs[-1][-1] + 1:
-            runs[-1][1:] = [i]
-        else:
-            runs.append([i])
-    shown = ", ".join("-".join(map(str, run)) for run in runs[:6])
-    return shown + (" …" if len(runs) > 6 else "")
 
 
 def block_map(wrong: Array, columns: str = "features", height: int = 8, width: int = 32) -> list[str]:

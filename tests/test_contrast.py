@@ -1,0 +1,103 @@
+"""A reading is cross-examined by the cases on which the target is right; what has no name is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from impls.mutants import core, load_all
+from impls.mutants.registry import SIGNATURES, SUPPORTS
+from properties import catalogue
+from properties.engine.contrast import Contrast, Reading, read_report
+from properties.engine.find_target import Builtins
+from properties.engine.measure import measured
+from properties.engine.probe import make_target
+from properties.engine.run import Report, verify_target
+from properties.engine.search import Plan
+from properties.engine.text import findings_text, reading_lines
+
+CASES = 40
+SUSPECTS = Builtins().suspects()
+
+
+def report_of(*themes: str, **steps: Callable[..., Any]) -> Report:
+    """That on a correct attention with some of its steps replaced."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return core.attention(q, k, v, **options, **steps)
+
+    attention.__signature__ = SIGNATURES["attention"]  # type: ignore[attr-defined]
+    attention.supports = SUPPORTS  # type: ignore[attr-defined]
+    return verify_target(make_target("mine", attention), catalogue.select(themes), Plan(examples=CASES))
+
+
+def ahead(count: int) -> Callable[..., Tensor]:
+    return lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool).tril(count)
+
+
+@cache
+def two_ahead() -> tuple[Report, dict[str, list[Reading]]]:
+    report = report_of("causality", "softmax", "scaling", "symmetry", frontier=ahead(2))
+    return report, read_report(report, SUSPECTS)
+
+
+def test_a_suspect_that_is_wrong_where_the_target_is_right_is_no_reading() -> None:
+    """A frontier two too far answers on two keys as if there were none."""
+    report, readings = two_ahead()
+    assert report.findings
+    named = {reading.suspect.name for found in readings.values() for reading in found if not reading.wrong and reading.whole}
+    assert not named & {"mutants.causal.ignored", "mutants.causal.bottom_right", "mutants.causal.training_path_forgets_causality"}
+
+
+@pytest.mark.parametrize("mistake, wrong", [("causal.bottom_right_with_a_cache", False), ("causal.bottom_right", True)])
+def test_suspects_are_put_to_the_cases_that_hold(mistake: str, wrong: bool) -> None:
+    """With fewer keys than queries the one is right, and the other is not."""
+    target = make_target("mine", load_all()[0]["causal.bottom_right_with_a_cache"].function)
+    report = verify_target(target, catalogue.select(["causality", "softmax"]), Plan(examples=CASES))
+    (suspect,) = (one for one in SUSPECTS if one.name == f"mutants.{mistake}")
+    put = Contrast(report)._put(suspect, "float64")
+    assert put.tried and bool(put.wrong) == wrong == bool(put.example)
+
+
+def test_a_suspect_that_remembers_is_not_held_to_cases_it_saw_in_another_order() -> None:
+    mutant = load_all()[0]["state.causal_sticks"]
+    report = verify_target(make_target("mine", mutant.function), catalogue.select(["numbers", "causality"]), Plan(examples=CASES))
+    assert "mutants.state.causal_sticks" in {r.suspect.name for found in read_report(report, SUSPECTS).values() for r in found}
+
+
+def test_what_only_resembles_is_said_to() -> None:
+    report, readings = two_ahead()
+    reading = next(reading for found in readings.values() for reading in found)
+    there = next(case for outcome in report.outcomes.values() for case in outcome.right)
+    said = {kind: reading_lines([Reading(reading.suspect, **facts)])[0]
+            for kind, facts in {"is": {}, "resembles": {"wrong": 1, "example": there}, "here": {"whole": False}}.items()}
+    assert "behaves like" in said["is"] and "resembles" in said["resembles"] and repr(there) in said["resembles"]
+    assert "not on larger cases" in said["here"]
+
+
+MEASURED = [
+    ({"frontier": ahead(2)}, "causality", "the keys with j − i = 1 to 2 are hidden, but seen"),
+    ({"frontier": ahead(-1)}, "causality", "the keys with j − i = 0 are visible, but not seen"),
+    ({"softmax": lambda s, visible: 0.97 * core.softmax(s, visible)}, "softmax", "every weight is 0.97 of what it should be"),
+    ({"scores": lambda q, k, scale: core.scores(q, k, 1.1 * scale)}, "numbers", "every logit is 1.1 of what it should be, as with scale = "),
+    ({"softmax": lambda s, visible: core.softmax(s, visible).index_fill(-1, torch.tensor(0), 0.0)}, "symmetry",
+     "the keys with key j = 0 are visible, but not seen"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("steps, theme, says", MEASURED, ids=[says[:40] for _, _, says in MEASURED])
+def test_what_is_wrong_with_the_weights_is_measured(steps: dict[str, Any], theme: str, says: str) -> None:
+    report = report_of(theme, **steps)
+    told = findings_text(report, CASES, measure=lambda finding: measured(report.target, finding))
+    assert says in told and told.count("measured  on ") == len({line.partition(") ")[2] for line in told.splitlines() if "measured" in line})
+
+
+def test_right_weights_are_not_measured() -> None:
+    """Values that are rounded make the output wrong; 0 and 1 are not rounded, so that the weights are read as they are."""
+    report = report_of("numbers", mix=lambda weight, value, visible: core.mix(weight, value.bfloat16().to(value.dtype), visible))
+    assert report.findings and not any(measured(report.target, finding) for finding in report.findings)
