@@ -5,6 +5,7 @@
 in whatever chunks the tokens come, wherever they lie in memory, and whatever became of other sequences, copies and earlier texts.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -352,15 +353,53 @@ def caches_share_nothing(t: CacheTrial) -> None:
     t.same_bits(in_turn("another text"), in_turn("one text"), "token {row} changed with what another cache was told")
 
 
-@declare("reorder(π): sequence b goes on as π(b)", needs=("reorder",), batch=(2, 2, 3, 4), keys=SEVERAL[1:], **LEVEL)
+# ---------------------------------------------------------------- sequences of different length, with or without padding
+
+GROWN: dict[str, Any] = {**CACHE, "batch": (2, 2, 3, 4), "keys": SEVERAL[1:], "chunks": BROKEN}
+
+
+def goes_on(t: CacheTrial, act: Callable[[Held], None], kept: Callable[[Array], Array], source: Array, what: str) -> None:
+    """After an act between two chunks, sequence b goes on from the first kept[b] tokens of sequence source[b], as if it were alone."""
+    x, given = t.tokens, t.schedule.given
+    when = 1 + t.choice("when", max(len(given) - 1, 1))
+    said = given[:when].sum(axis=0)
+    counts, chunks = kept(said), list[Held]()
+
+    def after(held: Held) -> None:
+        chunks.append(held)
+        if len(chunks) == when:
+            act(held)
+
+    played = t.play(after=after)
+    for b, (origin, count) in enumerate(zip(source, counts, strict=True)):
+        past, rest = x.take(np.array([origin])).part(0, count), x.take(np.array([b])).part(said[b], x.lengths[b])
+        if rest.q.shape[2]:
+            q, k, v = (np.concatenate([getattr(past, name), getattr(rest, name)], axis=2) for name in "qkv")
+            one = Tokens(q, k, v, past.lengths + rest.lengths)
+            alone = t.play(one, t.unbroken((), one))
+            t.close(played.out[b : b + 1, :, said[b] : x.lengths[b]], alone.out[:, :, count:], 2 * alone.bound[:, :, count:],
+                    f"token {said[b]} + {{row}} of sequence {b} differs after {what}")
+
+
+@declare("reorder(π): sequence b goes on as π(b)", needs=("reorder",), **GROWN)
 def reorder_moves_whole_sequences(t: CacheTrial) -> None:
-    """Sequences that change places, or are taken twice, as beams are, take all of their past with them."""
-    past, *rest = parted(t, 3)
+    """Sequences that change places, or are taken twice, as beams are, take all of their past with them, and its length."""
     index = np.array([t.choice(f"from {b}", t.case.batch) for b in range(t.case.batch)])
-    model, _ = tell(t.new(), past)
-    _, given = tell(model.reordered(index), *rest)
-    # Every row of a token depends on its own sequence alone: a new cache may be told the sequences in their new places.
-    as_new(t, given, f"token {{row}} differs after reorder({index.tolist()})", past.take(index))
+    goes_on(t, lambda held: held.reorder(index), lambda said: said[index], index, f"reorder({index.tolist()})")
+
+
+@declare("truncate(n): of n_b tokens min(n, n_b) stay", needs=("truncate", "lengths"), lengths=True, padded=False,
+         window_left=None, **GROWN)
+def truncation_lengthens_no_sequence(t: CacheTrial) -> None:
+    """What is taken back is taken from every sequence that is longer; one that is not stays as it is."""
+    length = t.choice("length", t.case.keys)
+    goes_on(t, lambda held: held.truncate(length), lambda said: np.minimum(said, length), np.arange(t.case.batch), f"truncate({length})")
+
+
+@declare("reset: every sequence begins anew", needs=("reset",), **GROWN)
+def reset_forgets_every_sequence(t: CacheTrial) -> None:
+    """A reset forgets all sequences, however long they are, and whichever was told something last."""
+    goes_on(t, Held.reset, np.zeros_like, np.arange(t.case.batch), "a reset")
 
 
 @declare("out of every append = attention over what its cache was told", program=True, keys=(*SEVERAL, 17, 24, 33), batch=(1, 2, 3),

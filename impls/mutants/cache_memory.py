@@ -259,6 +259,25 @@ class truncation_keeps_the_length(Cache):
         self.v[page, :, offset] = 0.0
 
 
+@_mutant("truncating gives every sequence the length that is asked for, the shorter ones, too", "truncation_lengthens_no_sequence")
+class truncated_to_one_length(Cache):
+    def truncate(self, length: int) -> None:
+        if (self.count > length).any():
+            self.count = torch.full_like(self.count, length)
+
+
+@_mutant("a reset forgets the sequences that were told something last", "reset_forgets_every_sequence")
+class reset_of_those_told_last(Cache):
+    last: Tensor | None = None
+
+    def counted(self, place: Tensor) -> Tensor:
+        self.last = (place >= 0).any(1) if place.shape[1] else self.last
+        return super().counted(place)
+
+    def reset(self) -> None:
+        self.count = torch.zeros_like(self.count) if self.last is None else self.count.masked_fill(self.last, 0)
+
+
 @_mutant("truncating keeps whole pages", "any_program_follows_the_model")
 class truncated_to_whole_pages(Cache):
     def truncate(self, length: int) -> None:
@@ -269,6 +288,14 @@ class truncated_to_whole_pages(Cache):
 class reorder_skipped(Cache):
     def reorder(self, index: Tensor) -> None:
         pass
+
+
+@_mutant("the batch is reordered, the lengths of its sequences are not", "reorder_moves_whole_sequences")
+class lengths_not_reordered(Cache):
+    def reorder(self, index: Tensor) -> None:
+        count = self.count
+        super().reorder(index)
+        self.count = count
 
 
 @_mutant("heads are reordered instead of sequences", "reorder_moves_whole_sequences", "PaddlePaddle/PaddleNLP#6672", "F08")

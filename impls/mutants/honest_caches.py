@@ -88,6 +88,10 @@ class positions_count_the_padding(Cache):
         super().reset()
         self.before = None
 
+    def reorder(self, index: Tensor) -> None:
+        super().reorder(index)
+        self.before = None if self.before is None else self.before[index]
+
 
 @_honest("pages are handed out in a random order", "vLLM, Kwon et al. 2023")
 class scattered_pages(Cache):

@@ -389,6 +389,28 @@ def packed_in_the_wrong_order(query: Tensor, key: Tensor, value: Tensor, weights
 
 
 @mutant(
+    "where key and value are one array their projections are packed, and share the bias of the keys",
+    source="teaching code",
+    killed_by="self_attention_is_inside_the_bound",
+    contract="multihead",
+)
+def packed_with_one_bias(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if key is value and query is not key and "b_k" in weights:
+        weights = renamed(weights, b_v=weights["b_k"])
+    return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "where query and key are one array the values are taken from it, too",
+    source="teaching code",
+    killed_by="self_attention_is_inside_the_bound",
+    contract="multihead",
+)
+def taken_for_self_attention(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    return multihead(query, key, query if query is key else value, weights, **options)
+
+
+@mutant(
     "half precision comes back as float32",
     source="teaching code",
     killed_by="layer_output_has_the_right_form",

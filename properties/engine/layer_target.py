@@ -45,8 +45,9 @@ def call_layer(
 
     tensors = [place(name, getattr(inputs, name)) for name in ("query", "key", "value")]
     weights = {name: place(name, w) for name, w in inputs.weights.items()}
-    if inputs.query is inputs.key and inputs.key is inputs.value:
-        tensors = tensors[:1] * 3  # self-attention: one and the same array, as libraries look for
+    for one, other in ((0, 1), (1, 2), (0, 2)):  # one and the same array, as libraries look for
+        if (inputs.query, inputs.key, inputs.value)[one] is (inputs.query, inputs.key, inputs.value)[other]:
+            tensors[other] = tensors[one]
     options: dict[str, Any] = {"num_heads": inputs.num_heads}
     if inputs.mask is not None:
         options["attn_mask"] = target.ranked(place("mask", inputs.mask))
