@@ -22,11 +22,13 @@ from .case import Case
 from .coordinates import Array
 from .declare import Property
 from .diagnosis import Finding
+from .domain import outside
 from .dtypes import FLOAT_TYPES
 from .frameworks import Buffers, Framework
 from .gradients import CAPABILITIES, Backward
-from .layer_target import as_attention
+from .layer_target import as_attention, subject
 from .probe import make_target, smoke_inputs
+from .search import inapplicable
 from .target import CannotRun, Raised, Target
 from .trial import Run, Violation
 
@@ -76,7 +78,7 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         return [], True  # nothing was answered
     if prop.contract != "attention":
         return _read_answers(target, finding, suspects), True
-    kin = _kin(target, suspects)
+    kin = _kin(target, finding, suspects)
     expected = [s for s in kin if s.killed_by == prop.name]
     alike = (case for case in finding.failing if case.dtype == finding.case.dtype)  # rounding is another matter
     own = tuple(dict.fromkeys((finding.case, *alike)))
@@ -105,14 +107,15 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     return sorted(found, key=lambda s: s.killed_by != prop.name), whole
 
 
-def _kin(target: Target, suspects: Iterable[Suspect]) -> list[Suspect]:
-    """The suspects of the target's contract that can run here."""
-    kin = []
+def _kin(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
+    """The suspects of the target's contract that can run here, and take what the smallest case gives them."""
+    kin, prop = [], finding.property
     for one in suspects:
         if one.contract == target.contract:
             with suppress(CannotRun):
-                one.make()
-                kin.append(one)
+                wrong = one.make()
+                if not inapplicable(wrong, prop) and not outside(subject(wrong, prop), prop, finding.case):
+                    kin.append(one)
     return kin
 
 
@@ -171,7 +174,7 @@ def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect])
 
     Where there is no answer to compare, for want of the right shape, in the same words.
     """
-    kin = _kin(target, suspects)
+    kin = _kin(target, finding, suspects)
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
     seen = {case: answers_of(target, finding.property, case, kin) for case in cases}
 
