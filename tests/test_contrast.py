@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from impls.mutants import core, load_all
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
+from properties.engine.cli import main
 from properties.engine.contrast import Contrast, Reading, read_report
 from properties.engine.find_target import Builtins
 from properties.engine.measure import measured
@@ -101,3 +103,42 @@ def test_right_weights_are_not_measured() -> None:
     """Values that are rounded make the output wrong; 0 and 1 are not rounded, so that the weights are read as they are."""
     report = report_of("numbers", mix=lambda weight, value, visible: core.mix(weight, value.bfloat16().to(value.dtype), visible))
     assert report.findings and not any(measured(report.target, finding) for finding in report.findings)
+
+
+REMEMBERS = """
+import torch
+SCALE = {}
+
+def attention(q, k, v, *, is_causal=False):
+    scale = SCALE.setdefault(q.shape[-2], q.shape[-1] ** -0.5)
+    scores = (q.double() @ k.double().mT) * scale
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    return (torch.softmax(scores, -1) @ v.double()).to(q.dtype)
+
+attention.supports = {"zero_sizes": False}
+"""
+
+
+def test_what_a_target_remembers_is_not_blamed_on_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scale of the first call with as many rows is kept: a case alone is answered rightly, unless it has two sizes itself."""
+    (tmp_path / "mine.py").write_text(REMEMBERS)
+    monkeypatch.chdir(tmp_path)
+    command = ["mine.py:attention", "--property", "output_is_inside_the_bound"]
+    assert main(command) == 1
+    out = capsys.readouterr().out
+    assert "remembers with the file imported anew the case alone is answered rightly" in out
+    assert "reading" not in out and "matters" not in out and "--case" not in out
+    assert main(command) == 1  # as the replay line says
+
+
+def test_what_a_target_does_not_remember_is_told_with_its_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(REMEMBERS.replace("SCALE.setdefault(q.shape[-2], q.shape[-1] ** -0.5)", "0.9 * q.shape[-1] ** -0.5"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["mine.py:attention", "--property", "output_is_inside_the_bound"]) == 1
+    out = capsys.readouterr().out
+    assert "remembers" not in out and "--case" in out and "every logit is 0.9 of what it should be" in out

@@ -22,16 +22,19 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from .. import catalogue
 from . import text
+from .attempt import try_case
 from .case import Case
 from .contrast import read_report
 from .crash import CAN_FORK, forked, isolated
 from .declare import Property
 from .deviations import Deviation, read_deviations
+from .diagnosis import Finding
 from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
 from .inputs import read_case
 from .interrupt import listening
 from .json_report import report_json
+from .layer_target import subject
 from .measure import measured
 from .run import Report, verify_target
 from .search import Outcome, Plan, try_only
@@ -39,6 +42,7 @@ from .supports import Supports
 from .target import CannotRun, Target
 
 DATABASE = ".hypothesis/attncheck"
+ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
 DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
@@ -252,19 +256,32 @@ def check(
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     progress.start(target.name)
-    source = {"text": target.name, "supports": Supports.in_file(options.supports) if options.supports else None}
+    supports = Supports.in_file(options.supports) if options.supports else None
+    source = {"text": target.name, "supports": supports}
     report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
                            workers=options.workers, source=source)
     progress.clear()
-    suspects = builtins.suspects() if report.findings else []
+    if ".py:" in target.name and not options.isolate:
+        until = time.monotonic() + ALONE_SECONDS
+        for outcome in report.outcomes.values():
+            if outcome.finding and time.monotonic() < until:
+                fresh = find_targets(target.name, builtins, supports, plan.device)[0]
+                outcome.finding = tried_alone(outcome.finding, fresh)
+    suspects = builtins.suspects() if any(finding.alone for finding in report.findings) else []
     shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects),
-                               lambda finding: measured(target, finding))
+                               lambda finding: measured(target, finding) if finding.alone else "")
     print(shown, end="", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)
     if not several:
         print(text.verdict_text(report, deviations=not options.quiet), file=out, flush=True)
     return report
+
+
+def tried_alone(finding: Finding, fresh: Target) -> Finding:
+    """The finding, and whether it shows where the target has had no other calls: if not, the case alone cannot replay it."""
+    shows = finding.violation.killed or try_case(subject(fresh, finding.property), finding.property, finding.case)
+    return dataclasses.replace(finding, alone=bool(shows))
 
 
 def try_one(target: Target, properties: Sequence[Property], case: Case, out: TextIO) -> int:

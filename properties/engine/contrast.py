@@ -113,5 +113,7 @@ def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[R
 
 
 def _of_finding(contrast: Contrast, finding: Finding, suspects: Sequence[Suspect]) -> list[Reading]:
+    if not finding.alone:
+        return []  # the suspects have not had the same calls before
     found, whole = read_closely(contrast.target, finding, suspects)
     return contrast.told(found, finding.case.dtype, whole)

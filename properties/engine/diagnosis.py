@@ -30,6 +30,7 @@ class Finding:
     indifferent: tuple[str, ...] = ()
     failing: tuple[Case, ...] = ()  # other cases on which it failed, as drawn
     address: str | None = ""  # that of the target
+    alone: bool = True  # the case fails in a process that has had no other, as far as that was tried
 
 
 def diagnose(

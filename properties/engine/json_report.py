@@ -52,6 +52,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     violation = finding.violation
     return {
         "case": repr(finding.case),
+        "alone": finding.alone,
         "says": violation.says + violation.hint,
         "actual": _number(violation.actual),
         "expected": _number(violation.expected),

@@ -43,7 +43,9 @@ def finding_text(
     if violation.wrong is not None:
         wrong, columns = violation.wrong, violation.columns
         lines += [f"  where     {where_text(wrong, columns)}", *map("            ".__add__, block_map(wrong, columns))]
-    if finding.matters or finding.indifferent:
+    if not finding.alone:
+        lines.append("  remembers with the file imported anew the case alone is answered rightly: the failure needs the calls before it, or chance")
+    elif finding.matters or finding.indifferent:
         given = finding.case.differing()
         matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
         lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
@@ -144,6 +146,8 @@ def command_name() -> str:
 def replay_line(finding: Finding) -> str:
     """The command that puts the smallest case to the property again; where no command finds the target, the call."""
     case, prop = repr(finding.case), finding.property.name  # hold no character that a shell reads inside double quotes
+    if not finding.alone:
+        return f"{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop}"
     if finding.address is None:
         return f'verify({finding.target}, properties=("{prop}",), case="{case}")'
     return f'{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop} --case "{case}"'
