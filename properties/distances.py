@@ -68,6 +68,13 @@ def buckets_follow_the_published_rule(t: PositionTrial) -> None:
     t.close(out, np.clip(out, low, high), np.zeros(out.shape), "the bucket of query {row} and key {column} is wrong")
 
 
+@declare("relative positions after = before", contract="buckets", exact=True)
+def finding_buckets_leaves_the_distances(t: PositionTrial) -> None:
+    """The distances that are given are not made positive, or cut off, in place."""
+    t.buckets()
+    t.same_bits(t.target.framework.read(t.given), t.relative, "the relative positions were changed by the call")
+
+
 @declare("|d| < n/2  ⇒  b = |d|", contract="buckets", exact=True)
 def small_distances_have_their_own_bucket(t: PositionTrial) -> None:
     """Up to half of the buckets of a direction stand for one distance each."""

@@ -194,7 +194,7 @@ def rotation_leaves_its_arguments(t: PositionTrial) -> None:
     t.rotate()
     for name, held in t.buffers.contents():
         t.same_bits(held, t.x, f"{name} was changed by the call")
-    t.same_bits(t.target.framework.read(t.given_positions), t.positions, "the positions were changed by the call")
+    t.same_bits(t.target.framework.read(t.given), t.positions, "the positions were changed by the call")
 
 
 @declare("∂⟨dO, R(p) x⟩/∂x = R(−p) dO", contract="rotary", needs=("rotation_gradients",), dtypes="all")
@@ -233,6 +233,15 @@ def positions_out_of_range_raise(t: PositionTrial) -> None:
     except Raised:
         return
     t.fail(f"position {outside} with offset {t.case.offset} of a table of {len(t.table)} rows is answered, not refused")
+
+
+@declare("table, positions after = before", contract="learned", exact=True, dtypes="all")
+def looking_up_leaves_its_arguments(t: PositionTrial) -> None:
+    """Neither the table nor the positions are changed: an offset is added to a copy."""
+    t.look_up()
+    for name, held in t.buffers.contents():
+        t.same_bits(held, t.table, f"{name} was changed by the call")
+    t.same_bits(t.target.framework.read(t.given), t.places, "the positions were changed by the call")
 
 
 @declare("dtable_r = Σ_{i : p_i + offset = r} dO_i", contract="learned", needs=("table_gradients",), dtypes="all", queries=(1, 2, 3, 5, 8, 17, 33),

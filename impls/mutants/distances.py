@@ -197,3 +197,10 @@ def search_among_thresholds(
     distance = relative_position.abs() if bidirectional else (-relative_position).clamp(min=0)
     bucket = torch.searchsorted(torch.tensor([*range(1, exact + 1), *far]), distance, right=True)
     return bucket + (relative_position > 0) * count * bidirectional
+
+
+@_buckets("distances to the past are made positive in place", "finding_buckets_leaves_the_distances")
+def positive_in_place(relative_position: Tensor, **options: Any) -> Tensor:
+    found = buckets(relative_position, **options)
+    relative_position.abs_()
+    return found

@@ -49,6 +49,13 @@ def counted_anew(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor
     return learned(table, torch.arange(len(positions), device=positions.device) % len(table))
 
 
+@mutant("the offset is added to the positions in place", source="teaching code", killed_by="looking_up_leaves_its_arguments", contract="learned")
+def offset_added_in_place(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
+    check(positions + offset, table)
+    positions += offset
+    return table[positions]
+
+
 @mutant("the offset is ignored", source="teaching code", killed_by="looked_up_rows_are_those_of_the_table", contract="learned")
 def offset_ignored(table: Tensor, positions: Tensor, *, offset: int = 0) -> Tensor:
     check(positions + offset, table)

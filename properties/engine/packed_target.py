@@ -105,7 +105,8 @@ def arguments(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[list[A
         wanted["enable_gqa"] = True
     formal = inspect.signature(target.function).parameters
     own = {name: next((n for n in NAMES[name] if n in formal), name) for name in wanted}
-    return tensors, {own[name]: value for name, value in wanted.items() if name in target.parameters}
+    able = [name for name in wanted if name in target.parameters and (name != "enable_gqa" or own[name] in formal)]  # others group heads unasked
+    return tensors, {own[name]: wanted[name] for name in able}
 
 
 def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:

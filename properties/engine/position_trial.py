@@ -133,9 +133,9 @@ class PositionTrial(Trial):
         x = self.x if x is None else x
         positions = self.positions if positions is None else positions
         given = self.buffers.array("x", x, case.dtype, case.device, case.layout)
-        self.given_positions = integers(self.target.framework, positions, case.device)
+        self.given = integers(self.target.framework, positions, case.device)
         options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
-        out, self.form = answer(self.target, given, self.given_positions, **options)
+        out, self.form = answer(self.target, given, self.given, **options)
         out = self._settled(out, x.shape)
         return self._noted(out, *exactly.rotation(x, self.turns(positions), self.pairing, self.arithmetic))
 
@@ -194,7 +194,8 @@ class PositionTrial(Trial):
         case, table, places = self.case, self.table if table is None else table, self.places if places is None else places
         given = self.buffers.array("table", table, case.dtype, case.device, case.layout)
         options = self._options(offset=case.offset or None)
-        out, self.form = answer(self.target, given, integers(self.target.framework, places, case.device), **options)
+        self.given = integers(self.target.framework, places, case.device)
+        out, self.form = answer(self.target, given, self.given, **options)
         self.answers.append((self._settled(out, (len(places), case.dim)), np.zeros(out.shape)))
         return out
 
@@ -240,7 +241,8 @@ class PositionTrial(Trial):
         usual = {"bidirectional": True, "num_buckets": 32, "max_distance": 128}
         options = {name: value for name, value in wanted.items()
                    if name in self.target.parameters and (case.explicit or value != usual[name])}
-        out, self.form = answer(self.target, integers(self.target.framework, relative, case.device), **options)
+        self.given = integers(self.target.framework, relative, case.device)
+        out, self.form = answer(self.target, self.given, **options)
         out = self._settled(out, relative.shape)
         self.runs.append(Buckets(out))
         return out

@@ -20,6 +20,10 @@ from .layer_target import as_attention
 from .supports import MEANT, PARAMETERS, Supports
 from .target import CannotRun, Raised, Target, first_line
 
+UNDECLARED = f"what is no attention can be declared: supports['contract'] is one of {', '.join(c for c in CONTRACTS if c != 'attention')}"
+UNFLAGGED = "it has no enable_gqa; if it groups heads without being told, declare its parameters with enable_gqa among them"
+CACHED_CLASS = "made as cached(batch, kv_heads, dim, capacity, …) and has append"
+
 
 def make_target(
     name: str,
@@ -34,7 +38,7 @@ def make_target(
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
     if inspect.isclass(function) and not _makes_caches(function, supports):
-        raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one")
+        raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one (a class of caches is {CACHED_CLASS})")
     try:
         own = getattr(function, "supports", None)
         merged = supports if isinstance(supports, Supports) else Supports.read({**(own or {}), **(supports or {})})
@@ -57,13 +61,16 @@ def make_target(
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
         if target.dtypes:
             says = {p: f"the contract has no such parameter{f'; is it {MEANT[p]}?' if p in MEANT else ''}" for p in others}
+            if contract == "packed" and "enable_gqa" not in (parameters or ()):
+                says["grouped heads"] = UNFLAGGED
             target = dataclasses.replace(target, untried={**target.untried, **says})
             if contract == "cached":
                 return discover(target, device or "cpu")
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
         firsts.setdefault(refusals[said].replace(candidate, ""), refusals[said])
     answered = [r for r in refusals if r.startswith("it returns")]  # says more than an error
-    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {answered[0] if answered else '; '.join(firsts.values())}")
+    hint = "" if merged.contract or contract != "attention" or answered else f" ({UNDECLARED})"
+    raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {answered[0] if answered else '; '.join(firsts.values())}{hint}")
 
 
 def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:
@@ -80,7 +87,7 @@ def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) 
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[str, tuple[str, ...] | None, list[str]]:
     """The contract, the known parameters that the callable takes (None if only a call can tell), and its other, optional ones."""
     try:
-        formal = inspect.signature(function).parameters
+        formal = inspect.signature(_called(function)).parameters
     except (TypeError, ValueError):
         return "attention", supports.parameters, []
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
@@ -110,7 +117,14 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     elif open_ended:
         taken = None
     optional = [p.name for p in list(formal.values())[needed:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return contract, taken, [p for p in optional if p not in (*(taken or ()), *PARAMETERS, *given)]
+    known = () if kind else PARAMETERS  # of an attention; what it takes and does not support is named elsewhere
+    return contract, taken, [p for p in optional if p not in (*(taken or ()), *known, *given)]
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What says how it is called: of a module that passes on whatever it is given, its ``forward``."""
+    forward = getattr(function, "forward", None)
+    return forward if callable(forward) and not inspect.isroutine(function) else function
 
 
 def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:

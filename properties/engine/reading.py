@@ -95,6 +95,7 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     if not _shows([*tried, *larger]):  # a matter of state, of form, or of bits: no answer alone is wrong
         found = [s for s in expected if _refuted_alike(s, prop, [*tried, *larger])]
         found = [s for s in found if _behaves_alike(s, tried)] or found
+        found = [s for s in found if _refuted_alike(s, prop, tried, by_as_much=True)] or found
     else:
         seed = 0 if _draws(target, tried, kin) else None
         near = [s for s in kin if _behaves_alike(s, tried, seed)]
@@ -314,11 +315,16 @@ def _raises_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> b
     return compared
 
 
-def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
+def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried], by_as_much: bool = False) -> bool:
     wrong = suspect.make()
-    said = {case: _words(violation) for case, violation, _ in tried if violation and case.dtype in wrong.dtypes}
+    said = {case: violation for case, violation, _ in tried if violation and case.dtype in wrong.dtypes}
+
+    def alike(one: Violation, other: Violation) -> bool:
+        near = abs(one.actual - other.actual) <= one.difference / 2 or np.isnan(one.difference)
+        return _words(one) == _words(other) and bool(near or not by_as_much)
+
     seen = _try_all(wrong, prop, said, [suspect])
-    return bool(seen) and all(violation and _words(violation) == said[case] for case, violation, _ in seen)
+    return bool(seen) and all(violation and alike(said[case], violation) for case, violation, _ in seen)
 
 
 def _words(violation: Violation) -> str:
