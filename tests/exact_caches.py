@@ -175,6 +175,8 @@ CACHE_MISTAKES: dict[str, Target] = {
     "tokens_outside_the_window_are_gone": wrong(__init__=one_wider),
     "reset_leaves_no_trace": wrong(lambda self, out, given: out * (1 + 0.01 * self.forgot)),
     "truncation_leaves_no_trace": wrong(lambda self, out, given: out * (1 + 0.01 * self.forgot)),
+    "truncation_lengthens_no_sequence": wrong(truncate=lambda self, length: None),
+    "reset_forgets_every_sequence": wrong(reset=lambda self: None),
     "fork_is_independent": wrong(lambda self, out, given: out * (1 + 0.01 * hasattr(self, "is_a_copy")), fork=copy_off),
     "caches_share_nothing": wrong(told_last),
     "reorder_moves_whole_sequences": wrong(reorder=lambda self, index: None),

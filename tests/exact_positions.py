@@ -154,6 +154,12 @@ def in_place(call: Change, given: dict[str, Any]) -> Tensor:
     return call()
 
 
+def in_place_afterwards(call: Change, given: dict[str, Any]) -> Tensor:
+    out = call()
+    given["positions" if "positions" in given else "relative_position"] *= -1
+    return out
+
+
 MISTAKES: dict[str, Any] = {
     "sinusoid_is_inside_the_bound": sinusoid_with(one_feature_more),
     "sine_and_cosine_are_of_one_angle": sinusoid_with(one_feature_more),
@@ -179,6 +185,8 @@ MISTAKES: dict[str, Any] = {
     "looked_up_rows_are_those_of_the_table": learned_with(lambda call, given: call().flip(0)),
     "other_rows_of_the_table_do_not_matter": learned_with(lambda call, given: call() + given["table"].mean() / 64),
     "positions_out_of_range_raise": learned_with(lambda call, given: given["table"][(given["positions"] + given["offset"]) % len(given["table"])]),
+    "looking_up_leaves_its_arguments": learned_with(in_place_afterwards),
+    "finding_buckets_leaves_the_distances": buckets_with(in_place_afterwards),
     "table_gradient_sums_over_repeated_positions": learned_with(lambda call, given: call() * 1.01),
     "slopes_follow_the_published_rule": slopes_with(lambda s: s * (1 + 2.0**-6)),
     "slopes_are_geometric": slopes_with(lambda s: s + 0.01),

@@ -224,8 +224,10 @@ def story(make: Any, options: dict[str, Any]) -> list[Any]:
     for _ in range(2):
         tell(cache, 1)
     if "window_size" not in options:
-        copy.truncate(9)
-        tell(copy, 1)
+        for length in (16, 9):  # one of the two sequences is shorter than 16
+            copy.truncate(length)
+            tell(copy, 1)
+    tell(cache, 2, lengths=[0, 2])
     cache.reset()
     for n in (3, 1, 19):
         tell(cache, n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -70,7 +71,8 @@ def bits(value: Any) -> tuple[Any, ...]:
 def outcome(function: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """The answer, or the name of the error."""
     try:
-        return function(*call[0], **call[1])
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # whatever the call does to it
+            return function(*call[0], **call[1])
     except (
         ValueError,
         RuntimeError,
@@ -83,7 +85,7 @@ def outcome(function: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
 
 
 def side_effects(contract: str, function: Any, witness: Witness) -> tuple[Any, ...]:
-    """What a single answer does not show: changed inputs, shared memory, a second call, calls before, changed buffers."""
+    """What a single answer does not show: changed inputs, shared memory, a second call, calls before, changed buffers, the process."""
     others = [_twin(witness()), *(NAMED[contract][name]() for name in BETWEEN[contract])]
     forget()
     call = witness()
@@ -110,7 +112,19 @@ def side_effects(contract: str, function: Any, witness: Witness) -> tuple[Any, .
     forget()
     fresh = witness()
     fresh[0][0].add_(1.0)
-    return unchanged, aliased, again, kept, *before_it, reused == bits(outcome(function, fresh))
+    return unchanged, aliased, again, kept, *before_it, reused == bits(outcome(function, fresh)), *process_kept(function, witness())
+
+
+def process_kept(function: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[bool, bool]:
+    """Whether gradients are recorded as before, and random numbers depend on the seed set before the call."""
+    drawn = []
+    with torch.random.fork_rng(), torch.set_grad_enabled(True):
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            with suppress(Exception):
+                function(*call[0], **call[1])
+            drawn.append(float(torch.rand(())))
+        return torch.is_grad_enabled(), drawn[0] != drawn[1]
 
 
 def _twin(call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -331,7 +345,7 @@ NAMED = {contract: {witness.name: witness for witness in CALLS[contract]} for co
 def changes_something(contract: str, function: Any) -> bool:
     """Whether inputs, earlier answers or later calls change."""
     chosen = [NAMED[contract][name] for name in SEQUENCES[contract]]
-    honest = (True, False, *[True] * (len(BETWEEN[contract]) + 4))
+    honest = (True, False, *[True] * (len(BETWEEN[contract]) + 6))
     return any(side_effects(contract, function, witness) != honest for witness in chosen)
 
 

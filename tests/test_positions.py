@@ -217,7 +217,7 @@ def calls(contract: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         table = torch.arange(24, dtype=doubles).reshape(8, 3)
         table[7] = torch.nan
         places = [torch.tensor(p) for p in ([0, 1, 2], [3, 3, 0], [-1, 2], [2, 8], [5])]
-        return [((table.clone().requires_grad_(), p), {"offset": k}) for p in places for k in (0, 2)]
+        return [((table.clone().requires_grad_(), p.clone()), {"offset": k}) for p in places for k in (0, 2)]
     if contract == "slopes":
         return [((n,), {"dtype": dtype}) for n in (1, 2, 3, 8, 12) for dtype in (doubles, torch.float32)]
     apart = torch.arange(-300, 300)
@@ -226,7 +226,7 @@ def calls(contract: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 def seen(function: Any, contract: str) -> tuple[Any, ...]:
-    """What a function answers to the calls, as comparable data, and what became of its first argument."""
+    """What a function answers to the calls, as comparable data, and what became of its arguments."""
     found: list[Any] = []
     for arguments, options in calls(contract):
         try:
@@ -237,7 +237,7 @@ def seen(function: Any, contract: str) -> tuple[Any, ...]:
                 found.append(tuple(torch.autograd.grad(out, arguments[0], ramp)[0].flatten().tolist()))
         except (RuntimeError, IndexError) as error:
             found.append(type(error).__name__)
-        found.append(tuple(arguments[0].double().nan_to_num(99.0).flatten().tolist()) if isinstance(arguments[0], torch.Tensor) else None)
+        found += [tuple(x.double().nan_to_num(99.0).flatten().tolist()) for x in arguments if isinstance(x, torch.Tensor)]
     return tuple(found)
 
 

@@ -347,7 +347,8 @@ def attention_witnesses() -> Iterator[Witness]:
 
 def _layer(
     *, B: int = 2, L: int = 5, S: int = 5, H: int = 2, E: int = 6, seed: int = 0, dtype: torch.dtype = torch.float64,
-    biases: bool = True, mask: str = "", padding: str = "", cross: bool = True, **options: Any,
+    biases: bool = True, mask: str = "", padding: str = "", cross: bool = True, alike: str = "",
+    **options: Any,
 ) -> Call:  # fmt: skip
     random = torch.Generator().manual_seed(seed)
 
@@ -357,6 +358,10 @@ def _layer(
     query, key, value = normal(B, L, E), normal(B, S, E), normal(B, S, E)
     if not cross:
         key = value = query
+    if alike == "key, value":
+        value = key
+    if alike == "query, key":
+        key = query
     weights = {f"w_{name}": normal(E, E) for name in "qkvo"}
     if biases:
         weights.update({f"b_{name}": normal(E) for name in "qkvo"})
@@ -379,6 +384,8 @@ LAYER: tuple[dict[str, Any], ...] = (
     {"biases": False, "need_weights": False},
     {"need_weights": False},
     {"cross": False},
+    {"alike": "key, value"},
+    {"alike": "query, key"},
     {"S": 7},
     {"L": 7, "S": 4, "H": 3},
     {"H": 1},
