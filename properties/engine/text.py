@@ -17,13 +17,12 @@ from .measure import ranges
 from .precision import claimed, looser_kind
 from .run import Report, Status
 from .search import Outcome
-from .trial import Violation, describe
+from .trial import describe
 
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
-SLIGHT = 1e-6  # relative
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -60,13 +59,7 @@ def finding_text(
 
 def _rank(f: Finding) -> tuple[bool, bool, bool, int, bool, int]:
     """Wrong answers before exceptions, gross before slight ones, what says how before what says how far; simple cases first."""
-    return f.violation.raised, _slight(f.violation), f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
-
-
-def _slight(violation: Violation) -> bool:
-    """A rounding error too much: one that a bound nearly allows, or of the last digits. False for NaN."""
-    largest = max(abs(violation.actual), abs(violation.expected))
-    return 0 < violation.difference < max(100 * violation.allowed, SLIGHT * largest)
+    return f.violation.raised, f.violation.slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
 
 
 def reading_lines(readings: Sequence[Reading]) -> list[str]:
@@ -95,7 +88,7 @@ def findings_text(
     findings = sorted(report.findings, key=_rank)
     readings = readings or {}
     named = {f.property.name: [r.suspect.name for r in readings.get(f.property.name, ())] for f in findings}
-    gross = [f for f in findings if not _slight(f.violation)] or findings
+    gross = [f for f in findings if not f.violation.slight] or findings
     full = findings if verbose else naming_all([f for f in gross if named[f.property.name]], named)
     unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.property.name]}
     full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]

@@ -17,6 +17,8 @@ from .dtypes import FLOAT_TYPES
 from .inputs import Inputs, make_inputs
 from .target import Target
 
+SLIGHT = 1e-6  # relative
+
 
 @dataclass(frozen=True, eq=False)
 class Violation:
@@ -36,6 +38,12 @@ class Violation:
     def difference(self) -> float:
         """|actual - expected|."""
         return abs(self.actual - self.expected)
+
+    @property
+    def slight(self) -> bool:
+        """A rounding error too much: one that a bound nearly allows, or of the last digits. False for NaN."""
+        largest = max(abs(self.actual), abs(self.expected))
+        return 0 < self.difference < max(100 * self.allowed, SLIGHT * largest)
 
 
 class Refuted(AssertionError):
