@@ -87,6 +87,8 @@ MEASURED = [
     ({"frontier": ahead(-1)}, "causality", "the keys with j − i = 0 are visible, but not seen"),
     ({"softmax": lambda s, visible: 0.97 * core.softmax(s, visible)}, "softmax", "every weight is 0.97 of what it should be"),
     ({"scores": lambda q, k, scale: core.scores(q, k, 1.1 * scale)}, "numbers", "every logit is 1.1 of what it should be, as with scale = "),
+    ({"softmax": lambda s, visible: s.exp() / (1 + s.exp().sum(-1, keepdim=True))}, "numbers",
+     "the weights of a row are in proportion, but 0."),
     ({"softmax": lambda s, visible: core.softmax(s, visible).index_fill(-1, torch.tensor(0), 0.0)}, "symmetry",
      "the keys with key j = 0 are visible, but not seen"),
 ]  # fmt: skip

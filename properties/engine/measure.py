@@ -53,6 +53,10 @@ def _weights(trial: Trial) -> str:
     ratio = np.where(told, read.out / exact, np.nan)
     if _constant(ratio[told]):
         return f"every weight is {np.nanmedian(ratio):.4g} of what it should be"
+    rows = [row[seen] for row, seen in zip(ratio.reshape(-1, ratio.shape[-1]), told.reshape(-1, ratio.shape[-1]), strict=True) if seen.sum() > 1]
+    if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row in rows):
+        factors = [float(np.median(row)) for row in rows]
+        return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"
     return _slope(read.out, exact, told, trial.inputs.effective_scale)
 
 
