@@ -80,7 +80,7 @@ def findings_text(
     readings: Mapping[str, Sequence[Reading]] | None = None,
     measure: Callable[[Finding], str] = lambda _: "",
 ) -> str:
-    """As many findings in full as it takes to name every mistake; the others, the same mistakes seen again, in two lines.
+    """One finding in full for each mistake that explains some; the others, the same mistakes seen again, in two lines.
 
     Where nothing is recognised, two findings show the same mistake if the same fields matter, or if they met the same error.
     A rounding error too much is not shown in full where something is grossly wrong: it follows from that.
