@@ -101,6 +101,20 @@ def test_what_is_wrong_with_the_weights_is_measured(steps: dict[str, Any], theme
     assert says in told and told.count("measured  on ") == len({line.partition(") ")[2] for line in told.splitlines() if "measured" in line})
 
 
+def test_a_layer_that_returns_no_weights_is_read() -> None:
+    """Whether it returns them is another matter than what is wrong with its output."""
+    mistake = load_all()[0]["layers.packed_with_one_bias"].function
+
+    def layer(query: Tensor, key: Tensor, value: Tensor, weights: Any, *, num_heads: int) -> Tensor:
+        out: Tensor = mistake(query, key, value, weights, num_heads=num_heads, need_weights=False)[0]
+        return out
+
+    target = make_target("mine", layer, {"zero_sizes": False})
+    report = verify_target(target, catalogue.select(["self_attention_is_inside_the_bound"]), Plan(examples=CASES))
+    (readings,) = read_report(report, SUSPECTS).values()
+    assert [reading.suspect.name for reading in readings] == ["mutants.layers.packed_with_one_bias"]
+
+
 def test_right_weights_are_not_measured() -> None:
     """Values that are rounded make the output wrong; 0 and 1 are not rounded, so that the weights are read as they are."""
     report = report_of("numbers", mix=lambda weight, value, visible: core.mix(weight, value.bfloat16().to(value.dtype), visible))

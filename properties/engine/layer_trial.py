@@ -48,8 +48,10 @@ class LayerRun:
 
     @property
     def answers(self) -> list[tuple[Array, Array]]:
-        """What was answered, with its bound."""
-        return [(self.out, self.bound), *([] if self.weights is None else [(self.weights, self.weights_bound)])]
+        """What was answered, with its bound; anything goes where no weights are returned."""
+        shape = self.weights_bound.shape
+        weights = (np.full(shape, np.nan), np.full(shape, np.inf)) if self.weights is None else (self.weights, self.weights_bound)
+        return [(self.out, self.bound), weights]
 
 
 class LayerTrial(Trial):
