@@ -22,8 +22,8 @@ from typing import Any
 
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, search
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 HERE = Path(__file__).with_name("detection.json")
 ROUNDS = 20

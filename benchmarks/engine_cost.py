@@ -15,10 +15,10 @@ from statistics import median, quantiles
 from typing import Any
 
 from properties import catalogue
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.gradients import CAPABILITIES
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import Target
+from properties.attention.backward import CAPABILITIES
+from properties.engine.core.target import Target
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.search import Plan, inapplicable, search
 
 
 def main(name: str, examples: int = 150) -> None:

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from impls.mutants import load_all
 from properties import catalogue
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.probe import make_target
-from properties.engine.run import verify_target
-from properties.engine.search import Plan
-from properties.engine.target import Target
-from properties.engine.text import finding_text
+from properties.engine.core.target import Target
+from properties.engine.report.text import finding_text
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
 
 
 def honest_targets() -> list[Target]:

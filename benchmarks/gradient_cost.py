@@ -11,8 +11,8 @@ import sys
 import time
 
 from properties.catalogue import PROPERTIES
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.search import Plan, search
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.search import Plan, search
 
 PAIRS = {
     "gradients_are_inside_the_bound": "output_is_inside_the_bound",

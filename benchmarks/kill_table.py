@@ -21,8 +21,8 @@ from typing import Any
 
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, inapplicable, search
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, inapplicable, search
 
 HERE = Path(__file__).with_name("kill_table.json")
 OTHERS = Plan(examples=10, shrink=False)

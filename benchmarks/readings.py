@@ -24,12 +24,12 @@ from typing import Any
 
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
-from properties.engine.contrast import Contrast
-from properties.engine.find_target import Builtins
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.run import Report
-from properties.engine.search import Plan, inapplicable, search
+from properties.engine.explain.contrast import Contrast
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report
+from properties.engine.search.search import Plan, inapplicable, search
 
 GOAL = 0.95
 FEW = Plan(examples=6, shrink=False)

@@ -35,11 +35,11 @@ from torch import Tensor
 
 from impls.mutants import core
 from impls.mutants.registry import SIGNATURES, SUPPORTS
-from properties import oracle
 from properties.catalogue import PROPERTIES
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import Target
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, inapplicable, search
+from properties.exact import oracle
 
 ROUNDS, INPUTS, SHAPE = 3, 20, (2, 4, 64, 64)
 # The other themes compare a target with itself: a small fault is on both sides.

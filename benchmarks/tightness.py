@@ -15,16 +15,17 @@ from collections import defaultdict
 
 import numpy as np
 
-from properties import bound, catalogue
-from properties.engine import search as searching
-from properties.engine.case import Case
-from properties.engine.coordinates import Array
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.layer_target import as_attention
-from properties.engine.regimes import CONTINUOUS
-from properties.engine.search import Plan, search
-from properties.engine.target import Target
-from properties.engine.trial import Trial
+from properties import catalogue
+from properties.attention.trial import Trial
+from properties.engine.cases.case import Case
+from properties.engine.cases.coordinates import Array
+from properties.engine.cases.regimes import CONTINUOUS
+from properties.engine.core.target import Target
+from properties.engine.search import search as searching
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.search import Plan, search
+from properties.exact import bound
+from properties.multihead.call import as_attention
 from tests.honest_kernels import DTYPES, REGIMES, honest, make_case
 
 

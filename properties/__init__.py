@@ -15,7 +15,7 @@ __all__ = ["parametrize_with_properties", "verify"]
 def __getattr__(name: str) -> Any:
     """The two doors for Python code, loaded when first used: pytest imports this package early."""
     if name in __all__:
-        from .engine import checks
+        from .engine.doors import checks
 
         return getattr(checks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

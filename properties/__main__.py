@@ -1,5 +1,5 @@
 """``python -m properties`` is ``attncheck`` in a clone."""
 
-from .engine.cli import entry
+from .engine.doors.cli import entry
 
 entry()

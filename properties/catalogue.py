@@ -6,31 +6,28 @@ import difflib
 import fnmatch
 from types import ModuleType
 
-from . import (
-    biases,
-    blocks,
-    caches,
+from .attention import (
     causality,
     chunks,
-    decoders,
-    distances,
-    encoders,
     feature_gradients,
     features,
     gradients,
     heads,
-    layers,
     masks,
     numbers,
-    packed,
-    positions,
     purity,
     scaling,
     softmax,
     symmetry,
     values,
 )
-from .engine.declare import Property
+from .attention import rounding as biases
+from .block import blocks, decoders, encoders
+from .cache import caches
+from .engine.core.declare import Property
+from .multihead import layers
+from .pack import packed
+from .position import distances, positions
 
 THEMES: tuple[ModuleType, ...] = (
     softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, biases, purity, features, gradients, feature_gradients,

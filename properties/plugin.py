@@ -49,10 +49,10 @@ def _found(config: pytest.Config) -> dict[str, Any]:
     if _TARGETS not in config.stash:
         from hypothesis.database import DirectoryBasedExampleDatabase
 
-        from .engine.find_target import Builtins, find_targets
-        from .engine.search import Plan
-        from .engine.supports import Supports
-        from .engine.target import CannotRun
+        from .engine.core.supports import Supports
+        from .engine.core.target import CannotRun
+        from .engine.search.find_target import Builtins, find_targets
+        from .engine.search.search import Plan
 
         builtins, device = Builtins(), _option(config, "device")
         declared = _option(config, "supports")
@@ -77,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     marked = {name.strip() for names in marks for name in (names.split(",") if isinstance(names, str) else names)}
     for name in wanted - marked:
-        from .engine.checks import checks, deviation_checks, fits
+        from .engine.doors.checks import checks, deviation_checks, fits
 
         found = _found(metafunc.config)
         targets, plan = found["targets"], found["plan"]

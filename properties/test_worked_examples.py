@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from . import bound, oracle
-from .arithmetic import default_arithmetic
-from .engine.case import Case
-from .engine.coordinates import Array, normal
-from .engine.dtypes import FLOAT_TYPES, round_to
-from .engine.exact import mean_free
-from .engine.inputs import Inputs
-from .engine.layer_target import LayerInputs, as_attention
-from .engine.layer_trial import BIASES, MATRICES, LayerRun, LayerTrial
-from .engine.target import Target
-from .engine.trial import Run, Trial
-from .oracle import split_heads
-from .scaling import logits_of
+from .attention.common import mean_free
+from .attention.inputs import Inputs
+from .attention.scaling import logits_of
+from .attention.trial import Run, Trial
+from .engine.cases.case import Case
+from .engine.cases.coordinates import Array, normal
+from .engine.cases.dtypes import FLOAT_TYPES, round_to
+from .engine.core.target import Target
+from .exact import bound, oracle
+from .exact.arithmetic import default_arithmetic
+from .exact.oracle import split_heads
+from .multihead.call import LayerInputs, as_attention
+from .multihead.trial import BIASES, MATRICES, LayerRun, LayerTrial
 
 REACHING = tuple(d for d in FLOAT_TYPES if FLOAT_TYPES[d].max > 1e10)  # in which 1e10 is finite
 

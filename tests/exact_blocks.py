@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from properties import block_exact as exactly
-from properties.arithmetic import default_arithmetic
-from properties.engine.block_trial import seen_and_bias
-from properties.engine.inputs import frontier
-from properties.engine.probe import make_target
-from properties.engine.target import Target
+from properties.attention.inputs import frontier
+from properties.block import exact as exactly
+from properties.block.trial import seen_and_bias
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.exact.arithmetic import default_arithmetic
 
 Change = Callable[[dict[str, Any]], Any]
 

@@ -14,9 +14,10 @@ import torch
 from permissive import carrier, rounded
 from torch import Tensor
 
-from properties import cache_exact, oracle
-from properties.engine.probe import make_target
-from properties.engine.target import Target
+from properties.cache import exact as cache_exact
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.exact import oracle
 
 Array = Any
 

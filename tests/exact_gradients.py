@@ -10,8 +10,8 @@ import permissive
 import torch
 from torch import Tensor
 
-from properties import oracle
-from properties.gradient_oracle import differentiate
+from properties.exact import oracle
+from properties.exact.gradient_oracle import differentiate
 
 Array = Any
 Parts = dict[str, Any]  # gradients of q, k, v and mask, float64

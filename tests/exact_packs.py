@@ -13,11 +13,11 @@ import permissive
 import torch
 from torch import Tensor
 
-from properties import oracle
-from properties.engine.inputs import frontier
-from properties.engine.probe import make_target
-from properties.engine.target import Target
-from properties.gradient_oracle import differentiate
+from properties.attention.inputs import frontier
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.exact import oracle
+from properties.exact.gradient_oracle import differentiate
 
 
 class Exact(torch.autograd.Function):

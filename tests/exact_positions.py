@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from properties import position_exact as exactly
-from properties.arithmetic import default_arithmetic
-from properties.engine.probe import make_target
-from properties.engine.target import Target
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.exact.arithmetic import default_arithmetic
+from properties.position import exact as exactly
 
 ANY = default_arithmetic("float64")  # has no part in an exact answer
 Change = Callable[..., Any]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from properties.engine.domain import EDGES
-from properties.engine.dtypes import FLOAT_TYPES
-from properties.engine.inputs import Inputs
-from properties.engine.regimes import HEADROOM
+from properties.attention.cases import EDGES
+from properties.attention.inputs import Inputs
+from properties.engine.cases.dtypes import FLOAT_TYPES
+from properties.engine.cases.regimes import HEADROOM
 
 Array = Any
 

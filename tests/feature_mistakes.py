@@ -10,8 +10,8 @@ from typing import Any
 import permissive
 import torch
 
-from properties.engine.probe import make_target
-from properties.engine.target import Target
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
 
 Change = Callable[[dict[str, Any]], Any]
 

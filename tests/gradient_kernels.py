@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from properties import oracle
-from properties.arithmetic import HALVES, Arithmetic, arithmetic
-from properties.gradient_oracle import Gradients, differentiate
+from properties.exact import oracle
+from properties.exact.arithmetic import HALVES, Arithmetic, arithmetic
+from properties.exact.gradient_oracle import Gradients, differentiate
 
 torch = pytest.importorskip("torch")
 from honest_kernels import Case, eager, eager_scaled_first, online, sdpa, split_keys

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from properties import oracle
-from properties.arithmetic import HALVES, Arithmetic, arithmetic
+from properties.exact import oracle
+from properties.exact.arithmetic import HALVES, Arithmetic, arithmetic
 
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from properties import oracle
-from properties.engine.inputs import frontier
-from properties.engine.probe import make_target
-from properties.engine.target import Target
+from properties.attention.inputs import frontier
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.exact import oracle
 
 
 def carrier(x: Tensor) -> Any:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from properties.attention.inputs import read_case
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.inputs import read_case
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, search, try_only
+from properties.engine.cases.case import Case
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search, try_only
 
 Array = Any
 FACTS = {"framework": "numpy", "arithmetic": {"float32": "fused"}, "dtypes": ["float32"]}

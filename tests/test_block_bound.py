@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from impls import transformer_layers
-from properties import block_exact as exactly
-from properties.arithmetic import HALVES, arithmetic
-from properties.engine.block_target import BlockInputs
-from properties.engine.block_trial import BlockTrial, make_block
-from properties.engine.case import Case
-from properties.engine.probe import make_target
+from properties.block import exact as exactly
+from properties.block.call import BlockInputs
+from properties.block.trial import BlockTrial, make_block
+from properties.engine.cases.case import Case
+from properties.engine.search.probe import make_target
+from properties.exact.arithmetic import HALVES, arithmetic
 
 
 def used(inputs: BlockInputs, out: Any, target: Any, case: Case) -> float:

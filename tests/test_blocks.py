@@ -19,19 +19,19 @@ from exact_blocks import decoder_with, encoder_with
 from impls import torch_layers, transformer_layers, transformer_numpy
 from impls.mutants import block as core
 from impls.mutants import load_all
-from properties import block_exact as exactly
-from properties import oracle
-from properties.arithmetic import HALVES, arithmetic
+from properties.attention.cases import cases
+from properties.block import exact as exactly
+from properties.block.trial import BlockTrial, make_block
 from properties.catalogue import PROPERTIES, select
-from properties.engine.block_trial import BlockTrial, make_block
-from properties.engine.case import Case
-from properties.engine.domain import cases
-from properties.engine.find_target import Builtins
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.run import verify_target
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import CannotRun
+from properties.engine.cases.case import Case
+from properties.engine.core.target import CannotRun
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, inapplicable, search
+from properties.exact import oracle
+from properties.exact.arithmetic import HALVES, arithmetic
 
 PRECISIONS: list[Any] = [("float64", 2e-13), ("double-double", 1e-26)]
 if oracle.HAS_LONGDOUBLE:

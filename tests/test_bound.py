@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from properties import bound, oracle
-from properties.arithmetic import HALVES, KINDS, Arithmetic, arithmetic, default_arithmetic
+from properties.exact import bound, oracle
+from properties.exact.arithmetic import HALVES, KINDS, Arithmetic, arithmetic, default_arithmetic
 
 torch = pytest.importorskip("torch")
 from honest_kernels import DTYPES, REGIMES, Case, eager, eager_scaled_first, honest, inner, make_case, used
 
+from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
-from properties.engine import regimes
-from properties.engine.attempt import try_case
-from properties.engine.case import Case as DrawnCase
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.layer_target import as_attention
-from properties.engine.trial import Trial
+from properties.engine.cases import regimes
+from properties.engine.cases.case import Case as DrawnCase
+from properties.engine.search.attempt import try_case
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.multihead.call import as_attention
 
 Array = npt.NDArray[Any]
 

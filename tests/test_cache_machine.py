@@ -19,12 +19,12 @@ from hypothesis.strategies import tuples
 
 from impls import catalogue
 from impls.mutants import forget, load_all
-from properties.engine.cache_trial import CacheTrial
-from properties.engine.case import Case
-from properties.engine.draws import natural, pick
-from properties.engine.find_target import Builtins
-from properties.engine.probe import make_target
-from properties.engine.target import Raised, Target
+from properties.cache.trial import CacheTrial
+from properties.engine.cases.case import Case
+from properties.engine.cases.draws import natural, pick
+from properties.engine.core.target import Raised, Target
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
 
 BUILT_IN = tuple(entry.name for entry in catalogue.CATALOGUE if entry.contract == "cached")
 MUTANTS = load_all()[0]

@@ -15,13 +15,13 @@ from exact_caches import EXACT_CACHE, Exact
 from test_reach import asks, cases_of
 from torch import Tensor
 
+from properties.cache.trial import CacheTrial
 from properties.catalogue import PROPERTIES
-from properties.engine.attempt import try_case
-from properties.engine.cache_trial import CacheTrial
-from properties.engine.case import Case
-from properties.engine.dtypes import FLOAT_TYPES
+from properties.engine.cases.case import Case
+from properties.engine.cases.dtypes import FLOAT_TYPES
 from properties.engine.frameworks import LAYOUTS
-from properties.engine.probe import make_target
+from properties.engine.search.attempt import try_case
+from properties.engine.search.probe import make_target
 
 
 def facts(case: Case) -> Iterator[str]:

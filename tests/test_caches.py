@@ -15,21 +15,21 @@ from torch import Tensor
 from impls import caches_torch
 from impls.mutants import forget, load_all
 from impls.mutants.cache_core import Cache
-from properties import cache_exact
-from properties import position_exact as exactly
-from properties.arithmetic import arithmetic
+from properties.attention.inputs import read_case
+from properties.cache import exact as cache_exact
+from properties.cache.call import chunk_sizes
+from properties.cache.trial import CacheTrial
 from properties.catalogue import PROPERTIES, select
-from properties.engine.cache_target import chunk_sizes
-from properties.engine.cache_trial import CacheTrial
-from properties.engine.case import Case
-from properties.engine.cli import main
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.inputs import read_case
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.run import verify_target
-from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun
+from properties.engine.cases.case import Case
+from properties.engine.core.target import CannotRun
+from properties.engine.doors.cli import main
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, search
+from properties.exact.arithmetic import arithmetic
+from properties.position import exact as exactly
 
 MUTANTS = {name: each for name, each in load_all()[0].items() if each.contract == "cached"}
 CACHES = tuple(prop for prop in PROPERTIES.values() if prop.contract == "cached")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from permissive import attention_target, layer_target
 
+from properties.attention.cases import cases
+from properties.attention.inputs import read_case
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.domain import cases
-from properties.engine.inputs import read_case
+from properties.engine.cases.case import Case
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Case)}
 DRAWN = st.one_of([

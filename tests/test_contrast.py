@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,14 +16,14 @@ from torch import Tensor
 from impls.mutants import core, load_all
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
-from properties.engine.cli import main
-from properties.engine.contrast import Contrast, Reading, read_report
-from properties.engine.find_target import Builtins
-from properties.engine.measure import measured
-from properties.engine.probe import make_target
-from properties.engine.run import Report, verify_target
-from properties.engine.search import Plan
-from properties.engine.text import findings_text, reading_lines
+from properties.attention.measure import measured
+from properties.engine.doors.cli import main
+from properties.engine.explain.contrast import Contrast, Reading, read_report
+from properties.engine.report.text import findings_text, reading_lines
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report, verify_target
+from properties.engine.search.search import Plan
 
 CASES = 40
 SUSPECTS = Builtins().suspects()
@@ -148,6 +150,32 @@ def test_what_a_target_remembers_is_not_blamed_on_the_case(
     assert "remembers with the file imported anew the case alone is answered rightly" in out
     assert "reading" not in out and "matters" not in out and "--case" not in out
     assert main(command) == 1  # as the replay line says
+
+
+def test_a_file_that_can_be_imported_once_only_is_reported_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    once = "import sys\nif hasattr(sys, 'imported_once'):\n    raise RuntimeError('registered already')\nsys.imported_once = True\n"
+    (tmp_path / "mine.py").write_text(once + REMEMBERS)
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert main(["mine.py:attention", "--property", "output_is_inside_the_bound"]) == 1
+    finally:
+        del sys.imported_once  # type: ignore[attr-defined]
+    assert "REFUTED" in capsys.readouterr().out
+
+
+def test_a_slight_finding_is_shown_where_it_is_a_mistake_of_its_own() -> None:
+    """Beside a gross one; where the gross mistake explains it, too, that is shown instead."""
+    report, readings = two_ahead()
+    (gross, slight), reading = report.findings[:2], next(reading for found in readings.values() for reading in found)
+    slight = dataclasses.replace(slight, violation=dataclasses.replace(slight.violation, actual=1.0, expected=1 + 1e-9))
+    report = dataclasses.replace(report, outcomes={f.property.name: dataclasses.replace(report.outcomes[f.property.name], finding=f)
+                                                   for f in (gross, slight)})  # fmt: skip
+    other = Reading(dataclasses.replace(reading.suspect, name="mutants.another"))
+    for named, full in ((reading, 1), (other, 2)):
+        told = findings_text(report, CASES, readings={gross.property.name: [reading], slight.property.name: [named]})
+        assert told.count("  reading ") == full
 
 
 def test_what_a_target_does_not_remember_is_told_with_its_case(

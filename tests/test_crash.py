@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from properties.catalogue import PROPERTIES
-from properties.engine.attempt import try_case
-from properties.engine.case import Case
-from properties.engine.crash import isolated
-from properties.engine.probe import make_target
+from properties.engine.cases.case import Case
+from properties.engine.search.attempt import try_case
+from properties.engine.search.crash import isolated
+from properties.engine.search.probe import make_target
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.checks import DeviationCheck
-from properties.engine.cli import main
-from properties.engine.deviations import Deviation, read_deviations
-from properties.engine.probe import make_target
-from properties.engine.run import look_again, verify_target
-from properties.engine.search import Plan, search
-from properties.engine.target import Target
+from properties.engine.cases.case import Case
+from properties.engine.core.target import Target
+from properties.engine.doors.checks import DeviationCheck
+from properties.engine.doors.cli import main
+from properties.engine.search.deviations import Deviation, read_deviations
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import look_again, verify_target
+from properties.engine.search.search import Plan, search
 
 SUMS = PROPERTIES["rows_sum_to_one"]
 CASE = Case(queries=4, keys=6, dim=3, group=2, is_causal=True, scale=-0.5, mask="random", edits=(("v", 0, 1.0),))
@@ -276,7 +276,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_deviations_of_the_built_ins_make_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each names properties that exist, has a reason and a version, and a condition that some case escapes."""
-    from properties.engine.find_target import Builtins
+    from properties.engine.search.find_target import Builtins
 
     monkeypatch.setattr(Deviation, "over", lambda entry: False)  # those that only another torch has, too
     known = Builtins().deviations()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.cli import main
-from properties.engine.find_target import Builtins, find_targets
+from properties.engine.cases.case import Case
+from properties.engine.doors.cli import main
+from properties.engine.search.find_target import Builtins, find_targets
 
 ROOT = Path(__file__).parent.parent
 KERNEL = '''

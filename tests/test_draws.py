@@ -15,7 +15,7 @@ from drawing import drawn
 from hypothesis import find, settings
 from hypothesis import strategies as st
 
-from properties.engine.draws import either, independent, natural, pick
+from properties.engine.cases.draws import either, independent, natural, pick
 
 FIELDS = 10
 CASE = independent(st.tuples(*(pick(range(6)) for _ in range(FIELDS))))

@@ -18,19 +18,19 @@ from impls.mutants import load_all
 from impls.mutants.backward_features import attention as by_hand
 from impls.mutants.feature_core import attention as core
 from impls.torch_features import attention as hand_written
-from properties import gradient_bound
-from properties.arithmetic import arithmetic
+from properties.attention.backward import refusal, run_backward
+from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.find_target import Builtins
-from properties.engine.gradients import refusal, run_backward
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import Target
-from properties.engine.trial import Trial
-from properties.gradient_oracle import bend, differentiate
-from properties.oracle import Problem, number_system, solve, with_sinks
+from properties.engine.cases.case import Case
+from properties.engine.core.target import Target
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, inapplicable, search
+from properties.exact import gradient_bound
+from properties.exact.arithmetic import arithmetic
+from properties.exact.gradient_oracle import bend, differentiate
+from properties.exact.oracle import Problem, number_system, solve, with_sinks
 
 Array = Any
 NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme == "feature_gradients")

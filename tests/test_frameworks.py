@@ -11,8 +11,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from properties.engine.coordinates import normal
-from properties.engine.dtypes import DTYPES, FLOAT_TYPES, round_to
+from properties.engine.cases.coordinates import normal
+from properties.engine.cases.dtypes import DTYPES, FLOAT_TYPES, round_to
 from properties.engine.frameworks import LAYOUTS, Buffers, framework, likely_frameworks
 
 Array = Any

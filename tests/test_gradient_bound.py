@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from properties import gradient_bound
-from properties.arithmetic import KINDS, arithmetic
-from properties.gradient_oracle import differentiate
-from properties.oracle import Problem, solve
+from properties.exact import gradient_bound
+from properties.exact.arithmetic import KINDS, arithmetic
+from properties.exact.gradient_oracle import differentiate
+from properties.exact.oracle import Problem, solve
 
 torch = pytest.importorskip("torch")
 from gradient_kernels import (

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from properties import oracle
-from properties.gradient_oracle import Gradients, differentiate
-from properties.oracle import Precision, Problem, solve
+from properties.exact import oracle
+from properties.exact.gradient_oracle import Gradients, differentiate
+from properties.exact.oracle import Precision, Problem, solve
 
 Array = npt.NDArray[Any]
 PRECISIONS: list[tuple[Precision, float]] = [("float64", 1e-13), ("double-double", 1e-27)]

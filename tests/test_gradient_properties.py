@@ -12,13 +12,13 @@ from exact_gradients import attention_with, counting, mapped, nothing, times
 from torch import Tensor
 
 from impls.catalogue import CATALOGUE, load
+from properties.attention.backward import refusal
+from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.gradients import refusal
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.target import Target
-from properties.engine.trial import Trial
+from properties.engine.cases.case import Case
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, inapplicable, search
 
 FACTS = {"framework": "torch"}
 NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme == "gradients")
@@ -132,7 +132,7 @@ def test_the_output_gradient_lies_as_the_case_says(layout: str) -> None:
     def keep(parts: Any, grad: Tensor, ctx: Any) -> None:
         seen.append(grad)
 
-    from properties.engine.gradients import run_backward
+    from properties.attention.backward import run_backward
 
     case = Case(batch=2, kv_heads=3, queries=4, keys=2, dim=5, grad_layout=layout)
     run = run_backward(Trial(target(attention_with(keep)), case))

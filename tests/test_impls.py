@@ -15,8 +15,8 @@ import pytest
 
 from impls.catalogue import CATALOGUE, Entry, load, unavailable
 from impls.contract import check_attention
-from properties import bound, oracle
-from properties.arithmetic import arithmetic
+from properties.exact import bound, oracle
+from properties.exact.arithmetic import arithmetic
 
 ROOT = Path(__file__).parent.parent
 HERE = [entry for entry in CATALOGUE if unavailable(entry) is None]

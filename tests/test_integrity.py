@@ -16,10 +16,10 @@ from feature_mistakes import FEATURE_MISTAKES
 from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_values, right
 
 from properties.catalogue import PROPERTIES
-from properties.engine.declare import Property
-from properties.engine.probe import make_target
-from properties.engine.search import Outcome, Plan, inapplicable, search
-from properties.engine.target import Target
+from properties.engine.core.declare import Property
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Outcome, Plan, inapplicable, search
 
 Array = Any
 ATTENTION = permissive.attention_target()

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
-from properties.engine.find_target import Builtins
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.search import Plan, inapplicable, search
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, inapplicable, search
 
 MUTANTS, HONEST = load_all()
 BUDGET = Plan().examples  # the default of the command line

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from properties import oracle
-from properties.double_double import DoubleDouble
-from properties.oracle import Exact, LayerProblem, Precision, Problem, solve, solve_layer
+from properties.exact import oracle
+from properties.exact.double_double import DoubleDouble
+from properties.exact.oracle import Exact, LayerProblem, Precision, Problem, solve, solve_layer
 
 Array = npt.NDArray[Any]
 

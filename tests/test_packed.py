@@ -14,16 +14,16 @@ from exact_packs import PACK, attention
 from impls import packed_numpy, torch_packed
 from impls.mutants import forget, load_all
 from impls.mutants.packs import attention as core
+from properties.attention.cases import cases
 from properties.catalogue import PROPERTIES, select
-from properties.engine.case import Case
-from properties.engine.domain import cases
-from properties.engine.find_target import Builtins
-from properties.engine.packing import PACKINGS
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.run import verify_target
-from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun
+from properties.engine.cases.case import Case
+from properties.engine.core.target import CannotRun
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, search
+from properties.pack.packing import PACKINGS
 
 MUTANTS, HONEST = ({name: m for name, m in table.items() if m.contract == "packed"} for table in load_all())
 FACTS = {"framework": "torch"}
@@ -185,3 +185,18 @@ def test_the_mistake_is_called_by_its_name(name: str) -> None:
     finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
     assert finding
     assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())]
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_heads_that_are_grouped_unasked_can_be_declared(tiled: bool) -> None:
+    """As FlashAttention groups them: no parameter says so; without the declaration the report says that it was not tried."""
+    def grouping(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_seqlen_q: int, max_seqlen_k: int, *, causal: bool = False) -> Any:
+        group = q.shape[1] // k.shape[1] if k.shape[1] else 1
+        k, v = (x.repeat(1, group, 1) if tiled else x.repeat_interleave(group, 1) for x in (k, v))
+        return core(q, k, v, cu_q, cu_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, is_causal=causal)
+
+    facts = {"framework": "torch", "contract": "packed"}
+    assert "grouped heads" in make_target("mine", grouping, facts).untried
+    target = make_target("mine", grouping, facts | {"parameters": ["max_seqlen_q", "max_seqlen_k", "is_causal", "enable_gqa"]})
+    assert "grouped heads" not in target.untried
+    assert bool(search(target, PROPERTIES["packed_output_is_inside_the_bound"], Plan()).finding) == tiled

@@ -20,18 +20,18 @@ from impls.mutants import load_all
 from impls.mutants import lookups as core_lookups
 from impls.mutants import rotations as core_rotations
 from impls.mutants import sinusoids as core_sinusoids
-from properties import position_exact as exactly
-from properties.arithmetic import arithmetic, default_arithmetic
+from properties.attention.cases import cases
 from properties.catalogue import PROPERTIES, select
-from properties.engine.case import Case
-from properties.engine.domain import cases
-from properties.engine.find_target import Builtins
-from properties.engine.position_trial import PositionTrial
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.run import verify_target
-from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun
+from properties.engine.cases.case import Case
+from properties.engine.core.target import CannotRun
+from properties.engine.explain.reading import read_failure
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, search
+from properties.exact.arithmetic import arithmetic, default_arithmetic
+from properties.position import exact as exactly
+from properties.position.trial import PositionTrial
 
 CORES: dict[str, Any] = {
     "sinusoidal": core_sinusoids.sinusoidal,

@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from properties.attention.precision import looser_kind
 from properties.catalogue import select
-from properties.engine.precision import looser_kind
-from properties.engine.probe import make_target
-from properties.engine.run import verify_target
-from properties.engine.search import Plan, search
-from properties.engine.target import Target
-from properties.engine.text import finding_text, verdict_text
+from properties.engine.core.target import Target
+from properties.engine.report.text import finding_text, verdict_text
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, search
 
 (INSIDE,) = select(("output_is_inside_the_bound",))
 

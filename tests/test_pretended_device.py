@@ -10,12 +10,12 @@ from pretended_device import PretendedDevice
 from torch import Tensor
 
 from properties import catalogue
-from properties.engine.cli import main
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.probe import make_target
-from properties.engine.run import Report, verify_target
-from properties.engine.search import Plan
-from properties.engine.target import Target
+from properties.engine.core.target import Target
+from properties.engine.doors.cli import main
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report, verify_target
+from properties.engine.search.search import Plan
 
 BUILTINS = Builtins()
 ON_BOTH = [name for name, entry in BUILTINS.entries.items() if {"cpu", "cuda"} <= set(entry.devices) and BUILTINS.unavailable(name, "cpu") is None]

@@ -11,8 +11,8 @@ import torch
 
 from impls import numpy_matmul, torch_manual
 from properties.catalogue import PROPERTIES
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, search
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 LEFT = PROPERTIES["process_is_left_as_it_was"]
 

@@ -173,7 +173,7 @@ def test_themes_and_their_number_of_properties() -> None:
 
 
 def test_keys_of_supports_and_their_defaults() -> None:
-    from properties.engine.supports import Supports
+    from properties.engine.core.supports import Supports
 
     rows = {name.strip("`"): default.strip("`") for name, default, _ in table("key")}
     fields = {field.name: field.default for field in dataclasses.fields(Supports)}

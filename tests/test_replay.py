@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from properties import verify
-from properties.engine.checks import address_of
-from properties.engine.cli import main
+from properties.engine.doors.checks import address_of
+from properties.engine.doors.cli import main
 
 KERNEL = """
 import numpy as np

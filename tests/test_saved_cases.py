@@ -10,10 +10,10 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from impls import numpy_matmul
 from properties.catalogue import PROPERTIES
-from properties.engine.deviations import Deviation
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, search
-from properties.engine.target import Target
+from properties.engine.core.target import Target
+from properties.engine.search.deviations import Deviation
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 
 class Recording:

@@ -17,15 +17,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from impls.mutants import core
 from impls.mutants.registry import SUPPORTS
+from impls.positions_torch import rotary
+from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
-from properties.engine.case import Case
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.inputs import make_inputs
-from properties.engine.probe import make_target
-from properties.engine.run import verify_target
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.supports import FEATURES, MEANT, PARAMETERS, Supports
-from properties.engine.target import CannotRun
+from properties.engine.cases.case import Case
+from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
+from properties.engine.core.target import CannotRun
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, inapplicable, search
 
 SMALL = make_inputs(Case(queries=3, keys=4, dim=2))
 
@@ -397,3 +398,16 @@ def test_a_property_about_other_dtypes_is_not_exercised() -> None:
 def test_a_glob_names_several() -> None:
     assert len(find_targets("online_softmax.blocked_*", Builtins())) == 3
     assert "needs CUDA" in lost("torch_sdpa.cudnn") or torch.cuda.is_available()
+
+
+class Rotary(nn.Module):
+    """As in a model: what it takes stands in its forward."""
+
+    def forward(self, x: Tensor, positions: Tensor, *, base: float = 10000.0) -> Tensor:
+        return rotary(x, positions, base=base)
+
+
+def test_a_module_is_recognised_by_its_forward() -> None:
+    target = make_target("mine", Rotary(), {"framework": "torch"})
+    assert (target.contract, target.parameters) == ("rotary", ("base",))
+    assert make_target("mine", rotary, {"framework": "torch"}).contract == "rotary"

@@ -15,14 +15,14 @@ from torch import Tensor
 from impls.mutants import core, mask_shapes
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
-from properties.engine.contrast import read_report
-from properties.engine.find_target import Builtins
-from properties.engine.probe import make_target
-from properties.engine.reading import read_failure
-from properties.engine.run import verify_target
-from properties.engine.search import Plan
-from properties.engine.target import Target
-from properties.engine.text import findings_text
+from properties.engine.core.target import Target
+from properties.engine.explain.contrast import read_report
+from properties.engine.explain.reading import read_failure
+from properties.engine.report.text import findings_text
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
 
 # The name of a mistake → the step of the correct attention that it replaces.
 MISTAKES: dict[str, dict[str, Any]] = {

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, search
-from properties.engine.target import CannotRun, Target
-from properties.engine.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
+from properties.engine.core.target import CannotRun, Target
+from properties.engine.frameworks.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 CASES = {"compile": 2, "export": 4}
 CENTRAL = PROPERTIES["output_is_inside_the_bound"]

@@ -10,16 +10,16 @@ from test_integrity import NAMES, target_for
 
 from impls.mutants import load_all
 from properties import verify
+from properties.attention.cases import cases, outside
+from properties.attention.inputs import read_case
 from properties.catalogue import PROPERTIES
-from properties.engine import regimes
-from properties.engine.cli import main
-from properties.engine.domain import cases, outside
-from properties.engine.find_target import Builtins, find_targets
-from properties.engine.inputs import read_case
-from properties.engine.layer_target import as_attention
-from properties.engine.probe import make_target
-from properties.engine.search import try_only
-from properties.engine.target import CannotRun, Target
+from properties.engine.cases import regimes
+from properties.engine.core.target import CannotRun, Target
+from properties.engine.doors.cli import main
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import try_only
+from properties.multihead.call import as_attention
 
 BUILTINS = Builtins()
 WRITTEN = (

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from impls.mutants import load_all
-from properties.engine.supports import FEATURES
+from properties.engine.core.supports import FEATURES
 
 from . import own, picture, report, results
 from .others import PEERS

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from impls.mutants import Mutant, Variant, forget
 from properties import catalogue
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, search
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 
 def reject(record: Mutant | Variant) -> str:

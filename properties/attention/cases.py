@@ -1,0 +1,303 @@
+"""Which cases are drawn for a property and a target: a strategy of independent scalars, restricted, never filtered.
+
+Tables are ordered from the simplest to the strangest, since Hypothesis shrinks towards the first element; one that stands
+several times is drawn so much more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ..engine.cases.case import Case
+from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.regimes import REGIMES
+from ..engine.core.declare import Property
+from ..engine.core.families import FAMILIES
+from ..engine.core.supports import Supports
+from ..engine.core.target import Target
+from ..engine.frameworks import LAYOUTS
+from .inputs import MASK_AXES, MASK_KINDS, MASKS
+
+EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
+TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile shrinks to a small one
+LONG = (200, 257, 513, 520, 600)
+FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
+DIMS = (1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65, 80, 96, 128, 0, 0)
+WIDE_DIMS, BOTH_LONG = (160, 192, 256), (65, 130, 200)
+SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
+COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
+ONE_OR_TWO = (1, 1, 2)
+TWOS, THREES = (1, 2, 3, *(2,) * 4), (1, 2, 3, *(3,) * 4)  # sizes that coincide: one axis may be taken for another
+SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the whole weight matrix is read
+
+# Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
+PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
+    (10, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
+    (6, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 3), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (6, {"queries": (*TINY, *EDGES * 3), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
+    (2, {"queries": (1, 2, 3, 5, 65), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
+    (2, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
+    (1, {"queries": (1, 2, 3, 5, 17), "keys": (1, 2, 3, 5, 17), "batch": (1, 2), "kv_heads": (1, 2), "dim": (1, 2, 3, *WIDE_DIMS * 2)}),
+    (1, {"queries": (*TINY, *BOTH_LONG * 2), "keys": (*TINY, *BOTH_LONG * 2), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4, 16, 64)}),
+    (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
+    (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
+)
+# Both axes longer still: only where no oracle is asked, that is for exact properties.
+LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
+
+SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
+# What is drawn for a parameter where a property takes it in passing, and where it is about it.
+FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
+    "window_size": ({"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
+                    {"window_left": (0, 1, 2, 3, 7, 16, 17, 700, None, None), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
+    "softcap": ({"softcap": (None, None, None, None, 2.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
+    "alibi_slopes": ({"alibi": (False, False, True)}, {"alibi": (True,)}),
+    "sinks": ({"sinks": (False, False, False, True)}, {"sinks": (True,)}),
+    "kv_lengths": ({"lengths": (False, False, False, True)}, {"lengths": (True,)}),
+    "return_lse": ({}, {}),
+}  # fmt: skip
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
+
+
+def _edits() -> Strategy:
+    edit = st.tuples(pick(("v", "k", "q")), natural(64), pick(SPECIAL))
+    return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
+
+
+# Of a property: not fields, or not as such.
+SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "alike", "masked", "features", "arithmetic", "writes"}
+NOT_LISTED = SPECIAL_DOMAIN | {"edits", "chunks", "program"}  # nor with a list of their values
+TAKEN_WITH = {"group": "enable_gqa", "scale": "scale", "is_causal": "is_causal", "mask": "attn_mask"}  # field: parameter
+
+
+def sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> Strategy:
+    """A strategy over the sizes of a table that are allowed."""
+    return pick(allowed_sizes(table, zero, longest))
+
+
+def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> list[int]:
+    """The sizes of a table that are allowed, in its order."""
+    return [size for size in table if (zero or size > 0) and (longest is None or size <= longest)]
+
+
+def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
+    """Cases for one property of one target. What the target does not support is not drawn."""
+    if target.contract in FAMILIES:
+        return FAMILIES[target.contract].cases(target, prop, device, dtypes)
+    supports = target.supports
+    zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
+    takes = target.parameters
+    fields: dict[str, Strategy] = {
+        "dtype": pick(_dtypes(target, prop, dtypes)),
+        "values": pick(("normal", *("near_ties",) * 3, "rising", *REGIMES)),
+        "magnitude": pick((0, 0, 0, 0, 1, 2, 3, -3)),
+        "layout": pick(("contiguous",) * 6 + LAYOUTS[1:-1]),
+        "explicit": pick((False, False, True)),
+        "seed": natural(2**31),
+    }
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    if "enable_gqa" in takes:
+        fields["group"] = pick((1, 1, 1, 2, 3, 4))
+    if "scale" in takes:
+        fields["scale"] = pick(SCALES)
+    if target.contract == "multihead" and prop.contract == "multihead":
+        fields["with_bias"] = pick((False, True))
+    for name in prop.domain.get("features", ()):
+        if name in takes:
+            fields |= {field: pick(table) for field, table in feature_tables(prop, name).items()}
+    masks: dict[str, Strategy] = {}
+    if "attn_mask" in takes:
+        masks = {
+            "mask": pick(("random", *("leading_tile",) * 3, *MASKS)),
+            "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
+            "mask_axes": pick([axes for axes in ("LS", "S", *MASK_AXES) if axes in supports.mask_axes]),
+            "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),
+            "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
+        }
+    causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
+    chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in SPECIAL_DOMAIN}
+    for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
+        if name in chosen and isinstance(prop.domain[name], tuple):
+            chosen[name] = sizes(prop.domain[name], zero, _longest(supports, name))
+    if supports.head_dims:
+        chosen.pop("dim", None)
+    if supports.head_dims or not supports.value_dim:
+        chosen.pop("value_dim", None)
+    for name in MASK_FACTS:
+        if name in chosen:
+            chosen[name] = pick(mask_choices(target, prop, name) or (None,))
+    for name, parameter in TAKEN_WITH.items():
+        if parameter not in takes:
+            chosen.pop(name, None)
+    plain: list[Strategy] = []
+    masked: list[Strategy] = []
+    for share, profile in (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
+        least: dict[str, int] = prop.domain.get("at_least", {})
+        tables = {name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
+                  for name, table in profile.items()}
+        if not all(tables.values()):
+            continue
+        drawn = fields | {name: pick(table) for name, table in tables.items()}
+        if supports.head_dims:
+            drawn["dim"] = pick(supports.head_dims)
+        elif supports.value_dim:
+            drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
+        plain += [_finished(_build(drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
+        both = supports.mask_and_causal
+        with_mask = _build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
+        masked += [_finished(with_mask, prop, supports.max_length)] * share
+    if not masks or prop.domain.get("mask") == "none":
+        return independent(either(plain))
+    if "attn_mask" in prop.needs:
+        return independent(either(masked))
+    if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
+        return independent(either(plain))
+    return independent(either(plain + masked * prop.domain.get("masked", 1)))
+
+
+def feature_tables(prop: Property, parameter: str) -> dict[str, tuple[Any, ...]]:
+    """The fields of a case that say a feature, and the values that the property draws for them."""
+    return FEATURE_TABLES[parameter][parameter in prop.needs]
+
+
+def outside(target: Target, prop: Property, case: Case) -> str:
+    """Why a property is not put to a case, which somebody wrote; empty if it can be.
+
+    It is about other cases, or the target does not take such a call. A size may lie between those that are drawn.
+    """
+    supports, takes = target.supports, target.parameters
+    family = FAMILIES.get(target.contract)
+    fields = family.fields(target) if family else tuple(Case().__dict__)
+    sizes = {"batch": case.batch, "kv_heads": case.kv_heads, "queries": case.queries, "keys": case.keys, "dim": case.dim, "value_dim": case.width}
+    if not family and 0 in sizes.values():
+        if not supports.zero_sizes:
+            return "the target declares zero_sizes = false"
+        if not prop.domain.get("zero_sizes", True):
+            return "it is about arrays that are not empty"
+    for name, about in prop.domain.items():
+        if name not in fields or name in NOT_LISTED or isinstance(about, st.SearchStrategy):
+            continue
+        if (name in TAKEN_WITH and TAKEN_WITH[name] not in takes) or (name.startswith("mask") and case.mask == "none" and not family):
+            continue
+        if (name == "dim" and supports.head_dims) or (name == "value_dim" and (supports.head_dims or not supports.value_dim)):
+            continue
+        if not _covers(about, getattr(case, name)):
+            return f"it is about {name} = {about!r}" if not isinstance(about, tuple) else f"it is about other {name} than {getattr(case, name)!r}"
+    for name, least in prop.domain.get("at_least", {}).items():
+        if sizes[name] < least:
+            return f"it is about {name} from {least} on"
+    return "" if family else _not_taken(target, prop, case)
+
+
+def _not_taken(target: Target, prop: Property, case: Case) -> str:
+    """What of a case an attention does not take, or a property on attention is not about."""
+    supports, takes, plain = target.supports, target.parameters, Case()
+    for name, parameter in TAKEN_WITH.items():
+        if getattr(case, name) != getattr(plain, name) and parameter not in takes:
+            return f"the target takes no {parameter}"
+    if "attn_mask" in prop.needs and prop.domain.get("mask") != "none" and case.mask == "none":
+        return "it is about masks"
+    if case.mask != "none":
+        if case.is_causal and not supports.mask_and_causal:
+            return "the target declares mask_and_causal = false"
+        for name, able in MASK_FACTS.items():
+            if getattr(case, name) not in able(target):
+                return f"the target declares {name.replace('_', ' ')} {able(target)}"
+    for parameter in FEATURE_TABLES:
+        tables = feature_tables(prop, parameter)
+        used = [name for name in tables if getattr(case, name) != getattr(plain, name)]
+        if used and parameter not in takes:
+            return f"the target takes no {parameter}"
+        about = parameter in prop.domain.get("features", ())
+        if used and not about:
+            return f"it is not about {parameter}"
+        told = used and all(_covers(table, getattr(case, name)) for name, table in tables.items())
+        if about and parameter in prop.needs and tables and not told:
+            return f"it is about cases with {parameter}"
+    if supports.head_dims and case.dim not in supports.head_dims:
+        return f"the target declares head_dims {supports.head_dims}"
+    if case.width != case.dim and (supports.head_dims or not supports.value_dim):
+        return "the target declares value_dim = false"
+    return "" if case.dtype in drawable(target, prop) else f"it is not about {case.dtype}"
+
+
+def _covers(about: Any, value: Any) -> bool:
+    """Whether a field may have a value: the only one, one of a table, or a number between those of a table."""
+    if not isinstance(about, tuple):
+        return bool(value == about)
+    numbers = [x for x in about if isinstance(x, int | float) and not isinstance(x, bool)]
+    between = numbers and isinstance(value, int | float) and not isinstance(value, bool)
+    return value in about or bool(between and value != 0 and min(numbers) <= value <= max(numbers))
+
+
+def _longest(supports: Supports, name: str) -> int | None:
+    return supports.max_length if name in ("queries", "keys") else None
+
+
+def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()) -> Strategy:
+    return record(Case, fields | {name: value for name, value in chosen.items() if name not in without})
+
+
+def _finished(case: Strategy, prop: Property, longest: int | None) -> Strategy:
+    """The cases with, every other time, the second size of a pair made the first, if it may be: one axis may be taken for another.
+
+    And where a property is about windows, none without one.
+    """
+    if "window_size" in prop.needs and "window_size" in prop.domain.get("features", ()):
+        case = case.map(lambda c: replace(c, window_right=1) if c.window_left is c.window_right is None else c)
+
+    def alike(c: Case, same: bool, one: str, other: str) -> Case:
+        size = getattr(c, one)
+        return replace(c, **{other: size}) if same and (longest is None or size <= longest) else c
+
+    for one, other in prop.domain.get("alike", ()):
+        case = st.builds(alike, case, pick((False, True)), st.just(one), st.just(other))
+    return case
+
+
+def _strategy(value: Any) -> Strategy:
+    if isinstance(value, st.SearchStrategy):
+        return value
+    return pick(value) if isinstance(value, tuple) else st.just(value)
+
+
+def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
+    """The kinds or axes of masks that the property is about and the target supports."""
+    about = prop.domain.get(name, ())
+    return [choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target)]
+
+
+MASK_FACTS: dict[str, Callable[[Target], tuple[str, ...]]] = {
+    "mask_kind": lambda target: target.supports.mask_kinds,
+    "mask_axes": lambda target: target.supports.mask_axes,
+}
+
+
+def drawable(target: Target, prop: Property) -> list[str]:
+    """The dtypes of the target that the property is about, and in whose declared arithmetic it holds, widest first."""
+    about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
+    holds = prop.domain.get("arithmetic", lambda arithmetic: True)
+    return [d for d in FLOAT_TYPES if d in target.dtypes and d in about and holds(target.supports.declared(d))]
+
+
+def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> list[str]:
+    """float64 first and most often: a fault of meaning shows there 5e8 times earlier than in float32.
+
+    Properties of the arithmetic itself (``dtypes="all"``) draw every type alike.
+    """
+    allowed = [d for d in drawable(target, prop) if wanted is None or d in wanted]
+    if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
+        return allowed
+    if prop.domain.get("dtypes") == "overflowing":
+        return allowed + [d for d in allowed for _ in range({"float16": 4, "bfloat16": 2}.get(d, 0))]  # float16 ends at 65504
+    return allowed[:1] * 3 + allowed[1:]
+
+
+EDITS = _edits()
+NAN_EDITS = either((st.just(()), st.tuples(st.tuples(st.just("v"), natural(64), st.just(float("nan"))))))

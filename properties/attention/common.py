@@ -1,0 +1,45 @@
+"""Small pieces that several properties share: numbers that stay exact under a transformation, and exact means."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from .trial import Trial
+
+
+def coarse(x: Array) -> Array:
+    """Multiples of 1/16 within ±4: sums, differences and halves of two are exact in every type (bfloat16 has 8 bits)."""
+    return np.clip(np.round(x * 16), -64, 64) / 16
+
+
+def live(t: Trial) -> Array:
+    """(B, H, L, 1) bool: the rows that see at least one key."""
+    return t.visible().any(axis=-1, keepdims=True)
+
+
+def reads_visible(t: Trial) -> Array:
+    """(B, H, L, 1) bool: the rows that are made of what they see; where those that see nothing give NaN or the mean of all, not those."""
+    return live(t) | (t.supports.empty_rows == "zero")
+
+
+def mean_of_visible(t: Trial, chosen: Array | None = None) -> tuple[Array, Array]:
+    """Mean of the chosen (default: visible) values of every row, (B, H, L, Dv), and the rounding error of computing it.
+
+    The sum of n terms in a type of roundoff u is off by at most (n - 1)·u·Σ|v| (Higham 2002, section 4.2).
+    """
+    chosen = t.visible() if chosen is None else chosen
+    value = np.repeat(t.inputs.v, t.inputs.group, axis=1).astype(np.longdouble)
+    share = chosen / np.maximum(chosen.sum(axis=-1, keepdims=True), 1).astype(np.longdouble)
+    roundoff = float(np.finfo(np.longdouble).eps) * (chosen.shape[-1] + 2)
+    mean = np.matmul(share, value)
+    rounding = roundoff * np.matmul(share, np.abs(value)) + 2.0**-53 * np.abs(mean)  # the mean is kept as a float64
+    return mean.astype(np.float64), rounding.astype(np.float64)
+
+
+def mean_free(x: Array, seen: Array) -> Array:
+    """x minus its mean over the seen entries of each row; 0 elsewhere."""
+    count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
+    x = np.where(seen, x, 0.0)
+    with np.errstate(invalid="ignore"):  # logarithms of weights that are 0
+        return np.where(seen, x - x.sum(axis=-1, keepdims=True) / count, 0.0)

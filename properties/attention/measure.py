@@ -1,0 +1,107 @@
+"""What a wrong attention does, measured: which hidden keys it sees, by how much its weights or its logits are off.
+
+A known mistake has a name; one that nobody has made before can still be measured. The attention matrix of a black box is its
+answer for V = I; here it is read on a case like the smallest, with more rows and keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.case import Case
+from ..engine.cases.coordinates import Array
+from ..engine.core.target import CannotRun, Raised, Target
+from ..engine.explain.diagnosis import Finding
+from ..multihead.call import subject
+from .trial import Refuted, Trial
+
+SIZES: tuple[dict[str, Any], ...] = ({"queries": 6, "keys": 9}, {"queries": 6, "keys": 6}, {})  # the first that the target takes
+EXACT = 1e-6  # a fit leaves no more than this of what it explains
+
+
+def measured(target: Target, finding: Finding) -> tuple[Case, str] | None:
+    """A case like the smallest one, and in a line what is wrong with its weights; None if nothing is, or nothing simple."""
+    if finding.property.contract != "attention" or finding.violation.killed:
+        return None
+    seen = subject(target, finding.property)
+    for sizes in SIZES:
+        case = dataclasses.replace(finding.case, values="normal", layout="contiguous", edits=(), **sizes)
+        trial = Trial(seen, case)
+        try:
+            with np.errstate(all="ignore"):
+                says = _weights(trial)
+        except (Raised, Refuted, CannotRun):
+            continue
+        return (case, says) if says else None
+    return None
+
+
+def _weights(trial: Trial) -> str:
+    read = trial.weights()
+    exact = np.concatenate([run.exact.out for run in read.parts], axis=-1)[..., : read.out.shape[-1]].astype(np.float64)
+    off = np.abs(read.out - exact) > read.bound
+    if not off.any() or not np.isfinite(read.out).all() or not np.isfinite(read.bound).all():
+        return ""
+    visible = trial.visible()
+    told = visible & (exact > 8 * read.bound)  # large enough to say by how much they are off
+    seen, lost = off & ~visible, told & (np.abs(read.out) <= read.bound)
+    if seen.any() or lost.any():
+        return " and ".join([*_places(seen, ~visible, "hidden, but seen"), *_places(lost, told, "visible, but not seen")])
+    ratio = np.where(told, read.out / exact, np.nan)
+    if _constant(ratio[told]):
+        return f"every weight is {np.nanmedian(ratio):.4g} of what it should be"
+    rows = [row[seen] for row, seen in zip(ratio.reshape(-1, ratio.shape[-1]), told.reshape(-1, ratio.shape[-1]), strict=True) if seen.sum() > 1]
+    if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row in rows):
+        factors = [float(np.median(row)) for row in rows]
+        return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"
+    return _slope(read.out, exact, told, trial.inputs.effective_scale)
+
+
+def _places(hit: Array, among: Array, what: str) -> Iterable[str]:
+    """Where, in the shortest words: by distance from the diagonal, by key, by row."""
+    if not hit.any():
+        return
+    *_, rows, keys = np.ix_(*map(np.arange, hit.shape))
+    for name, index in (("j − i", keys - rows), ("key j", keys), ("row i", rows)):
+        at = np.unique(np.broadcast_to(index, hit.shape)[hit])
+        if (np.isin(index, at) & among == hit).all():
+            yield f"the keys with {name} = {ranges(at)} are {what}"
+            return
+    yield f"{hit.sum()} of {among.sum()} {'keys' if among.sum() > 1 else 'key'} are {what}"
+
+
+def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
+    """1, 3 to 5, 9."""
+    runs: list[list[int]] = []
+    for number in map(int, numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join(to.join(map(str, run)) for run in runs[:most]) + (" …" if len(runs) > most else "")
+
+
+def _constant(values: Array) -> bool:
+    return bool(len(values) > 1 and np.ptp(values) <= EXACT * np.abs(values).max() and np.abs(values - 1).max() > EXACT)
+
+
+def _slope(weights: Array, exact: Array, told: Array, scale: float) -> str:
+    """ln w = a·ln w* + a number of the row: the logits are a times what they should be."""
+    rows = told.sum(axis=-1, keepdims=True) > 2
+    told = told & rows & (weights > 0)
+
+    def centred(x: Array) -> Array:
+        logs = np.where(told, np.log(np.where(told, x, 1.0)), 0.0)
+        return np.where(told, logs - logs.sum(axis=-1, keepdims=True) / np.maximum(told.sum(axis=-1, keepdims=True), 1), 0.0)
+
+    there, right = centred(weights), centred(exact)
+    if not (right**2).sum():
+        return ""
+    slope = (there * right).sum() / (right**2).sum()
+    if ((there - slope * right) ** 2).sum() > EXACT**2 * (there**2).sum() or abs(slope - 1) < EXACT:
+        return ""
+    return f"every logit is {slope:.4g} of what it should be, as with scale = {slope * scale:.4g} instead of {scale:.4g}"

@@ -1,0 +1,167 @@
+"""Purity: attention is a function. It changes nothing, remembers nothing, and does not care how its inputs lie in memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ..engine.cases.case import Case
+from ..engine.core.declare import declare
+from ..engine.core.supports import FEATURES
+from ..engine.core.target import Raised
+from ..engine.frameworks import LAYOUTS
+from .cases import NAN_EDITS
+from .inputs import Inputs, make_inputs
+from .trial import Trial
+
+
+@declare("q, k, v, mask after = before", exact=True, direct=True, edits=NAN_EDITS,
+         mask_kind=(*("bool",) * 3, "minus_infinity", "bias", "bias_and_minus_infinity"), mask_axes=("LS", "S", "BLS", "BHLS", "BHLS"),
+         masked=5, is_causal=(False, True, True))
+def inputs_are_unchanged(t: Trial) -> None:
+    """The call leaves its arguments as they were, bit for bit."""
+    t.run()
+    for name, array in t.buffers.contents():
+        t.same_bits(array, getattr(t.inputs, name), f"{name} was changed by the call")
+
+
+@declare("out shares no memory with q, k, v", exact=True, direct=True, queries=(1, 1, 1, 2, 17), keys=(1, 1, 1, 2, 17),
+         alike=(("queries", "keys"),), group=(1, 1, 1, 2))
+def outputs_alias_no_input(t: Trial) -> None:
+    """The output is memory of its own: writing to it cannot change an input."""
+    out = t.target.call(t.inputs, t.buffers)
+    for name, array in zip("qkv", t.target.arrays(t.inputs, t.buffers)[0], strict=True):
+        if t.target.framework.shares_memory(out, array):
+            t.fail(f"the output shares memory with {name}")
+
+
+@declare("f(x) = f(x)", exact=True, features=FEATURES)
+def same_call_same_bits(t: Trial) -> None:
+    """The same call gives the same bits, every time."""
+    first = t.run()
+    for _ in range(2):
+        t.same_bits(t.run().out, first.out, "row {row} differs between two calls with the same arguments")
+
+
+@declare("f(x); f(y); f(x) = f(x)", exact=True)
+def calls_between_change_nothing(t: Trial) -> None:
+    """A call does not depend on the calls before it, nor does it change the answers already given."""
+    answer = t.target.call(t.inputs, t.buffers)
+    first = t.target.read(answer)
+    for other in other_calls(t):
+        t.run(other)
+    t.same_bits(t.target.read(answer), first, "row {row} of an answer already given was changed by a later call")
+    t.same_bits(t.run().out, first, "row {row} differs after other calls")
+
+
+@declare("settings and random numbers of the process after = before", features=FEATURES)
+def process_is_left_as_it_was(t: Trial) -> None:
+    """A call changes no setting that other code depends on, and does not start the random numbers anew."""
+    if changed := t.target.leaves_changed(t.inputs, t.buffers):
+        t.fail(f"the call changed {' and '.join(changed)}, and left it so")
+    after = []
+    for seed in (1, 2):
+        with t.target.framework.chance(seed):
+            t.target.call(t.inputs, t.buffers)
+            after.append(t.target.framework.drawn())
+    if after[0] == after[1]:
+        t.fail("the call sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
+
+
+def other_calls(t: Trial) -> list[Inputs]:
+    """The call with one argument changed at a time, and a call of other shapes."""
+    x, takes = t.inputs, t.target.parameters
+    nan = {"q": np.full_like(x.q, np.nan), "v": np.full_like(x.v, np.nan)}
+    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
+             x.but(mask=None, is_causal=False)]
+    if x.mask is not None:
+        calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
+    if "scale" in takes:
+        calls.append(x.but(scale=0.75))
+    if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
+        calls.append(x.but(is_causal=not x.is_causal))
+    dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
+    calls.append(make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype,
+                                  device=t.case.device)))  # fmt: skip
+    return calls
+
+
+@declare("f(view of x) = f(copy of x)", features=FEATURES, layout="contiguous",
+         batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
+def memory_layout_changes_nothing(t: Trial) -> None:
+    """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
+    shared = make_inputs(replace(t.case, layout="expanded"))  # one key and one value for the whole batch
+    for inputs, layouts in ((t.inputs, LAYOUTS[1:-1]), (shared, LAYOUTS[-1:])):
+        copy = t.run(inputs.but(layout="contiguous"))
+        for layout in layouts:
+            t.close(t.run(inputs.but(layout=layout)).out, copy.out, 2 * copy.bound, f"row {{row}} differs for {layout} inputs")
+
+
+@declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all", features=FEATURES)
+def output_has_the_right_form(t: Trial) -> None:
+    """The output has the shape (batch, heads, queries, value_dim), the dtype and the device of the queries."""
+    out = t.target.call(t.inputs, t.buffers)
+    if not t.target.framework.is_array(out):
+        t.fail(f"returned {type(out).__name__}, not an array of {t.target.framework.name}")
+    shape, dtype, device = t.target.framework.describe(out)
+    batch, heads, queries, _ = t.inputs.shape
+    wanted: tuple[int, ...] = (batch, heads, queries, t.inputs.v.shape[3])
+    if t.supports.layout == "blhd":
+        wanted = (batch, queries, heads, t.inputs.v.shape[3])
+    if (shape, dtype, device) != (wanted, t.case.dtype, t.case.device):
+        t.fail(f"returned {dtype} {shape} on {device}, expected {t.case.dtype} {wanted} on {t.case.device}")
+
+
+def _other_features(x: Inputs) -> Inputs:
+    return x.but(k=x.k[..., 1:])
+
+
+def _other_batch(x: Inputs) -> Inputs:
+    return x.but(k=np.concatenate([x.k] * 2)[:3], v=np.concatenate([x.v] * 2)[:3])
+
+
+def _other_heads(x: Inputs) -> Inputs:
+    return x.but(k=np.concatenate([x.k] * 2, axis=1)[:, :2], v=np.concatenate([x.v] * 2, axis=1)[:, :2])
+
+
+def _other_mask(x: Inputs) -> Inputs:
+    return x.but(mask=np.ones((x.shape[2], x.shape[3] + 1), dtype=bool))
+
+
+ILLEGAL: dict[str, Callable[[Inputs], Inputs]] = {
+    "keys with fewer features than queries": _other_features,
+    "a batch of 2 for q and of 3 for k and v": _other_batch,
+    "3 heads of q and 2 of k and v": _other_heads,
+    "a mask with one key too many": _other_mask,
+}
+
+
+SHAPES = {
+    "batch": 2, "kv_heads": 3, "queries": (2, 3, 4, 5), "keys": (3, 4, 5, 6), "dim": (3, 4, 5, 8), "group": 1, "mask": "none",
+    "value_dim": None, "layout": "contiguous", "explicit": (False, True), "is_causal": False, "scale": None,
+}  # fmt: skip
+
+
+@declare("illegal shapes raise", direct=True, **SHAPES)
+def bad_shapes_raise(t: Trial) -> None:
+    """Shapes that fit no attention are refused with an error, not answered."""
+    takes_masks = "attn_mask" in t.target.parameters and "bool" in t.supports.mask_kinds  # of another kind it would be refused anyway
+    told = [name for name in ILLEGAL if "mask" not in name or takes_masks]
+    name = told[t.choice("illegal", len(told))]
+    refuses(t, ILLEGAL[name](t.inputs), name)
+
+
+@declare("S of k ≠ S of v raises", direct=True, **SHAPES)
+def missing_values_raise(t: Trial) -> None:
+    """Fewer values than keys are refused: which key would go without?"""
+    refuses(t, t.inputs.but(v=t.inputs.v[:, :, 1:]), "fewer values than keys")
+
+
+def refuses(t: Trial, illegal: Inputs, what: str) -> None:
+    """The call raises, whatever it raises."""
+    try:
+        out = t.target(illegal, t.buffers)
+    except Raised:
+        return
+    shapes = f"q {illegal.q.shape}, k {illegal.k.shape}, v {illegal.v.shape}"
+    t.fail(f"answered {what}, {shapes}, with an output of shape {out.shape}; expected an error")

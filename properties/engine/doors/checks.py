@@ -1,0 +1,177 @@
+"""One property of one target as a callable without arguments: what pytest and a user's own tests run."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ... import catalogue
+from ...attention.inputs import read_case
+from ...multihead.call import as_attention
+from ..cases.dtypes import DTYPES
+from ..core.declare import Property
+from ..core.supports import Supports
+from ..core.target import CannotRun, Target
+from ..report import text
+from ..search.deviations import Deviation
+from ..search.probe import make_target
+from ..search.run import Report, applies, look_again, verify_target
+from ..search.search import Plan, inapplicable, search, try_only
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Calling it searches, and raises AssertionError with the whole finding if the property is refuted."""
+
+    target: Target
+    property: Property
+    plan: Plan = Plan()
+
+    @property
+    def id(self) -> str:
+        """The name of the check, made of names alone."""
+        return f"{self.target.name}-{self.property.name}"
+
+    @property
+    def inapplicable(self) -> str:
+        """Why it cannot be run; empty if it can."""
+        return inapplicable(self.target, self.property)
+
+    def __call__(self) -> None:
+        __tracebackhide__ = True
+        outcome = search(self.target, self.property, self.plan)
+        if outcome.finding:
+            raise AssertionError("\n" + text.finding_text(outcome.finding, self.plan.device, self.plan.examples))
+
+    def __repr__(self) -> str:
+        return f"Check({self.id})"
+
+
+def fits(target: Target, dtype: str, *, layer: bool = False, needs: tuple[str, ...] = (), dtypes: tuple[str, ...] = DTYPES,
+         mask_kinds: tuple[str, ...] = (), length: int = 1, dim: int | None = None) -> bool:
+    """Whether a worked example that needs all this can be put to a target: the marker ``example`` of a test.
+
+    ``layer``: the example is about a multi-head layer; else it is put to the attention itself, or to the one in a layer.
+    """
+    if target.contract not in ("multihead",) if layer else target.contract not in ("attention", "multihead"):
+        return False
+    seen = target if layer else as_attention(target)
+    facts = seen.supports
+    return (
+        dtype in dtypes and dtype in target.dtypes
+        and all(name in seen.parameters or getattr(facts, name, False) for name in needs)
+        and ("attn_mask" not in needs or set(mask_kinds) <= set(facts.mask_kinds))
+        and (facts.max_length is None or length <= facts.max_length)
+        and (not facts.head_dims or dim is None or dim in facts.head_dims)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class DeviationCheck:
+    """Calling it raises AssertionError if a known deviation is gone from the version on which it was seen."""
+
+    target: Target
+    deviation: Deviation
+
+    def __call__(self) -> None:
+        __tracebackhide__ = True
+        status = look_again(self.deviation, self.target)
+        if status.here and status.state != "still there":
+            raise AssertionError("\n" + text.status_text(status))
+
+    def __repr__(self) -> str:
+        return f"DeviationCheck({self.target.name}, {self.deviation.case!r})"
+
+
+def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None) -> list[Check]:
+    """Every property that applies to every target."""
+    made = [Check(target, prop, plan) for target in targets for prop in properties or catalogue.select()]
+    return [check for check in made if not check.inapplicable]
+
+
+def deviation_checks(targets: list[Target], deviations: tuple[Deviation, ...], device: str) -> list[DeviationCheck]:
+    """Every known deviation of every target."""
+    return [DeviationCheck(t, d) for t in targets for d in deviations if applies(d, t, device)]
+
+
+def parametrize_with_properties(
+    attentions: Mapping[str, Callable[..., Any]],
+    *,
+    properties: tuple[str, ...] = (),
+    cases: int = 150,
+    supports: Supports | Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For a user's own test file: one test for every property of every attention.
+
+        @parametrize_with_properties({"mine": attention})
+        def test_mine(check):
+            check()
+
+    ``properties`` are names, globs or themes (default: all that apply). Raises CannotRun with one sentence if an
+    attention cannot be called, ValueError for a property that does not exist.
+    """
+    import pytest
+
+    targets = [dataclasses.replace(make_target(name, function, supports), address=address_of(function, supports))
+               for name, function in attentions.items()]
+    made = checks(targets, Plan(examples=cases), catalogue.select(properties))
+    return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
+
+
+def verify(
+    attention: Callable[..., Any],
+    *,
+    name: str | None = None,
+    properties: tuple[str, ...] = (),
+    cases: int = 150,
+    seconds: float | None = None,
+    device: str = "cpu",
+    supports: Supports | Mapping[str, Any] | None = None,
+    case: str | None = None,
+) -> Verdict:
+    """Check an attention from Python, or in a notebook. The verdict prints itself; ``.ok`` and ``.findings`` hold it.
+
+    ``properties`` are names, globs or themes; ``seconds`` searches for that long instead of ``cases`` a property; ``case``
+    is the only one to try, as a replay line has it.
+    Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
+    """
+    target = make_target(name or getattr(attention, "__name__", "attention"), attention, supports, device)
+    target = dataclasses.replace(target, address=address_of(attention, supports))
+    plan = Plan(examples=1 if case else cases, device=device)
+    if case is None:
+        return Verdict(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
+    report = Report(target, device)
+    for prop in catalogue.select(properties):
+        report.add(try_only(target, prop, read_case(case)))
+    if not report.cases:
+        raise CannotRun(f"no property can be put to {case}")
+    return Verdict(report, plan)
+
+
+def address_of(function: Any, supports: object = None) -> str | None:
+    """How the command line finds a function of a file or module; None if it does not, or not with what is declared of it here."""
+    name, module = getattr(function, "__qualname__", ""), sys.modules.get(getattr(function, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if supports or not name or "<" in name or not file:
+        return None
+    path = Path(file)
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return shlex.quote(f"{place}:{name}")
+
+
+class Verdict:
+    """What ``verify`` returns: a report that prints as the command line prints it."""
+
+    def __init__(self, report: Any, plan: Plan) -> None:
+        self.report = report
+        self.plan = plan
+        self.ok: bool = report.ok
+        self.findings = report.findings
+
+    def __repr__(self) -> str:
+        return text.findings_text(self.report, self.plan.examples) + text.verdict_text(self.report)

@@ -1,0 +1,120 @@
+"""Where a target is right says what its mistake is not: a suspect that is wrong there is no reading, or a poor one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...attention.cases import outside
+from ...multihead.call import subject
+from ..cases.case import Case
+from ..core.declare import Property
+from ..search.attempt import try_case
+from ..search.run import Report
+from ..search.search import inapplicable
+from .diagnosis import Finding
+from .reading import Suspect, anew, read_closely
+
+FAR, NEAR = 2, 12  # cases of a property that are looked at: of any, and of those that a suspect or a finding is about
+TOO_MANY = 10  # cases on which a suspect is wrong and the target is not, or one in so many: it does not even resemble it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A known mistake that answers as a target does where that is wrong."""
+
+    suspect: Suspect
+    wrong: int = 0  # cases, of those on which the target is right, on which the suspect is not
+    tried: int = 0
+    example: Case | None = None  # one of them
+    whole: bool = True  # it answers alike on larger cases, too, where the target fails
+    explains: int = 1  # findings with this reading
+
+
+class Contrast:
+    """The cases of a report on which the target is right, to put suspects to."""
+
+    def __init__(self, report: Report) -> None:
+        self.target, self.outcomes = report.target, report.outcomes
+        self.refuted = {finding.property.name for finding in report.findings}
+        self._right: dict[tuple[str, Case], bool] = {}
+        self._seen: dict[tuple[str, str], Reading] = {}
+
+    def reading(self, suspect: Suspect, dtype: str) -> Reading | None:
+        """How often a suspect is wrong, in a dtype, where the target is right; None if too often."""
+        if (suspect.name, dtype) not in self._seen:
+            self._seen[suspect.name, dtype] = self._put(suspect, dtype)
+        found = self._seen[suspect.name, dtype]
+        return found if found.wrong <= TOO_MANY and TOO_MANY * found.wrong <= found.tried else None
+
+    def told(self, suspects: Iterable[Suspect], dtype: str, whole: bool = True) -> list[Reading]:
+        """Of suspects that answer as the target does in a finding, those that are wrong least often where it is right."""
+        readings = [reading for suspect in suspects if (reading := self.reading(suspect, dtype))]
+        fewest = min((reading.wrong for reading in readings), default=0)
+        return [replace(reading, whole=whole) for reading in readings if reading.wrong == fewest]
+
+    def _put(self, suspect: Suspect, dtype: str) -> Reading:
+        wrong, tried, example = 0, 0, None
+        for prop, case in self._cases(suspect, dtype):
+            if not self._is_right(prop, case, [suspect]):
+                continue
+            tried += 1
+            if self._is_wrong(suspect, prop, case):
+                wrong, example = wrong + 1, example or case
+                if wrong > TOO_MANY:
+                    break
+        return Reading(suspect, wrong, tried, example)
+
+    def _cases(self, suspect: Suspect, dtype: str) -> Iterator[tuple[Property, Case]]:
+        """Those of the property that the suspect breaks first, then those of the refuted ones, then some of all others."""
+        accused = suspect.make()
+        about = {suspect.killed_by, *self.refuted}
+        for outcome in sorted(self.outcomes.values(), key=lambda o: (o.property.name != suspect.killed_by, o.property.name not in about)):
+            prop = outcome.property
+            if dtype not in accused.dtypes or inapplicable(accused, prop):
+                continue
+            cases = [case for case in outcome.right if case.dtype == dtype and not outside(subject(accused, prop), prop, case)]
+            yield from ((prop, case) for case in cases[: NEAR if prop.name in about else FAR])
+
+    def _is_right(self, prop: Property, case: Case, suspects: Sequence[Suspect]) -> bool:
+        """Still so, when the suspect is asked, too: nothing is remembered, and random numbers start anew."""
+        if (prop.name, case) not in self._right:
+            with anew(self.target.framework, suspects):
+                self._right[prop.name, case] = try_case(subject(self.target, prop), prop, case) is None
+        return self._right[prop.name, case]
+
+    def _is_wrong(self, suspect: Suspect, prop: Property, case: Case) -> bool:
+        """Not by a rounding error, which is the code's own, nor if it remembers its calls: the target had others before."""
+        accused = subject(suspect.make(), prop)
+        with anew(accused.framework, [suspect]):
+            violation = try_case(accused, prop, case)
+            return violation is not None and not violation.slight and not suspect.forget()
+
+
+def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[Reading]]:
+    """The readings of every finding, by its property: those that explain most first.
+
+    A suspect that is wrong where the target is right is left out if another one is not; so is one that explains nothing but
+    what another reading of the same finding explains with more.
+    """
+    suspects, contrast = list(suspects), Contrast(report)
+    found = {f.property.name: _of_finding(contrast, f, suspects) for f in report.findings}
+    explained: dict[str, set[str]] = {}
+    for name, readings in found.items():
+        for reading in readings:
+            explained.setdefault(reading.suspect.name, set()).add(name)
+
+    def settled(readings: list[Reading]) -> list[Reading]:
+        sets = [explained[reading.suspect.name] for reading in readings]
+        kept = [replace(reading, explains=len(mine)) for reading, mine in zip(readings, sets, strict=True)
+                if not any(mine < other for other in sets)]
+        return sorted(kept, key=lambda reading: -reading.explains)
+
+    return {name: settled(readings) for name, readings in found.items()}
+
+
+def _of_finding(contrast: Contrast, finding: Finding, suspects: Sequence[Suspect]) -> list[Reading]:
+    if not finding.alone:
+        return []  # the suspects have not had the same calls before
+    found, whole = read_closely(contrast.target, finding, suspects)
+    return contrast.told(found, finding.case.dtype, whole)

@@ -1,0 +1,68 @@
+"""The report as plain data, for other programs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..explain.diagnosis import Finding
+from ..search.run import Report
+from ..search.search import Outcome
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """Everything a report holds that JSON can say."""
+    return {
+        "target": report.target.name,
+        "contract": report.target.contract,
+        "framework": report.target.framework.name,
+        "device": report.device,
+        "dtypes": list(report.target.dtypes),
+        "untried": dict(report.target.untried),
+        "ok": report.ok,
+        "cases": report.cases,
+        "rounds": report.rounds,
+        "seconds": round(report.seconds, 3),
+        "properties": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
+        "known_deviations": [
+            {"property": s.deviation.shows, "case": repr(s.deviation.case), "state": s.state, "reason": s.deviation.reason,
+             "seen_on": s.deviation.version, "seen_here": s.here}
+            for s in report.statuses
+        ],
+    }  # fmt: skip
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "theme": outcome.property.theme,
+        "status": outcome.status,
+        "why": outcome.not_exercised,
+        "cases": outcome.cases,
+        "set_aside": outcome.set_aside,
+        "seconds": round(outcome.seconds, 3),
+        "used_fraction_of_bound": outcome.notes.used,
+        "adequate": outcome.notes.adequate,
+        "judged": outcome.notes.judged,
+        "features": dict(outcome.features),
+        "finding": None if outcome.finding is None else _finding(outcome.finding),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    violation = finding.violation
+    return {
+        "case": repr(finding.case),
+        "alone": finding.alone,
+        "says": violation.says + violation.hint,
+        "actual": _number(violation.actual),
+        "expected": _number(violation.expected),
+        "allowed": _number(violation.allowed),
+        "first_at": finding.first_at,
+        "shrink_seconds": round(finding.shrink_seconds, 3),
+        "matters": list(finding.matters),
+        "does_not_matter": list(finding.indifferent),
+    }
+
+
+def _number(x: float) -> float | str:
+    return x if math.isfinite(x) else str(x)

@@ -1,0 +1,322 @@
+"""What a person reads: findings, verdicts, the matrix. Everything is plain text; nothing is computed here."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ...attention.measure import ranges
+from ...attention.precision import claimed, looser_kind
+from ...attention.trial import describe
+from ..cases.case import Case
+from ..cases.coordinates import Array
+from ..core.declare import Property
+from ..explain.contrast import Reading
+from ..explain.diagnosis import Finding
+from ..search.run import Report, Status
+from ..search.search import Outcome
+
+SHADES = "·░▒▓█"
+READINGS = 3  # named mistakes shown
+NAMED = 12  # properties that one reason is given for by name, of more the number
+LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
+IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
+
+
+def finding_text(
+    finding: Finding,
+    device: str,
+    total: int,
+    readings: Sequence[Reading] = (),
+    looser: str | None = None,
+    measured: tuple[Case, str] | None = None,
+) -> str:
+    """A refutation: what is wrong, where, what matters, and how to see it again."""
+    prop, violation = finding.property, finding.violation
+    head = f"REFUTED  {prop.name} · {finding.target} · {device}"
+    when = f"case {finding.first_at} of {total}, shrunk in {finding.shrink_seconds:.1f} s"
+    lines = [f"{head}    {when}", f"  {describe(violation)}", f"  claim     {prop.statement}   [{prop.formula}]"]
+    if violation.wrong is not None:
+        wrong, columns = violation.wrong, violation.columns
+        lines += [f"  where     {where_text(wrong, columns)}", *map("            ".__add__, block_map(wrong, columns))]
+    if not finding.alone:
+        lines.append("  remembers with the file imported anew the case alone is answered rightly: the failure needs the calls before it, or chance")
+    elif finding.matters or finding.indifferent:
+        given = finding.case.differing()
+        matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
+        lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
+    if looser:
+        lines.append(f"  precision downgrade: the answer is as good as {looser} arithmetic, which is looser than what is claimed")
+    lines += reading_lines(readings)
+    if measured:
+        lines.append(f"  measured  on {measured[0]!r} {measured[1]}")
+    lines.append(f"  replay    {replay_line(finding)}")
+    return "\n".join(lines)
+
+
+def _rank(f: Finding) -> tuple[bool, bool, bool, int, bool, int]:
+    """Wrong answers before exceptions, gross before slight ones, what says how before what says how far; simple cases first."""
+    return f.violation.raised, f.violation.slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
+
+
+def reading_lines(readings: Sequence[Reading]) -> list[str]:
+    """The named mistakes that the target behaves like, or resembles; none: nothing is said."""
+    if not readings:
+        return []
+    shown = [f'"{r.suspect.mistake}" ({r.suspect.name})' + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
+             + (f"; but that is wrong on {r.example!r}, too, and this is not" if r.wrong else "") for r in readings[:READINGS]]
+    more = f", or {len(readings) - READINGS} other mistakes" if len(readings) > READINGS else ""
+    verb = "resembles" if readings[0].wrong else "behaves like" if readings[0].whole else "behaves here, not on larger cases, like"
+    return [f"  reading   {verb} " + "\n            or ".join(shown) + more]
+
+
+def findings_text(
+    report: Report,
+    total: int,
+    verbose: bool = False,
+    readings: Mapping[str, Sequence[Reading]] | None = None,
+    measure: Callable[[Finding], tuple[Case, str] | None] = lambda _: None,
+) -> str:
+    """One finding in full for each mistake that explains some; the others, the same mistakes seen again, in two lines.
+
+    Where nothing is recognised, two findings show the same mistake if the same fields matter, or if they met the same error.
+    A rounding error too much is not shown in full where something is grossly wrong, unless it is a mistake of its own.
+    """
+    findings = sorted(report.findings, key=_rank)
+    readings = readings or {}
+    named = {f.property.name: [r.suspect.name for r in readings.get(f.property.name, ())] for f in findings}
+    gross = [f for f in findings if not f.violation.slight] or findings
+    full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
+    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.property.name]}
+    full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]
+    findings = full + [f for f in findings if f not in full]
+    parts, told = [], set[str]()
+    for f in full:
+        measured = measure(f)
+        if measured and measured[1] in told:
+            measured = None
+        told |= {measured[1]} if measured else set()
+        looser = looser_kind(report.target, f)
+        parts.append(finding_text(f, report.device, total, readings.get(f.property.name, ()), looser, measured) + "\n")
+    rest = findings[len(full) :]
+    if rest:
+        more = f"and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}, in short (-v: in full)\n"
+        parts.append(more + "\n".join(in_short(rest)) + "\n")
+    return "\n".join(parts)
+
+
+def in_short(findings: Sequence[Finding]) -> list[str]:
+    """What is wrong and a replay line; those that met the same error together, with the replay line of the first."""
+    alike: dict[str, list[Finding]] = {}
+    for f in findings:
+        alike.setdefault(f.violation.says if f.violation.raised else f.property.name, []).append(f)
+    return [
+        f"REFUTED  {', '.join(f.property.name for f in same)}: {same[0].violation.says}{same[0].violation.hint}\n"
+        f"  replay    {replay_line(same[0])}"
+        for same in alike.values()
+    ]
+
+
+def naming_all(findings: Sequence[Finding], named: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """One finding for each of the few mistakes that explain all, in their order: of those that a mistake explains a gross, plain one."""
+    chosen: list[Finding] = []
+    left = list(findings)
+    while left:
+        count = Counter(name for f in left for name in named[f.property.name])
+        most = max(count, key=lambda name: count[name])  # the first of equals
+        explained = [f for f in left if most in named[f.property.name]]
+        chosen.append(min(explained, key=lambda f: (f.violation.slight, len(named[f.property.name]))))
+        left = [f for f in left if f not in explained]
+    return [f for f in findings if f in chosen]
+
+
+def command_name() -> str:
+    """How the command line is called: ``attncheck``, or ``python -m properties`` in a clone."""
+    return "attncheck" if __package__.startswith("attncheck.") else "python -m properties"
+
+
+def replay_line(finding: Finding) -> str:
+    """The command that puts the smallest case to the property again; where no command finds the target, the call."""
+    case, prop = repr(finding.case), finding.property.name  # hold no character that a shell reads inside double quotes
+    if not finding.alone:
+        return f"{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop}"
+    if finding.address is None:
+        return f'verify({finding.target}, properties=("{prop}",), case="{case}")'
+    return f'{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop} --case "{case}"'
+
+
+def where_text(wrong: Array, columns: str = "features") -> str:
+    """Which batch elements, heads, rows and features, or keys, break the claim."""
+    names = ("batch", "heads", "rows", columns)[-wrong.ndim :]
+    parts = []
+    for axis, name in enumerate(names):
+        hit = wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))
+        parts.append(f"{name} {'all' if hit.all() else ranges(np.flatnonzero(hit), '-')} of {len(hit)}")
+    return "   ".join(reversed(parts))
+
+
+def block_map(wrong: Array, columns: str = "features", height: int = 8, width: int = 32) -> list[str]:
+    """Rows downwards, features or keys to the right, all heads and batch elements together; darker: more is wrong."""
+    if wrong.ndim < 2 or wrong.size < 2:
+        return []
+    share = wrong.reshape(-1, *wrong.shape[-2:]).mean(axis=0)
+    rows = np.array_split(share, min(height, len(share)), axis=0)
+    cells = [[part.mean() for part in np.array_split(row, min(width, share.shape[1]), axis=1)] for row in rows]
+    shades = ["".join(SHADES[int(np.ceil(cell * 4))] for cell in row) for row in cells]
+    return [f"{f'rows ↓ {columns} →' if i == 0 else '':<18} {line}" for i, line in enumerate(shades)]
+
+
+def status_text(status: Status) -> str:
+    """What became of a known deviation."""
+    d = status.deviation
+    elsewhere = "" if status.here else f" (seen on {d.version}, which is not what is installed)"
+    words = {"still there": "KNOWN", "gone": "GONE", "expired": "EXPIRED"}[status.state]
+    return f"{words:<9}{d.shows} · {status.target} · {d.case!r}{elsewhere}\n         {d.kind}: {d.reason}"
+
+
+def verdict_text(report: Report, deviations: bool = True) -> str:
+    """The verdict on one target: what was verified, over how many cases, and what could not be tried."""
+    outcomes = list(report.outcomes.values())
+    count = Counter(outcome.status for outcome in outcomes)
+    lines: list[str] = []
+    if deviations:
+        lines += [status_text(status) for status in report.statuses]
+    lines.append("")
+    word = "REFUTED" if report.findings else "NOTHING FOUND" if report.cases else "NOTHING TRIED"
+    lines.append(
+        f"{word}  {report.target.name} · {report.target.framework.name} · {report.device} · "
+        f"{' '.join(report.target.dtypes)}"
+    )
+    lines.append(
+        f"  {count['passed']} {'property holds' if count['passed'] == 1 else 'properties hold'}, "
+        f"{count['refuted']} refuted, {count['not exercised']} not exercised · "
+        f"{report.cases:,} cases in {report.seconds:.1f} s"
+        + (f" · {sum(o.set_aside for o in outcomes):,} set aside as known" if any(o.set_aside for o in outcomes) else "")
+    )
+    lines += theme_lines(outcomes)
+    features = sum((o.features for o in outcomes), Counter[str]())
+    if features:
+        counted = ", ".join(f"{name} {number}" for name, number in sorted(features.items()))
+        lines += textwrap.wrap(counted, 120, initial_indent="  features  ", subsequent_indent="            ")
+    lines += not_tried_lines(report)
+    lines += arithmetic_lines(report)
+    return "\n".join(lines)
+
+
+def theme_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """One line a theme: properties, cases, the largest used fraction of a bound."""
+    themes: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        themes.setdefault(outcome.property.theme, []).append(outcome)
+    lines = []
+    for theme, members in themes.items():
+        tried = [o for o in members if o.cases]
+        used = max((o.notes.used for o in members), default=0.0)
+        refuted = [o.property.name for o in members if o.finding]
+        state = "REFUTED " + ", ".join(refuted) if refuted else "holds" if tried else "not exercised"
+        share = f", at most {used:.2f} of the bound used" if used else ""
+        lines.append(f"  {theme:<10}{len(tried):3} of {len(members)} properties, {sum(o.cases for o in members):6,} cases{share}: {state}")
+    return lines
+
+
+def not_tried_lines(report: Report) -> list[str]:
+    """What was not tried, and why."""
+    lines = [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
+    reasons: dict[str, list[str]] = {}
+    for outcome in report.outcomes.values():
+        if outcome.status == "not exercised":
+            reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
+            reasons.setdefault(reason, []).append(outcome.property.name)
+    missing = [reason for reason in reasons if reason.startswith(LACKS)]
+    if len(missing) > LACKING:  # a plain attention takes nothing of much: one line says so
+        what = dict.fromkeys(name for reason in missing for name in reason.removeprefix(LACKS).split(", "))
+        names = [name for reason in missing for name in reasons.pop(reason)]
+        reasons = {LACKS + ", ".join(what): names, **reasons}
+    return lines + [
+        f"  not exercised ({reason}): {', '.join(names) if len(names) <= NAMED else f'{len(names)} properties'}"
+        for reason, names in reasons.items()
+    ]
+
+
+def arithmetic_lines(report: Report) -> list[str]:
+    """Adequacy of the cases, which tighter arithmetic also fits, and of what nothing can be promised."""
+    lines = []
+    judged = sum(o.notes.judged for o in report.outcomes.values())
+    if judged:
+        share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
+        lines.append(f"  adequate  {share:.0%} of {judged} judged cases tell the right answer from a trivially wrong one")
+    used: dict[str, float] = {}
+    for outcome in report.outcomes.values():
+        for key, fraction in outcome.notes.fits.items():
+            used[key] = max(used.get(key, 0.0), fraction)
+    named: set[str] = set()
+    for dtype, kind in (key.split() for key in used):  # from tight to loose: the first that fits is the one to name
+        if dtype not in named and used[f"{dtype} {kind}"] <= 1:
+            named.add(dtype)
+            share = f"at most {used[f'{dtype} {kind}']:.2f} of its bound used"
+            lines.append(f"  arithmetic  {dtype}: {claimed(report.target, dtype)} is claimed, {kind} fits, too: {share}")
+    ill = sum(o.notes.ill_posed for o in report.outcomes.values())
+    seen = sum(o.notes.compared for o in report.outcomes.values())
+    if ill:
+        lines.append(f"  no bound  for {ill:,} of {ill + seen:,} elements (rounding may change everything there)")
+    return lines
+
+
+def matrices_text(reports: Sequence[Report], properties: Sequence[Property], absent: dict[str, str]) -> str:
+    """One matrix for all reports on the same properties: attentions and layers first, then each kind of positions."""
+    alike: dict[tuple[str, ...], list[Report]] = {}
+    for report in reports:
+        alike.setdefault(tuple(p.name for p in properties if p.name in report.outcomes), []).append(report)
+    parts: list[str] = []
+    for names, members in alike.items():
+        parts.append(matrix_text(members, [p for p in properties if p.name in names], absent if not parts else {}))
+    return "\n\n".join(parts) or matrix_text(reports, properties, absent)
+
+
+def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absent: dict[str, str]) -> str:
+    """Implementation × property, with the number of cases in each cell.
+
+    ``n`` holds in n cases; ``✗`` refuted; ``k`` after a number: known deviations were set aside; ``-`` does not apply.
+    """
+    names = [report.target.name for report in reports]
+    width = max((len(p.name) for p in properties), default=10)
+    lines = [f"{'':<{width}}  " + "".join(f"{chr(97 + i):>7}" for i in range(len(names)))]
+    theme = ""
+    for prop in properties:
+        if prop.theme != theme:
+            theme = prop.theme
+            lines.append(theme)
+        lines.append(f"{prop.name:<{width}}  " + "".join(f"{_cell(report.outcomes.get(prop.name)):>7}" for report in reports))
+    lines.append("")
+    for i, report in enumerate(reports):
+        state = "REFUTED" if report.findings else "CHANGED" if report.surprises else "ok" if report.cases else "-"
+        known = f", {len(report.statuses)} known deviation{'s' * (len(report.statuses) > 1)}" if report.statuses else ""
+        lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s{known}")
+    lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
+    lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
+    return "\n".join(lines)
+
+
+def _cell(outcome: Outcome | None) -> str:
+    if outcome is None or outcome.status == "not exercised":
+        return "k" if outcome is not None and outcome.set_aside else "-"
+    if outcome.finding:
+        return "✗"
+    return f"{outcome.cases}{'k' if outcome.set_aside else ''}"
+
+
+def list_text(properties: Sequence[Property]) -> str:
+    """The properties in plain words with their formulas."""
+    lines: list[str] = []
+    theme = ""
+    for prop in properties:
+        if prop.theme != theme:
+            theme = prop.theme
+            lines += ["", theme.upper()]
+        exact = "bit for bit" if prop.exact else "inside the bound"
+        lines += [f"  {prop.name}", f"      {prop.statement}", f"      {prop.formula}   ({exact})"]
+    return "\n".join(lines[1:])

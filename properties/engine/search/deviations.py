@@ -1,0 +1,148 @@
+"""Known deviations: data, not skips. Each says where a target is known to be wrong, why, and shows it by one case.
+
+Cases that match leave the search, so that other mistakes surface; the stored case is tried on every run, and a deviation
+that is gone, or whose time is over, is reported.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import datetime
+import fnmatch
+import itertools
+import operator
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...attention.inputs import read_case
+from ..cases.case import Case
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b, ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}  # fmt: skip
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+}  # fmt: skip
+FIELDS = (*(field.name for field in dataclasses.fields(Case)), "heads", "width")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where a target is known to be wrong."""
+
+    targets: tuple[str, ...]  # names or globs
+    properties: tuple[str, ...]  # names or globs
+    when: str  # an expression over the fields of the case
+    kind: str  # library bug | undocumented | convention | crash: the stored case kills the process
+    reason: str
+    version: str  # the library and version on which it was seen, "torch 2.13"
+    case: Case  # the smallest case that shows it
+    shows: str  # the property that the stored case refutes
+    expires: datetime.date | None = None
+    fixed: str = ""  # the version from which on the library is right, "2.13": from then on the entry is left out
+
+    def concerns(self, target: str, prop: str) -> bool:
+        """Whether it is about this property of this target."""
+        name = target.partition("@")[0]  # what is wrong with a target is wrong with its variants
+        return any(fnmatch.fnmatchcase(name, glob) for glob in self.targets) and any(
+            fnmatch.fnmatchcase(prop, glob) for glob in self.properties
+        )
+
+    def expired(self) -> bool:
+        """Whether its time is over, so that somebody should look again."""
+        return self.expires is not None and datetime.date.today() > self.expires
+
+    def seen_here(self) -> bool:
+        """Whether the installed version of the library is the one on which it was seen (``torch 2.13``)."""
+        version = numbers(self.version.partition(" ")[2])
+        return self.installed is not None and self.installed[: len(version)] == version
+
+    @property
+    def installed(self) -> tuple[int, ...] | None:
+        """The installed version of the library; None if there is none."""
+        try:
+            return numbers(metadata.version(self.version.partition(" ")[0]))
+        except metadata.PackageNotFoundError:
+            return None
+
+    def over(self) -> bool:
+        """Whether the installed version is one in which it is fixed."""
+        return bool(self.fixed) and self.installed is not None and self.installed >= numbers(self.fixed)
+
+    def matches(self, case: Case) -> bool:
+        """Whether the case is one on which the target is known to be wrong."""
+        try:
+            return bool(_evaluate(ast.parse(self.when, mode="eval").body, case))
+        except TypeError as error:  # scale <= 0, where there is no scale
+            raise ValueError(f"the condition {self.when!r} makes no sense of {case!r}: {error}") from None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """2.13.0+cu130 → (2, 13, 0); what is not made of numbers ends it."""
+    parts = itertools.takewhile(str.isdecimal, version.partition("+")[0].split("."))
+    return tuple(int(part) for part in parts)
+
+
+def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
+    """From TOML, a table ``[[deviation]]`` each; those that are over are left out. Raises ValueError naming a wrong entry."""
+    try:
+        entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    made = [_entry(number, entry) for number, entry in enumerate(entries, 1)]
+    return tuple(deviation for deviation in made if not deviation.over())
+
+
+def _entry(number: int, entry: dict[str, Any]) -> Deviation:
+    try:
+        made = Deviation(
+            targets=tuple(entry["targets"]),
+            properties=tuple(entry["properties"]),
+            when=entry["when"],
+            kind=entry["kind"],
+            reason=entry["reason"],
+            version=entry["version"],
+            case=read_case(entry["case"]),
+            shows=entry["shows"],
+            expires=entry.get("expires"),
+            fixed=entry.get("fixed", ""),
+        )
+        made.matches(Case())  # a condition has to make sense of every case
+        if not made.matches(made.case):
+            raise ValueError("its own case does not match its condition")
+    except (KeyError, ValueError, SyntaxError) as error:
+        raise ValueError(f"known deviation {number}: {error!r}") from error
+    return made
+
+
+def _evaluate(node: ast.expr, case: Case) -> Any:
+    """A comparison over the fields of a case: names, literals, and/or/not, comparisons, + - * %."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return getattr(case, name) if name in FIELDS else _unknown(name)
+        case ast.Tuple(elts=elements):
+            return tuple(_evaluate(element, case) for element in elements)
+        case ast.BoolOp(op=op, values=values):
+            return (all if isinstance(op, ast.And) else any)(_evaluate(value, case) for value in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _evaluate(operand, case)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, case)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_evaluate(left, case), _evaluate(right, case))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _COMPARE[type(op)](_evaluate(left, case), _evaluate(right, case))
+    raise ValueError(f"cannot be used in a condition: {ast.unparse(node)}")
+
+
+def _unknown(name: str) -> Any:
+    raise ValueError(f"a case has no field {name!r}")

@@ -1,0 +1,149 @@
+"""A trial of a multi-head layer: projections around an attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..attention.inputs import frontier, make_mask
+from ..attention.trial import Trial
+from ..engine.cases.coordinates import Array, bits, normal
+from ..engine.cases.dtypes import round_to
+from ..exact import bound, oracle
+from .call import LayerInputs, call_layer
+
+MATRICES = ("w_q", "w_k", "w_v", "w_o")
+BIASES = ("b_q", "b_k", "b_v", "b_o")
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRun:
+    """One answer of the layer: out (B, L, E), weights (B, H, L, S) or None."""
+
+    trial: LayerTrial
+    inputs: LayerInputs
+    out: Array
+    weights: Array | None
+
+    @cached_property
+    def exact(self) -> oracle.LayerExact:
+        """The exact answer, from the oracle."""
+        return self.trial.solve_layer(self.inputs)
+
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        return bound.multihead(self.exact, self.trial.arithmetic)
+
+    @property
+    def bound(self) -> Array:
+        """The bound of the output, by composition: linear, attention, linear."""
+        return self._bounds[0]
+
+    @property
+    def weights_bound(self) -> Array:
+        """The bound of the attention weights."""
+        return self._bounds[1]
+
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound; anything goes where no weights are returned."""
+        shape = self.weights_bound.shape
+        weights = (np.full(shape, np.nan), np.full(shape, np.inf)) if self.weights is None else (self.weights, self.weights_bound)
+        return [(self.out, self.bound), weights]
+
+
+class LayerTrial(Trial):
+    """What a property of layers sees."""
+
+    form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last output
+
+    @cached_property
+    def layer(self) -> LayerInputs:
+        """The arguments of the call that the case stands for: cross-attention with random projections."""
+        return self.make_layer(self.case.keys)
+
+    @cached_property
+    def self_attention(self) -> LayerInputs:
+        """The same with query = key = value."""
+        made = self.make_layer(self.case.queries)
+        return made.but(key=made.query, value=made.query)
+
+    def make_layer(self, keys: int) -> LayerInputs:
+        """A layer call with that many keys."""
+        case, width = self.case, self.case.heads * self.case.dim
+
+        def tensor(name: str, shape: tuple[int, ...], factor: float = 1.0) -> Array:
+            return round_to(case.dtype, normal(case.seed, name, shape) * factor)
+
+        weights = {name: tensor(name, (width, width), max(width, 1) ** -0.5) for name in MATRICES}
+        if case.with_bias:
+            weights |= {name: tensor(name, (width,)) for name in BIASES}
+        return LayerInputs(
+            query=tensor("query", (case.batch, case.queries, width), 2.0**case.magnitude),
+            key=tensor("key", (case.batch, keys, width)),
+            value=tensor("value", (case.batch, keys, width)),
+            weights=weights,
+            num_heads=case.heads,
+            mask=make_mask(case, (case.batch, case.heads, case.queries, keys)),
+            is_causal=case.is_causal,
+            dtype=case.dtype,
+            device=case.device,
+        )
+
+    def padding(self) -> Array:
+        """(B, S) bool, True = padding; at least one key of every sequence stays."""
+        batch, keys = self.case.batch, self.case.keys
+        draw = bits(self.case.seed, "padding", (batch, 1)) >> np.uint64(33)
+        return np.arange(keys) >= 1 + (draw % np.uint64(max(keys, 1))).astype(np.int64)
+
+    def visible_to(self, inputs: LayerInputs) -> Array:
+        """(B, H, L, S) bool: mask, padding and causal frontier together."""
+        shape = (inputs.query.shape[0], inputs.num_heads, inputs.query.shape[1], inputs.key.shape[1])
+        seen = np.ones(shape, dtype=bool)
+        if inputs.mask is not None:
+            seen &= inputs.mask if inputs.mask.dtype == bool else inputs.mask != -np.inf
+        if inputs.padding is not None:
+            seen &= ~inputs.padding[:, None, None, :]
+        if inputs.is_causal:
+            seen &= frontier(shape[2], shape[3], self.supports.causal)
+        return seen
+
+    def solve_layer(self, inputs: LayerInputs) -> oracle.LayerExact:
+        """What the oracle says of a layer call."""
+        mask = inputs.mask
+        problem = oracle.LayerProblem(
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            inputs.weights,
+            num_heads=inputs.num_heads,
+            visible=self.visible_to(inputs),
+            bias=None if mask is None or mask.dtype == bool else np.where(mask == -np.inf, 0.0, mask),
+            empty_rows=self.supports.empty_rows,
+        )
+        return oracle.solve_layer(problem, precision="extended" if inputs.dtype == "float64" else "float64")
+
+    def run_layer(self, inputs: LayerInputs | None = None) -> LayerRun:
+        """Call the layer."""
+        inputs = self.layer if inputs is None else inputs
+        out, weights, self.form = call_layer(self.target, inputs, self.buffers)
+        batch, queries, width = inputs.query.shape
+        if out.shape != (batch, queries, width):
+            self.fail(f"the output has shape {out.shape}, expected {(batch, queries, width)}")
+        wanted = (batch, inputs.num_heads, queries, inputs.key.shape[1])
+        if weights is not None and weights.shape != wanted:
+            self.fail(f"the weights have shape {weights.shape}, expected {wanted}")
+        run = LayerRun(self, inputs, out, weights)
+        self.runs.append(run)
+        return run
+
+    def kernel_bound(self, run: LayerRun) -> Array:
+        """The bound of a layer whose projections round nothing (identity): that of the attention inside it."""
+        return oracle.join_heads(bound.rigorous(run.exact.attention, self.arithmetic))
+
+    def identity_weights(self, width: int) -> dict[str, Array]:
+        """Projections that change nothing, exactly."""
+        zeros = np.zeros(width)
+        return dict.fromkeys(MATRICES, np.eye(width)) | dict.fromkeys(BIASES, zeros)

@@ -1,0 +1,141 @@
+"""The contract of packed sequences: how a callable of it is recognised, called and read.
+
+    packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)
+
+q (total queries, heads, dim), k (total keys, kv_heads, dim), v (total keys, kv_heads, value_dim): N sequences one after the other,
+without padding. cu_seqlens (N + 1,) int32 holds where they begin, and where the last one ends: 0 = c_0 ≤ … ≤ c_N = total. Only the
+first five arguments are required; ``max_seqlen_q`` and ``max_seqlen_k`` are numbers no smaller than the longest sequence.
+Names of FlashAttention and PyTorch (``cu_seq_q``, ``max_q``, ``causal``, ``softmax_scale``) will do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.target import Raised, Target
+from ..engine.frameworks import Buffers
+
+PACKED = "packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)"
+BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens")
+# Each parameter, and what else it is called.
+NAMES: dict[str, tuple[str, ...]] = {
+    "max_seqlen_q": ("max_seqlen_q", "max_q"), "max_seqlen_k": ("max_seqlen_k", "max_k", "max_seqlen_kv"),
+    "is_causal": ("is_causal", "causal"), "scale": ("scale", "softmax_scale"), "enable_gqa": ("enable_gqa",),
+}  # fmt: skip
+
+
+ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
+
+
+def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
+    """``packed`` if the fourth of the first five arguments is named as the boundaries of queries are, and no other is required."""
+    given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p.name for p in formal.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return "packed" if len(given) >= 5 and given[3] in BOUNDARIES and not set(required) - set(given[:5]) - set(ALL_NAMES) else None
+
+
+def taken(formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
+    """The optional parameters that a signature names, as the contract calls them."""
+    return tuple(name for name, names in NAMES.items() if set(names) & set(formal))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedInputs:
+    """The arguments of one call, as carriers."""
+
+    q: Array  # (total queries, H, D)
+    k: Array  # (total keys, Hkv, D)
+    v: Array  # (total keys, Hkv, Dv)
+    cu_q: Array  # (N + 1,) int32
+    cu_k: Array
+    max_q: int
+    max_k: int
+    is_causal: bool = False
+    scale: float | None = None
+    dtype: str = "float64"
+    device: str = "cpu"
+    layout: str = "contiguous"
+
+    def but(self, **changes: Any) -> PackedInputs:
+        """The same call with some arguments changed."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def lengths(self) -> tuple[Array, Array]:
+        """(queries, keys) of every sequence."""
+        return np.diff(self.cu_q), np.diff(self.cu_k)
+
+    def rows(self, chosen: Array) -> Array:
+        """(total queries,) bool: the rows of these sequences (N,) bool."""
+        return np.repeat(chosen, self.lengths[0])
+
+    def keys(self, chosen: Array) -> Array:
+        """(total keys,) bool: the keys of these sequences."""
+        return np.repeat(chosen, self.lengths[1])
+
+    def take(self, order: Array) -> PackedInputs:
+        """The sequences of these numbers, in this order, packed."""
+        queries, keys = (np.concatenate([[], *(np.arange(cu[n], cu[n + 1]) for n in order)]).astype(int) for cu in (self.cu_q, self.cu_k))
+        lengths = [boundaries(part[order]) for part in self.lengths]
+        return self.but(q=self.q[queries], k=self.k[keys], v=self.v[keys], cu_q=lengths[0], cu_k=lengths[1])
+
+
+def boundaries(lengths: Array) -> Array:
+    """(N + 1,) int32: where each sequence begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def arguments(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and keyword arguments in the framework's own arrays and the callable's own names."""
+    tensors = [buffers.array(name, getattr(x, name), x.dtype, x.device, x.layout) for name in ("q", "k", "v")]
+    tensors += [buffers.array(name, getattr(x, name), "int32", x.device, "contiguous") for name in ("cu_q", "cu_k")]
+    wanted: dict[str, Any] = {"max_seqlen_q": x.max_q, "max_seqlen_k": x.max_k}
+    if x.is_causal:
+        wanted["is_causal"] = True
+    if x.scale is not None:
+        wanted["scale"] = x.scale
+    if x.q.shape[1] != x.k.shape[1]:
+        wanted["enable_gqa"] = True
+    formal = inspect.signature(target.function).parameters
+    own = {name: next((n for n in NAMES[name] if n in formal), name) for name in wanted}
+    able = [name for name in wanted if name in target.parameters and (name != "enable_gqa" or own[name] in formal)]  # others group heads unasked
+    return tensors, {own[name]: wanted[name] for name in able}
+
+
+def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
+    """(out (total queries, H, Dv) as a carrier, its shape, dtype and device). Raises Raised."""
+    tensors, options = arguments(target, x, buffers)
+    result = target.apply(*tensors, **options)
+    result = result[0] if isinstance(result, tuple | list) and result else result
+    if not target.framework.is_array(result):
+        raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
+    return target.framework.read(result), target.framework.describe(result)
+
+
+def smoke(target: Target, dtype: str, device: str) -> str:
+    """One small call of two sequences; what is wrong with the form of the answer, nothing if nothing is. Raises Raised."""
+    x = smoke_inputs(target, dtype, device)
+    out, _ = call(target, x, target.buffers())
+    return "" if out.shape == x.q.shape else f"it returns shape {out.shape} for q of {x.q.shape}; expected (total queries, heads, dim)"
+
+
+def smoke_inputs(target: Target, dtype: str, device: str) -> PackedInputs:
+    """Two sequences, all sizes different."""
+    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
+    q, k = np.ones((5, 3, dim)), np.ones((7, 3, dim))
+    return PackedInputs(q, k, k, boundaries(np.array([2, 3])), boundaries(np.array([3, 4])), 3, 4, dtype=dtype, device=device)
+
+
+def forward(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Any, list[Any]]:
+    """(the target's own output, the leaves q, k, v of which gradients are asked). Raises Raised."""
+    tensors, options = arguments(target, x, buffers)
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors[:3]]
+    out = target.apply(*leaves, *tensors[3:], **options)
+    return (out[0] if isinstance(out, tuple | list) and out else out), leaves

@@ -1,0 +1,207 @@
+"""A trial of packed sequences: which cases are drawn, and what a property sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ..attention.inputs import frontier
+from ..attention.trial import Trial
+from ..engine.cases.case import Case
+from ..engine.cases.coordinates import Array
+from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.dtypes import FLOAT_TYPES, round_to
+from ..engine.cases.regimes import REGIMES
+from ..engine.core.declare import Property
+from ..engine.core.target import Target
+from ..exact import bound, gradient_bound, oracle
+from ..exact.gradient_oracle import differentiate
+from .call import PackedInputs, boundaries, call, forward
+from .packing import FILLED, PACKINGS
+
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
+FIELDS: dict[str, tuple[Any, ...]] = {
+    "batch": (1, 2, 2, 3, 3, 4, 5, 7), "kv_heads": (1, 1, 2, 3), "queries": LENGTHS, "keys": LENGTHS, "dim": (1, 2, 3, 4, 5, 8, 16, 17),
+    "value_dim": (None, None, None, 1, 3, 8), "scale": (None, None, None, 1.0, 0.3, -0.5, 0.0, 4.0),
+    "is_causal": (False, True), "group": (1, 1, 2, 3), "values": ("normal", "normal", "near_ties", "one_hot", "simple", "rising", "positive"),
+    "magnitude": (0, 0, 0, 1, 3, -3), "packing": tuple(PACKINGS), "layout": ("contiguous",) * 4 + ("offset", "padded", "strided"),
+}  # fmt: skip
+PARAMETER_OF = {"scale": "scale", "is_causal": "is_causal", "group": "enable_gqa"}
+
+
+def packed_fields(target: Target) -> tuple[str, ...]:
+    """The fields of a case that decide a call of this target."""
+    return ("dtype", "seed", *(name for name in FIELDS if name not in PARAMETER_OF or PARAMETER_OF[name] in target.parameters))
+
+
+def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
+    """Cases for one property of one target of packed sequences."""
+    supports, longest = target.supports, target.supports.max_length or 2**62
+    fields: dict[str, Strategy] = {"seed": natural(2**31)}
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    for name in filter(FIELDS.__contains__, packed_fields(target)):
+        value = prop.domain.get(name, FIELDS[name])
+        table = value if isinstance(value, tuple) else (value,)
+        if name in ("queries", "keys"):
+            table = tuple(n for n in table if n <= longest) or (1,)
+        if name == "packing":
+            table = tuple(n for n in table if n in FILLED or (supports.zero_sizes and (n != "no_keys" or supports.empty_rows != "mean")))
+        if name == "dim" and supports.head_dims:
+            table = supports.head_dims
+        if name == "value_dim" and (supports.head_dims or not supports.value_dim):
+            table = (None,)
+        fields[name] = pick(table)
+    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (dtypes is None or d in dtypes)]
+    often = allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
+    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))
+
+
+def packed_features(target: Target, case: Case) -> Iterable[str]:
+    """What a case exercises, in the words of the report."""
+    yield case.dtype
+    yield f"packing {case.packing}"
+    if case.is_causal:
+        yield "causal"
+    if case.group > 1:
+        yield "grouped heads"
+    if case.scale is not None:
+        yield "explicit scale"
+
+
+# ---------------------------------------------------------------- the trial
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRun:
+    """One answer (H, total queries, Dv), what it should be, and how far it may be off."""
+
+    out: Array
+    exact: Exact
+    bound: Array
+
+    @property
+    def answers(self) -> list[tuple[Array, Array]]:
+        """What was answered, with its bound."""
+        return [(self.out, self.bound)]
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """The exact answer (H, total queries, Dv) as float64 and a tail."""
+
+    out: Array
+    tail: Array
+
+    def out_error(self, actual: Array) -> Array:
+        """|actual − exact|, likewise."""
+        return oracle.distance(actual, self.out, self.tail)
+
+
+class PackedTrial(Trial):
+    """What a property of packed sequences sees."""
+
+    form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+
+    @cached_property
+    def pack(self) -> PackedInputs:
+        """The arguments of the call that the case stands for."""
+        case = self.case
+        queries, keys = PACKINGS[case.packing](case)
+        max_q, max_k = int(queries.max(initial=0)), int(keys.max(initial=0))
+        shapes = ((case.batch, case.heads, max_q, case.dim), (case.batch, case.kv_heads, max_k, case.dim),
+                  (case.batch, case.kv_heads, max_k, case.width))  # fmt: skip
+        # A sequence without padding is the beginning of one with it, so that a shorter one leaves the numbers in place.
+        q, k, v = (self.noise(name, shape) for name, shape in zip("qkv", shapes, strict=True))
+        q, k, v = REGIMES[case.values](q, k, v, case)
+        parts = [packed(x, n) for x, n in ((q * 2.0**case.magnitude, queries), (k, keys), (v, keys))]
+        q, k, v = (round_to(case.dtype, x) for x in parts)
+        return PackedInputs(q, k, v, boundaries(queries), boundaries(keys), max_q, max_k, case.is_causal, case.scale, case.dtype,
+                            case.device, case.layout)  # fmt: skip
+
+    def round(self, x: Array) -> Array:
+        """In the type of the case."""
+        return round_to(self.case.dtype, x)
+
+    def run_pack(self, x: PackedInputs | None = None) -> PackedRun:
+        """Call the target. All calls of a trial with the same shapes use the same memory."""
+        x = self.pack if x is None else x
+        out, self.form = call(self.target, x, self.buffers)
+        wanted = (x.q.shape[0], x.q.shape[1], x.v.shape[2])
+        if out.shape != wanted:
+            self.fail(f"the output has shape {out.shape}, expected {wanted}")
+        exact, allowed = self.solve_pack(x)
+        run = PackedRun(out.swapaxes(0, 1), exact, allowed)
+        self.runs.append(run)
+        return run
+
+    def seen(self, x: PackedInputs) -> Array:
+        """(N, longest queries, longest keys) bool: what each row of each sequence sees in it; nothing in what is only padding."""
+        queries, keys = x.lengths
+        shape = (len(queries), int(queries.max(initial=0)), int(keys.max(initial=0)))
+        seen = (np.arange(shape[1]) < queries[:, None])[:, :, None] & (np.arange(shape[2]) < keys[:, None])[:, None]
+        if x.is_causal:
+            for n, (rows, columns) in enumerate(zip(queries, keys, strict=True)):
+                seen[n, :rows, :columns] &= frontier(int(rows), int(columns), self.supports.causal)
+        return seen
+
+    def solve_pack(self, x: PackedInputs) -> tuple[Exact, Array]:
+        """(the exact answer, its bound), each sequence by itself."""
+        exact = self.as_batch(x)
+        out, rest, allowed = (packed(part, x.lengths[0]).swapaxes(0, 1) for part in (
+            exact.out, exact.out_tail, bound.rigorous(exact, self.arithmetic)))  # fmt: skip
+        return Exact(out, rest), allowed
+
+    def as_batch(self, x: PackedInputs) -> oracle.Exact:
+        """The exact answer of the pack as a batch: padded, the padding hidden."""
+        queries, keys = x.lengths
+        q, k, v = (padded(part, n) for part, n in ((x.q, queries), (x.k, keys), (x.v, keys)))
+        scale = (x.q.shape[2] ** -0.5 if x.q.shape[2] else 1.0) if x.scale is None else x.scale
+        problem = oracle.Problem(q, k, v, scale, self.seen(x)[:, None], empty_rows=self.supports.empty_rows)
+        return oracle.solve(problem, "extended" if x.dtype == "float64" else "float64")
+
+    def send_back(self, grad: Array) -> dict[str, PackedRun]:
+        """The gradients of q, k and v (H or Hkv, total, D) for this gradient of the output (total queries, H, Dv)."""
+        import torch
+
+        x, fw = self.pack, self.target.framework
+        out, leaves = forward(self.target, x, self.buffers)
+        found: list[Any] = [None] * 3
+        if out.requires_grad:
+            placed = self.buffers.array("grad", grad, x.dtype, x.device, "contiguous")
+            found = list(torch.autograd.grad(out, leaves, placed, allow_unused=True))
+        elif out.numel() and len(x.k):
+            self.fail("the output carries no gradient, though q, k, v ask for one")
+        lengths = {"q": x.lengths[0], "k": x.lengths[1], "v": x.lengths[1]}
+        exact = differentiate(self.as_batch(x), padded(grad, x.lengths[0]))
+        limits, runs = gradient_bound.rigorous(exact, self.arithmetic), {}
+        with np.errstate(over="ignore"):
+            largest = np.abs(grad).max((0, 1), initial=0.0) @ np.abs(x.v).max((0, 1), initial=0.0)  # |dP|, across sequences
+        if not largest < gradient_bound.room(self.arithmetic):  # one mask hides the others: their weights are 0, and 0 · inf is NaN
+            limits = replace(limits, q=np.full_like(limits.q, np.inf), k=np.full_like(limits.k, np.inf))
+        for (name, n), part in zip(lengths.items(), found, strict=True):
+            if part is None and grad.any() and len(x.k):
+                self.fail(f"{name} receives no gradient: it is cut off from the output")
+            value = (np.zeros(getattr(x, name).shape) if part is None else fw.read(part)).swapaxes(0, 1)
+            right, rest, allowed = (packed(of, n).swapaxes(0, 1) for of in (
+                getattr(exact, name), getattr(exact, f"{name}_tail"), getattr(limits, name)))  # fmt: skip
+            self.answers.append((value, allowed))
+            runs[name] = PackedRun(value, Exact(right, rest), allowed)
+        return runs
+
+
+def padded(x: Array, lengths: Array) -> Array:
+    """(total, H, D) → (N, H, longest, D), zeros beyond the length of each sequence."""
+    out = np.zeros((len(lengths), int(lengths.max(initial=0)), *x.shape[1:]))
+    out[np.arange(out.shape[1]) < lengths[:, None]] = x
+    return out.swapaxes(1, 2)
+
+
+def packed(x: Array, lengths: Array) -> Array:
+    """(N, H, longest, D) → (total, H, D): each sequence up to its length, one after the other."""
+    return np.asarray(x.swapaxes(1, 2)[np.arange(x.shape[2]) < lengths[:, None]])

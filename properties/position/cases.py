@@ -1,0 +1,137 @@
+"""Which cases are drawn for a property of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ..engine.cases.case import Case
+from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.core.declare import Property
+from ..engine.core.target import Target
+from ..engine.frameworks import LAYOUTS
+from ..exact.arithmetic import arithmetic, default_arithmetic
+
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 16, 17, 33, 64, 65, 129, 257, 300, 0)
+DIMS = (1, *(2, 3, 4, 5, 6, 7, 8) * 2, 9, 16, 17, 32, 63, 64, 100, 128)
+EVEN = (2, *(4, 6, 8) * 2, 2, 10, 12, 16, 32, 64, 96, 128)
+# On both sides of where integers end in the short types (256 in bfloat16, 2048 in float16) and of usual table lengths.
+OFFSETS = (0, 0, 0, 1, 2, 3, 7, 100, 255, 256, 257, 511, 513, 1000, 2047, 2049, 4097, 10_007, 32_769, 100_000)
+BASES = (None, None, None, 100.0, 10.0, 500_000.0, 1_000_000.0)
+HEADS = (1, *range(2, 18), 3, 5, 6, 12, 20, 24, 31, 32, 33, 40, 48, 64, 71, 96, 112, 128)
+
+# The fields of a case that each contract reads; all others have no part.
+FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "sinusoidal": {"queries": LENGTHS, "dim": DIMS, "offset": OFFSETS, "base": BASES},
+    "rotary": {
+        "batch": (1, 1, 2, 3), "kv_heads": (1, 1, 2, 3), "queries": (*LENGTHS[:-8], 17, 33, 0), "dim": EVEN, "offset": OFFSETS,
+        "scattered": (False, True), "base": BASES, "rotary_dim": (None, 2, 4, 6, 8, 16), "magnitude": (0, 0, 0, 1, 3, -3),
+        "layout": ("contiguous",) * 4 + LAYOUTS[1:-2],
+    },
+    "learned": {
+        "queries": (1, *(2, 3, 4, 5, 8) * 2, 17, 33, 130, 0), "keys": (1, 2, 3, 5, 8, 17, 64, 300), "dim": (1, 2, 3, 4, 5, 8, 16, 17, 64),
+        "offset": (0, 0, 1, 2, 7, 64), "scattered": (False, True), "layout": ("contiguous",) * 4 + ("padded", "strided", "offset"),
+    },
+    "slopes": {"kv_heads": HEADS},
+    "buckets": {
+        "queries": (1, 2, 3, 5, 9, 33), "keys": (1, 2, 3, 5, 9, 17, 33, 129, 300), "offset": (0, 0, 1, 7, 16, 64, 128, 129, 1000),
+        "scattered": (False, True), "bidirectional": (True, False), "num_buckets": (32, 32, 8, 16, 4, 6, 12, 64),
+        "max_distance": (128, 128, 64, 20, 256, 1000, 41), "explicit": (False, True),
+    },
+}  # fmt: skip
+EVERYWHERE = ("dtype", "seed")
+OPTIONAL = ("base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
+LONG = (5000, 100_001)  # a whole table, up to and beyond position 100,000; of few features
+
+
+def position_fields(target: Target) -> tuple[str, ...]:
+    """The fields of a case that decide a call of this target."""
+    contract, parameters = target.contract, target.parameters
+    optional = (*OPTIONAL, "offset") if contract in ("sinusoidal", "learned") else OPTIONAL
+    return (*EVERYWHERE, *(name for name in FIELDS[contract] if name not in optional or name in parameters))
+
+
+def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
+    """Cases for one property of one target of positions."""
+    read = position_fields(target)
+    tables = {name: table for name, table in FIELDS[target.contract].items() if name in read}
+    for name, value in prop.domain.items():
+        if name in tables:
+            tables[name] = value if isinstance(value, tuple) else (value,)
+    tables = narrowed(target, tables)
+    drawn: list[Strategy] = []
+    for dtype in position_dtypes(target, prop, dtypes):
+        largest = largest_angle(target, dtype)
+        own = {name: representable(name, table, largest) for name, table in tables.items()}
+        fields: dict[str, Strategy] = {name: pick(table) for name, table in own.items()}
+        fields |= {"dtype": st.just(dtype), "seed": natural(2**31)}
+        if device != "cpu":
+            fields["device"] = st.just(device)
+        drawn += [record(Case, fields)] * 24
+        if target.contract == "sinusoidal" and "queries" not in prop.domain and not target.supports.max_length:
+            least = min(prop.domain.get("dim", (1,)))
+            few = {"queries": pick(representable("queries", LONG, largest)), "offset": st.just(0),
+                   "dim": pick([d for d in own["dim"] if d <= max(4, least)])}  # fmt: skip
+            drawn += [record(Case, fields | few)]
+    return independent(either(drawn))
+
+
+def largest_angle(target: Target, dtype: str) -> float:
+    """The largest number of the type in which a target declares to compute its angles."""
+    kind = target.supports.kind(dtype)
+    return (arithmetic(kind, dtype) if kind else default_arithmetic(dtype)).max_acc
+
+
+def representable(name: str, table: tuple[Any, ...], largest: float) -> tuple[Any, ...]:
+    """The part of a table that does not overflow there: float16 ends at 65,504, and positions go on from the offset."""
+    room = {"offset": largest / 2, "base": largest, "queries": largest / 2}.get(name)
+    return table if room is None else tuple(x for x in table if x is None or x < room)
+
+
+def narrowed(target: Target, tables: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The tables without what the target declares not to support."""
+    supports = target.supports
+    longest = supports.max_length or 2**62
+    if supports.head_dims and "dim" in tables:
+        tables = tables | {"dim": supports.head_dims}
+    if not supports.odd_dim and target.contract == "sinusoidal":
+        tables = tables | {"dim": tuple(d for d in tables["dim"] if d % 2 == 0) or (2,)}
+    if not supports.zero_sizes and "queries" in tables:
+        tables = tables | {"queries": tuple(n for n in tables["queries"] if n)}
+    if supports.max_length and target.contract in ("sinusoidal", "rotary", "learned"):
+        tables = tables | {"queries": tuple(n for n in tables["queries"] if 8 * n <= longest) or (1,)}
+        if "offset" in tables:  # scattered positions lie within 4 L of the offset
+            tables = tables | {"offset": tuple(p for p in tables["offset"] if 2 * p <= longest) or (0,)}
+    return tables
+
+
+def position_dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> list[str]:
+    """As for attention: the widest first and most often, unless the property is about every type."""
+    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (wanted is None or d in wanted)]
+    return allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
+
+
+def position_features(target: Target, case: Case) -> Iterable[str]:
+    """What a case exercises, in the words of the report."""
+    yield case.dtype
+    contract = target.contract
+    if contract in ("sinusoidal", "rotary"):
+        if case.offset + case.queries > 256:
+            yield "positions above 256"
+        if case.offset + case.queries > 2048:
+            yield "positions above 2048"
+    if contract == "sinusoidal" and case.dim % 2:
+        yield "odd dim"
+    if contract == "learned" and case.offset:
+        yield "offset"
+    if case.scattered:
+        yield "scattered positions"
+    if case.rotary_dim is not None:
+        yield "partial rotation"
+    if contract == "slopes" and case.kv_heads & (case.kv_heads - 1):
+        yield "heads no power of two"
+    if contract == "buckets":
+        yield "bidirectional" if case.bidirectional else "one direction"
