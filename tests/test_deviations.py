@@ -12,8 +12,8 @@ import permissive
 import pytest
 import torch
 
+from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.core.target import Target
 from properties.engine.doors.checks import DeviationCheck
 from properties.engine.doors.cli import main

@@ -21,25 +21,22 @@ from typing import Any, TextIO
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
-from ...attention.inputs import read_case
-from ...attention.measure import measured
-from ...multihead.call import subject
-from ..cases.case import Case
 from ..cases.dtypes import DTYPES
+from ..core.attempt import subject, try_case
+from ..core.crash import CAN_FORK, forked, isolated
 from ..core.declare import Property
+from ..core.finding import Finding
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
-from ..explain.contrast import read_report
-from ..explain.diagnosis import Finding
+from ..explain.explain import explain
+from ..explain.suspects import known_mistakes
 from ..report import text
 from ..report.as_json import report_json
-from ..search.attempt import try_case
-from ..search.crash import CAN_FORK, forked, isolated
 from ..search.deviations import Deviation, read_deviations
 from ..search.find_target import Builtins, find_targets
 from ..search.interrupt import listening
 from ..search.run import Report, verify_target
-from ..search.search import Outcome, Plan, try_only
+from ..search.search import Outcome, Plan, try_only, written_cases
 
 DATABASE = ".hypothesis/attncheck"
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
@@ -185,7 +182,7 @@ def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None)
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
     if options.case:
-        return try_one(one(options, builtins, supports), properties, read_case(options.case), out)
+        return try_one(one(options, builtins, supports), properties, options.case, out)
     names = [options.target] if options.target else list(builtins.entries)
     absent: dict[str, str] = {}
     reports: list[Report] = []
@@ -268,10 +265,8 @@ def check(
                 with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
                     fresh = find_targets(target.name, builtins, supports, plan.device)[0]
                     outcome.finding = tried_alone(outcome.finding, fresh)
-    suspects = builtins.suspects() if any(finding.alone for finding in report.findings) else []
-    shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects),
-                               lambda finding: measured(target, finding) if finding.alone else None)
-    print(shown, end="", file=out, flush=True)
+    explain(report, known_mistakes() if any(finding.alone for finding in report.findings) else [])
+    print(text.findings_text(report, plan.examples, options.verbose), end="", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)
     if not several:
@@ -285,12 +280,14 @@ def tried_alone(finding: Finding, fresh: Target) -> Finding:
     return dataclasses.replace(finding, alone=bool(shows))
 
 
-def try_one(target: Target, properties: Sequence[Property], case: Case, out: TextIO) -> int:
+def try_one(target: Target, properties: Sequence[Property], text_of_case: str, out: TextIO) -> int:
     """Put one case to the properties; print what is wrong."""
+    cases = written_cases(target, text_of_case)
+    case = next(iter(cases.values()))
     check_device(case.device)
     if case.dtype not in target.dtypes:
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
-    outcomes = [try_only(target, prop, case) for prop in properties]
+    outcomes = [try_only(target, prop, cases.get(prop.topic.case)) for prop in properties]
     tried = [outcome for outcome in outcomes if outcome.cases]
     if not tried:
         why = f"{properties[0].name} cannot" if len(properties) == 1 else "no property can"

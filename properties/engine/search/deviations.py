@@ -7,7 +7,6 @@ that is gone, or whose time is over, is reported.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import datetime
 import fnmatch
 import itertools
@@ -19,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ...attention.inputs import read_case
 from ..cases.case import Case
+from ..core.declare import Property, declared
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
@@ -30,7 +29,6 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
 }  # fmt: skip
-FIELDS = (*(field.name for field in dataclasses.fields(Case)), "heads", "width")
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,13 @@ class Deviation:
         return bool(self.fixed) and self.installed is not None and self.installed >= numbers(self.fixed)
 
     def matches(self, case: Case) -> bool:
-        """Whether the case is one on which the target is known to be wrong."""
+        """Whether the case is one on which the target is known to be wrong; a case of another contract without such fields is not."""
         try:
             return bool(_evaluate(ast.parse(self.when, mode="eval").body, case))
+        except UnknownField:
+            if isinstance(case, type(self.case)):
+                raise
+            return False
         except TypeError as error:  # scale <= 0, where there is no scale
             raise ValueError(f"the condition {self.when!r} makes no sense of {case!r}: {error}") from None
 
@@ -109,12 +111,12 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
             kind=entry["kind"],
             reason=entry["reason"],
             version=entry["version"],
-            case=read_case(entry["case"]),
+            case=_shown(entry["shows"]).topic.case.parse(entry["case"]),
             shows=entry["shows"],
             expires=entry.get("expires"),
             fixed=entry.get("fixed", ""),
         )
-        made.matches(Case())  # a condition has to make sense of every case
+        made.matches(type(made.case)())  # a condition has to make sense of every case
         if not made.matches(made.case):
             raise ValueError("its own case does not match its condition")
     except (KeyError, ValueError, SyntaxError) as error:
@@ -128,7 +130,7 @@ def _evaluate(node: ast.expr, case: Case) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return getattr(case, name) if name in FIELDS else _unknown(name)
+            return _field(case, name)
         case ast.Tuple(elts=elements):
             return tuple(_evaluate(element, case) for element in elements)
         case ast.BoolOp(op=op, values=values):
@@ -144,5 +146,17 @@ def _evaluate(node: ast.expr, case: Case) -> Any:
     raise ValueError(f"cannot be used in a condition: {ast.unparse(node)}")
 
 
-def _unknown(name: str) -> Any:
-    raise ValueError(f"a case has no field {name!r}")
+class UnknownField(ValueError):
+    """A condition names what a case has not."""
+
+
+def _field(case: Case, name: str) -> Any:
+    if name not in case.fields() and not isinstance(getattr(type(case), name, None), property):
+        raise UnknownField(f"a case has no field {name!r}")
+    return getattr(case, name)
+
+
+def _shown(name: str) -> Property:
+    if name not in declared():
+        raise ValueError(f"there is no property {name!r}")
+    return declared()[name]

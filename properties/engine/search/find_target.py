@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...cache.call import CACHED
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target, first_line
-from ..explain.reading import Suspect, suspect
-from ..frameworks.variants import BATCHED, NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
+from ..frameworks.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
 from .deviations import Deviation, read_deviations
 from .probe import make_target
 
@@ -40,17 +38,6 @@ class Builtins:
     def matching(self, pattern: str) -> list[str]:
         """The names that a glob matches."""
         return [name for name in self.entries if fnmatch.fnmatchcase(name, pattern)]
-
-    def suspects(self) -> list[Suspect]:
-        """Attentions with a known mistake, for the reading of a failure; none where they cannot be imported."""
-        base = __package__.removesuffix("properties.engine.search")
-        try:
-            module = importlib.import_module(f"{base}impls.mutants")
-            mutants, _ = module.load_all()
-        except ImportError:
-            return []
-        return [suspect(f"mutants.{name}", m.mistake, m.contract, m.function, m.killed_by, module.forget)
-                for name, m in mutants.items()]
 
     def deviations(self) -> tuple[Deviation, ...]:
         """What is known to be wrong with them."""
@@ -81,10 +68,10 @@ def _varied(target: Target, variant: str, device: str) -> Target:
     """A target seen through a transformation of its framework."""
     if target.framework.name != "torch":
         raise CannotRun(f"{target.name} takes arrays of {target.framework.name}; variants are for torch")
-    stateful = target.contract in CACHED
+    stateful = target.kind.makes
     if stateful and variant in VARIANTS and variant not in STATEFUL:
         raise CannotRun(f"{target.name} makes a cache, which changes at every call: it can be seen through {', '.join(STATEFUL)}, not {variant}")
-    if variant == "vmap" and target.contract not in BATCHED:
+    if variant == "vmap" and not target.kind.batched:
         raise CannotRun(f"vmap maps over a batch, which the contract {target.contract} has not")
     try:
         function = (cache_variant if stateful else make_variant)(variant, target.function)
