@@ -31,10 +31,12 @@ from .deviations import Deviation, read_deviations
 from .diagnosis import Finding
 from .dtypes import DTYPES
 from .find_target import Builtins, find_targets
+from .frameworks import Framework, framework
 from .inputs import read_case
 from .interrupt import listening
 from .json_report import report_json
 from .layer_target import subject
+from .machine import machine, machine_text
 from .measure import measured
 from .run import Report, verify_target
 from .search import Outcome, Plan, try_only
@@ -68,7 +70,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
                         "where a target kills the process")
-    parser.add_argument("--version", action="version", version=f"attncheck {version()}")
+    parser.add_argument("--version", action="store_true", help="that of the installed attncheck; with -v the machine, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
@@ -80,6 +82,14 @@ def version() -> str:
         return metadata.version("attncheck")
     except metadata.PackageNotFoundError:
         return "(a clone)"
+
+
+def richest() -> Framework:
+    """The framework that tells most of the machine: PyTorch, where it is installed."""
+    try:
+        return framework("torch")
+    except ImportError:
+        return framework("numpy")
 
 
 def count(text: str) -> int:
@@ -134,6 +144,9 @@ class Progress:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse(arguments)
+    if options.version:
+        print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
+        return 0
     if options.target == "":
         print("attncheck: the target is empty", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from .diagnosis import Finding
+from .machine import machine_json
 from .run import Report
 from .search import Outcome
 
@@ -17,6 +18,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "contract": report.target.contract,
         "framework": report.target.framework.name,
         "device": report.device,
+        "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
         "untried": dict(report.target.untried),
         "ok": report.ok,

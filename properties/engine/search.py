@@ -25,6 +25,7 @@ from .dtypes import DTYPES
 from .families import APART, FAMILIES, SUBJECTS
 from .gradients import CAPABILITIES, refusal
 from .layer_target import subject
+from .machine import machine
 from .saved import Saved
 from .target import Target
 from .trial import Notes
@@ -140,7 +141,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     if outcome.not_exercised:
         return outcome
     seen = subject(target, prop)
-    known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
+    known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name) and d.found_on(machine(target.framework, plan.device)))
     began = time.monotonic()
     ends = (plan.deadline, None if plan.seconds is None else began + plan.seconds)
     deadline = min((end for end in ends if end is not None), default=None)
