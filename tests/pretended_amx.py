@@ -16,13 +16,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+from properties.engine import machine
 
 TILE = 32  # bfloat16 numbers in a row of an AMX tile: 64 bytes
 LEAST = 16**3  # multiplications; PyTorch computes smaller products by itself
 WITH = ("avx2", "avx512_bf16", "avx512_bw", "amx_bf16", "amx_int8", "amx_tile")
 WITHOUT = WITH[:3]
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
+    """The machine has these facts, and what is found of it otherwise."""
+    found = machine.measured
+    monkeypatch.setattr(machine, "_MEASURED", {})
+    monkeypatch.setattr(machine, "measured", lambda framework, device: {**found(framework, device), **facts})
 
 
 @dataclass

@@ -101,7 +101,8 @@ def kernel_flags() -> tuple[str, ...]:
 def capped(instructions: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """The instruction sets that oneDNN may use, where ONEDNN_MAX_CPU_ISA or its older name lowers them; sorted."""
     cap = (environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA") or "").lower()
-    plain = re.sub(r"_amx.*", "", cap).replace("avx10_1_512", "avx512_core_fp16").replace("avx10_2_512", "avx512_core_fp16")
+    base = re.sub(r"_amx.*", "", cap)  # what AMX is an extension of has all that is older
+    plain = CAPS[-1] if base in ("avx10_1_512", "avx10_2_512") or (base == "avx512_core" and base != cap) else cap
     if plain not in CAPS:  # none, DEFAULT, ALL, or a word that oneDNN does not know either
         return tuple(sorted(instructions))
 
