@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -18,13 +19,23 @@ from test_deviations import deviation, target, written
 
 from properties import catalogue
 from properties.engine import cli
+from properties.engine.attempt import try_case
 from properties.engine.case import Case
 from properties.engine.checks import deviation_checks
 from properties.engine.deviations import read_deviations
 from properties.engine.find_target import Builtins, find_targets
 from properties.engine.frameworks import framework
 from properties.engine.json_report import report_json
-from properties.engine.machine import FACTS, capped, cpu_model, kernel_flags, machine, machine_json, machine_text, measured
+from properties.engine.machine import (
+    FACTS,
+    capped,
+    cpu_model,
+    kernel_flags,
+    machine,
+    machine_json,
+    machine_text,
+    measured,
+)
 from properties.engine.run import Report, verify_target
 from properties.engine.search import Plan, search
 from properties.engine.text import matrices_text, verdict_text
@@ -245,12 +256,22 @@ def test_the_pretended_defect_is_that_of_the_script() -> None:
     assert met.spoiled == 12 and not leaks(17, linear)
 
 
+@pytest.mark.parametrize(("number", "name"), [(number, name) for number, entry in enumerate(KNOWN) for name in entry.targets])
+def test_every_stored_case_shows_the_defect(number: int, name: str) -> None:
+    (seen,) = find_targets(name, Builtins())
+    entry = KNOWN[number]
+    with defect():
+        assert try_case(seen, catalogue.PROPERTIES[entry.shows], entry.case)
+    assert not try_case(seen, catalogue.PROPERTIES[entry.shows], entry.case)
+
+
 @pytest.mark.parametrize("case", [
     Case(queries=33, dim=17, dtype="bfloat16", mask="random", layout="padded"),
     Case(queries=17, keys=2, dim=17, dtype="bfloat16", layout="padded"),
 ])  # fmt: skip
 def test_the_cases_that_were_found_are_known(case: Case) -> None:
     assert [entry.shows for entry in KNOWN if entry.concerns(LAYER.name, INSIDE) and entry.matches(case)] == [INSIDE]
+    assert not any(entry.concerns(LAYER.name, INSIDE) and entry.matches(dataclasses.replace(case, layout="contiguous")) for entry in KNOWN)
 
 
 def test_with_amx_and_the_defect_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +329,17 @@ def test_nothing_else_is_refuted_where_the_defect_is(name: str, monkeypatch: pyt
     with defect() as met:
         outcome = search(LAYER, catalogue.PROPERTIES[name], Plan(examples=120, deviations=KNOWN, dtypes=("bfloat16",)))
     assert outcome.finding is None and outcome.set_aside, outcome.finding
+    assert not met.spoiled
+
+
+@pytest.mark.parametrize("name", ["transformer_layers.encoder", "transformer_layers.decoder", "torch_layers.encoder_nested"])
+def test_nor_in_layers_of_a_transformer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, **AMX)
+    (block,) = find_targets(name, Builtins())
+    rows = dataclasses.replace(catalogue.PROPERTIES["block_is_inside_the_bound"], domain={"layout": ("every_other_row",)})
+    with defect() as met:
+        outcome = search(block, rows, Plan(examples=60, deviations=Builtins().deviations(), dtypes=("bfloat16",)))
+    assert outcome.finding is None and outcome.set_aside and outcome.cases, outcome.finding
     assert not met.spoiled
 
 
