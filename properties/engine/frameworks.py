@@ -209,7 +209,7 @@ class TorchFramework:
         mkldnn = torch.backends.mkldnn
         built = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
         used = mkldnn.is_available() and getattr(mkldnn, "enabled", True)
-        tells = getattr(torch.cpu, "get_capabilities", None)  # torch 2.12 and later
+        tells = getattr(torch.cpu, "get_capabilities", None)  # which older versions have not
         names = kernel_flags() if tells is None else [name for name, has in tells().items() if has is True]
         return {
             "instructions": capped(names, os.environ),
