@@ -30,6 +30,8 @@ from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..explain.explain import explain
 from ..explain.suspects import known_mistakes
+from ..frameworks import Framework, framework
+from ..frameworks.machine import machine, machine_text
 from ..report import text
 from ..report.as_json import report_json
 from ..search.deviations import Deviation, read_deviations
@@ -65,7 +67,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
                         "where a target kills the process")
-    parser.add_argument("--version", action="version", version=f"attncheck {version()}")
+    parser.add_argument("--version", action="store_true", help="that of the installed attncheck; with -v the machine, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
@@ -77,6 +79,14 @@ def version() -> str:
         return metadata.version("attncheck")
     except metadata.PackageNotFoundError:
         return "(a clone)"
+
+
+def richest() -> Framework:
+    """The framework that tells most of the machine: PyTorch, where it is installed."""
+    try:
+        return framework("torch")
+    except ImportError:
+        return framework("numpy")
 
 
 def count(text: str) -> int:
@@ -131,6 +141,9 @@ class Progress:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse(arguments)
+    if options.version:
+        print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
+        return 0
     if options.target == "":
         print("attncheck: the target is empty", file=sys.stderr)
         return 2

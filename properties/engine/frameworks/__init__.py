@@ -5,14 +5,17 @@ A framework is a few functions; NumPy and PyTorch are here. Nothing else in the 
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..cases.coordinates import Array
+from .machine import capped, kernel_flags, numbers
 
 LAYOUTS = ("contiguous", "transposed", "padded", "strided", "every_other_row", "feature_major", "offset", "mixed", "expanded")
 
@@ -58,6 +61,9 @@ class Framework(Protocol):
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether two arrays may overlap."""
+
+    def facts(self, device: str) -> dict[str, Any]:
+        """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""
 
 
 class NumpyFramework:
@@ -110,6 +116,9 @@ class NumpyFramework:
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))
+
+    def facts(self, device: str) -> dict[str, Any]:
+        return {"numpy": numbers(np.__version__)}
 
 
 class TorchFramework:
@@ -190,6 +199,30 @@ class TorchFramework:
         if a.numel() == 0 or b.numel() == 0:
             return False
         return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+
+    def facts(self, device: str) -> dict[str, Any]:
+        torch = self.torch
+        gpu, capability = "", ()
+        if device.startswith("cuda"):
+            with suppress(AssertionError, RuntimeError):  # where there is none
+                gpu, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        mkldnn = torch.backends.mkldnn
+        built = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
+        used = mkldnn.is_available() and getattr(mkldnn, "enabled", True)
+        tells = getattr(torch.cpu, "get_capabilities", None)  # which older versions have not
+        names = kernel_flags() if tells is None else [name for name, has in tells().items() if has is True]
+        return {
+            "instructions": capped(names, os.environ),
+            "aten": torch.backends.cpu.get_cpu_capability(),
+            "onednn": numbers(built[1]) if built and used else (),
+            "gpu": gpu,
+            "capability": capability,
+            "cuda": numbers(torch.version.cuda or ""),
+            "threads": torch.get_num_threads(),
+            "numpy": numbers(np.__version__),
+            "torch": numbers(torch.__version__),
+            "torch_build": str(torch.__version__),
+        }
 
 
 FRAMEWORKS = {"numpy": NumpyFramework, "torch": TorchFramework}

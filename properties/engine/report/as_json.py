@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.explanation import Explanation
 from ..core.finding import Finding
+from ..frameworks.machine import machine_json
 from ..search.run import Report
 from ..search.search import Outcome
 
@@ -18,6 +19,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "contract": report.target.contract,
         "framework": report.target.framework.name,
         "device": report.device,
+        "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
         "untried": dict(report.target.untried),
         "ok": report.ok,

@@ -15,6 +15,7 @@ from ..core.explanation import Explanation, Reading
 from ..core.finding import Finding
 from ..core.trial import describe
 from ..core.words import ranges
+from ..frameworks.machine import machine_text
 from ..search.run import Report, Status
 from ..search.search import Outcome
 
@@ -193,6 +194,7 @@ def verdict_text(report: Report, deviations: bool = True) -> str:
         lines += textwrap.wrap(counted, 120, initial_indent="  features  ", subsequent_indent="            ")
     lines += not_tried_lines(report)
     lines += arithmetic_lines(report)
+    lines.append(f"  on        {machine_text(report.machine)}")
     return "\n".join(lines)
 
 
@@ -287,6 +289,8 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
         lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s{known}")
     lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
     lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
+    if reports:  # NumPy alone tells nothing of PyTorch
+        lines.append(f"  on  {machine_text(max((report.machine for report in reports), key=lambda facts: facts['torch']))}")
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from ..core.declare import Property, declared
 from ..core.explanation import Explanation
 from ..core.finding import Finding
 from ..core.target import Target
+from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import Builtins, find_targets
 from .search import Outcome, Plan, same_subject, search
@@ -55,6 +56,11 @@ class Report:
     def cases(self) -> int:
         """Cases tried, all properties together."""
         return sum(outcome.cases for outcome in self.outcomes.values())
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """The facts of the machine, as the target's framework has them."""
+        return machine(self.target.framework, self.device)
 
     @property
     def surprises(self) -> list[Status]:
@@ -170,6 +176,7 @@ def applies(deviation: Deviation, target: Target, device: str) -> bool:
         deviation.concerns(target.name, deviation.shows)
         and deviation.case.dtype in target.dtypes
         and deviation.case.device == device
+        and deviation.found_on(machine(target.framework, device))
     )
 
 
@@ -178,4 +185,4 @@ def look_again(deviation: Deviation, target: Target) -> Status:
     with isolated() if deviation.kind == "crash" else nullcontext():
         wrong = try_case(target, declared()[deviation.shows], deviation.case) is not None
     state = "gone" if not wrong else "expired" if deviation.expired() else "still there"
-    return Status(deviation, target.name, state, deviation.seen_here())
+    return Status(deviation, target.name, state, deviation.seen_here(machine(target.framework, deviation.case.device)))

@@ -23,6 +23,7 @@ from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
 from ..core.trial import Notes
+from ..frameworks.machine import machine
 from . import interrupt
 from .deviations import Deviation
 from .diagnosis import diagnose
@@ -137,7 +138,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     if outcome.not_exercised:
         return outcome
     seen = subject(target, prop)
-    known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
+    known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name) and d.found_on(machine(target.framework, plan.device)))
     began = time.monotonic()
     ends = (plan.deadline, None if plan.seconds is None else began + plan.seconds)
     deadline = min((end for end in ends if end is not None), default=None)
