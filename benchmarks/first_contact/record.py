@@ -61,7 +61,7 @@ class Example:
     keys: int = 7
     dim: int = 8
     value_dim: int | None = None
-    mask: str = ""  # "random", "empty row"
+    mask: str = ""  # "random"; "empty row": and the first query sees nothing; "not the first": all but the first query see all but the first key
     kind: int = 0  # which of the kinds of mask
     bias: bool = False
     padding: bool = False
@@ -84,7 +84,7 @@ class Twin:
 
     mistake: str
     cause: str
-    example: Example = Example()  # noqa: RUF009
+    example: Example = Example()
     core: bool = True  # finite numbers, rows that see a key
     documented: str = ""  # whose documentation makes it a mistake, where another convention of the field would allow it
 

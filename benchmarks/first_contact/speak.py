@@ -68,6 +68,9 @@ def draw(example: Example, speaks: Speaks) -> Problem:
         if "l" in speaks.mask_axes:
             offset = e.keys - e.queries if speaks.corner == "bottom-right" else 0
             mask |= np.eye(e.queries, e.keys, offset, dtype=bool)
+        if e.mask == "not the first":
+            mask[...] = True
+            mask[..., 1:, 0] = False
         if e.mask == "empty row":
             mask[..., 0, :] = False  # of a mask of (batch, keys): the first sequence
             mask[1:] |= "l" not in speaks.mask_axes
@@ -148,7 +151,8 @@ def encode(mask: np.ndarray | None, bias: np.ndarray | None, kind: str) -> np.nd
 
 
 def keywords(speaks: Speaks, p: Problem) -> dict[str, Any]:
-    e, names, kwargs = p.example, speaks.names, dict(speaks.given)
+    e, names = p.example, speaks.names
+    kwargs = {name: np.zeros(axes(speaks.bias_axes, e)) if value == "zeros" else value for name, value in speaks.given.items()}
     kind = speaks.mask[e.kind] if speaks.mask else ""
     if p.bias is not None and "bias" in names:
         kwargs[names["bias"]] = p.bias

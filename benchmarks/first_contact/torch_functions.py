@@ -268,3 +268,19 @@ def zero_for_empty_rows__half_of_a_row_is_zero_too(q, k, v, mask=None):
     mask = mask.broadcast_to(s.shape)
     w = s.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
     return torch.where(mask[..., :1], w @ v, 0.0)
+
+
+def zero_for_empty_rows__nan_beyond_the_first_sequence(q, k, v, mask=None):
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    if mask is None:
+        mask = torch.ones_like(s, dtype=torch.bool)
+    w = s.masked_fill(~mask, -torch.inf).softmax(-1)
+    return torch.cat([w[:1].nan_to_num(0.0), w[1:]]) @ v
+
+
+def plain_wrapper__empty_rows_average(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = attn_mask | ~attn_mask.any(dim=-1, keepdim=True)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
