@@ -82,9 +82,9 @@ def ask(subject: Subject, budget: str, strict: bool) -> dict[str, Any]:
             status, said = None, ["no verdict in time"]
         took = time.perf_counter() - began
         count, core = 0, None
-        if report.exists():
-            for one in json.loads(report.read_text(encoding="utf-8"))["reports"]:
-                count, core = findings(one)
+        written = report.read_text(encoding="utf-8") if report.exists() else ""  # empty where the target could not be checked
+        for one in json.loads(written)["reports"] if status in (0, 1) else ():
+            count, core = findings(one)
     return {
         "status": status,
         "expected": subject.expected,
