@@ -11,6 +11,11 @@ def _frame(L, S):
     return torch.arange(S)[None, :] - (torch.arange(L)[:, None] + S - L)
 
 
+def _wide(x):
+    """Half precision is summed and exponentiated in float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def flash_attn_func(
     q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
     return_attn_probs=False,
@@ -19,7 +24,7 @@ def flash_attn_func(
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
-    s = torch.einsum("blhd,bshd->bhls", q, k) * scale
+    s = _wide(torch.einsum("blhd,bshd->bhls", q, k)) * scale
     if softcap > 0:
         s = softcap * torch.tanh(s / softcap)
     distance = _frame(q.shape[1], k.shape[1])
@@ -34,7 +39,7 @@ def flash_attn_func(
     s = s.masked_fill(hidden, -torch.inf)
     lse = s.logsumexp(dim=-1)
     p = torch.exp(s - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
-    out = torch.einsum("bhls,bshd->blhd", torch.dropout(p, dropout_p, train=True), v)
+    out = torch.einsum("bhls,bshd->blhd", torch.dropout(p, dropout_p, train=True).to(v.dtype), v)
     return (out, lse, p) if return_attn_probs else out
 
 
@@ -45,7 +50,7 @@ def flash_attn_func__softcap_after_the_mask(
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
-    s = torch.einsum("blhd,bshd->bhls", q, k) * scale
+    s = _wide(torch.einsum("blhd,bshd->bhls", q, k)) * scale
     distance = _frame(q.shape[1], k.shape[1])
     left, right = window_size if not causal else (window_size[0], 0)
     if alibi_slopes is not None:
@@ -60,7 +65,7 @@ def flash_attn_func__softcap_after_the_mask(
         s = softcap * torch.tanh(s / softcap)
     lse = s.logsumexp(dim=-1)
     p = torch.exp(s - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
-    out = torch.einsum("bhls,bshd->blhd", torch.dropout(p, dropout_p, train=True), v)
+    out = torch.einsum("bhls,bshd->blhd", torch.dropout(p, dropout_p, train=True).to(v.dtype), v)
     return (out, lse, p) if return_attn_probs else out
 
 
@@ -71,7 +76,7 @@ def flash_attn_func__window_ignores_the_offset(
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
-    s = torch.einsum("blhd,bshd->bhls", q, k) * scale
+    s = _wide(torch.einsum("blhd,bshd->bhls", q, k)) * scale
     if softcap > 0:
         s = softcap * torch.tanh(s / softcap)
     distance = _frame(q.shape[1], k.shape[1])
@@ -86,14 +91,15 @@ def flash_attn_func__window_ignores_the_offset(
     s = s.masked_fill(hidden, -torch.inf)
     lse = s.logsumexp(dim=-1)
     p = torch.exp(s - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
-    out = torch.einsum("bhls,bshd->blhd", torch.dropout(p, dropout_p, train=True), v)
+    out = torch.einsum("bhls,bshd->blhd", torch.dropout(p, dropout_p, train=True).to(v.dtype), v)
     return (out, lse, p) if return_attn_probs else out
 
 
 def online_softmax(q, k, v, causal=False, sm_scale=None):
     """Tiles of 16 keys, running maximum and sum; (batch, length, heads, dim)."""
     scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    dtype = q.dtype
+    q, k, v = (_wide(x.transpose(1, 2)) for x in (q, k, v))
     L, S = q.shape[2], k.shape[2]
     m = q.new_full((*q.shape[:3], 1), -torch.inf)
     total, acc = torch.zeros_like(m), q.new_zeros(*q.shape[:3], v.shape[3])
@@ -107,12 +113,13 @@ def online_softmax(q, k, v, causal=False, sm_scale=None):
         total = total * alpha + p.sum(-1, keepdim=True)
         acc = acc * alpha + p @ v[:, :, start : start + 16]
         m = m_new
-    return (acc / total.masked_fill(total == 0, 1.0)).transpose(1, 2)
+    return (acc / total.masked_fill(total == 0, 1.0)).transpose(1, 2).to(dtype)
 
 
 def online_softmax__sum_not_rescaled(q, k, v, causal=False, sm_scale=None):
     scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    dtype = q.dtype
+    q, k, v = (_wide(x.transpose(1, 2)) for x in (q, k, v))
     L, S = q.shape[2], k.shape[2]
     m = q.new_full((*q.shape[:3], 1), -torch.inf)
     total, acc = torch.zeros_like(m), q.new_zeros(*q.shape[:3], v.shape[3])
@@ -126,12 +133,13 @@ def online_softmax__sum_not_rescaled(q, k, v, causal=False, sm_scale=None):
         total = total + p.sum(-1, keepdim=True)
         acc = acc * alpha + p @ v[:, :, start : start + 16]
         m = m_new
-    return (acc / total.masked_fill(total == 0, 1.0)).transpose(1, 2)
+    return (acc / total.masked_fill(total == 0, 1.0)).transpose(1, 2).to(dtype)
 
 
 def online_softmax__last_partial_tile_dropped(q, k, v, causal=False, sm_scale=None):
     scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    dtype = q.dtype
+    q, k, v = (_wide(x.transpose(1, 2)) for x in (q, k, v))
     L, S = q.shape[2], k.shape[2]
     m = q.new_full((*q.shape[:3], 1), -torch.inf)
     total, acc = torch.zeros_like(m), q.new_zeros(*q.shape[:3], v.shape[3])
@@ -145,7 +153,7 @@ def online_softmax__last_partial_tile_dropped(q, k, v, causal=False, sm_scale=No
         total = total * alpha + p.sum(-1, keepdim=True)
         acc = acc * alpha + p @ v[:, :, start : start + 16]
         m = m_new
-    return (acc / total.masked_fill(total == 0, 1.0)).transpose(1, 2)
+    return (acc / total.masked_fill(total == 0, 1.0)).transpose(1, 2).to(dtype)
 
 
 def single_prefill(
@@ -157,7 +165,7 @@ def single_prefill(
     if kv_layout == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    s = torch.stack([q[:, h] @ k[:, h // group].T * scale for h in range(heads)])
+    s = torch.stack([_wide(q[:, h] @ k[:, h // group].T) * scale for h in range(heads)])
     if logits_soft_cap:
         s = logits_soft_cap * torch.tanh(s / logits_soft_cap)
     distance = _frame(q.shape[0], k.shape[0])
@@ -167,7 +175,7 @@ def single_prefill(
     s = s.masked_fill(~seen, -torch.inf)
     lse = torch.logsumexp(s, dim=-1)
     p = (s - lse.masked_fill(lse.isneginf(), 0.0)[..., None]).exp()
-    out = torch.stack([p[h] @ v[:, h // group] for h in range(heads)], dim=1)
+    out = torch.stack([p[h].to(v.dtype) @ v[:, h // group] for h in range(heads)], dim=1)
     return (out, lse.T * 1.4426950408889634) if return_lse else out
 
 
@@ -178,7 +186,7 @@ def single_prefill__lse_multiplied_the_wrong_way(
     if kv_layout == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    s = torch.stack([q[:, h] @ k[:, h // group].T * scale for h in range(heads)])
+    s = torch.stack([_wide(q[:, h] @ k[:, h // group].T) * scale for h in range(heads)])
     if logits_soft_cap:
         s = logits_soft_cap * torch.tanh(s / logits_soft_cap)
     distance = _frame(q.shape[0], k.shape[0])
@@ -188,7 +196,7 @@ def single_prefill__lse_multiplied_the_wrong_way(
     s = s.masked_fill(~seen, -torch.inf)
     lse = torch.logsumexp(s, dim=-1)
     p = (s - lse.masked_fill(lse.isneginf(), 0.0)[..., None]).exp()
-    out = torch.stack([p[h] @ v[:, h // group] for h in range(heads)], dim=1)
+    out = torch.stack([p[h].to(v.dtype) @ v[:, h // group] for h in range(heads)], dim=1)
     return (out, lse.T * 0.6931471805599453) if return_lse else out
 
 
@@ -199,7 +207,7 @@ def single_prefill__value_head_by_remainder(
     if kv_layout == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    s = torch.stack([q[:, h] @ k[:, h // group].T * scale for h in range(heads)])
+    s = torch.stack([_wide(q[:, h] @ k[:, h // group].T) * scale for h in range(heads)])
     if logits_soft_cap:
         s = logits_soft_cap * torch.tanh(s / logits_soft_cap)
     distance = _frame(q.shape[0], k.shape[0])
@@ -209,7 +217,7 @@ def single_prefill__value_head_by_remainder(
     s = s.masked_fill(~seen, -torch.inf)
     lse = torch.logsumexp(s, dim=-1)
     p = (s - lse.masked_fill(lse.isneginf(), 0.0)[..., None]).exp()
-    out = torch.stack([p[h] @ v[:, h % k.shape[1]] for h in range(heads)], dim=1)
+    out = torch.stack([p[h].to(v.dtype) @ v[:, h % k.shape[1]] for h in range(heads)], dim=1)
     return (out, lse.T * 1.4426950408889634) if return_lse else out
 
 

@@ -14,19 +14,19 @@ def triton_tutorial(q, k, v, causal, sm_scale):
     position = torch.arange(n)
     for start in range(0, n, 16):
         rows = slice(start, start + 16)
-        m = torch.full((*q.shape[:2], 16), -math.inf, dtype=q.dtype)
+        m = torch.full((*q.shape[:2], 16), -math.inf, dtype=torch.promote_types(q.dtype, torch.float32))
         l_i = torch.zeros_like(m)
-        acc = torch.zeros_like(q[:, :, rows])
+        acc = torch.zeros_like(q[:, :, rows], dtype=m.dtype)
         for at in range(0, start + 16 if causal else n, 16):
             columns = slice(at, at + 16)
-            qk = q[:, :, rows] @ k[:, :, columns].mT * (sm_scale * 1.4426950408889634)
+            qk = (q[:, :, rows] @ k[:, :, columns].mT).to(m.dtype) * (sm_scale * 1.4426950408889634)
             if causal and at == start:
                 qk = qk.masked_fill(position[columns] > position[rows][:, None], -math.inf)
             m_ij = torch.maximum(m, qk.amax(-1))
             p = torch.exp2(qk - m_ij[..., None])
             alpha = torch.exp2(m - m_ij)
             l_i = l_i * alpha + p.sum(-1)
-            acc = acc * alpha[..., None] + p @ v[:, :, columns]
+            acc = acc * alpha[..., None] + p @ v[:, :, columns].to(p.dtype)
             m = m_ij
         out[:, :, rows] = acc / l_i[..., None]
     return out
@@ -40,19 +40,19 @@ def triton_tutorial__accumulator_not_rescaled(q, k, v, causal, sm_scale):
     position = torch.arange(n)
     for start in range(0, n, 16):
         rows = slice(start, start + 16)
-        m = torch.full((*q.shape[:2], 16), -math.inf, dtype=q.dtype)
+        m = torch.full((*q.shape[:2], 16), -math.inf, dtype=torch.promote_types(q.dtype, torch.float32))
         l_i = torch.zeros_like(m)
-        acc = torch.zeros_like(q[:, :, rows])
+        acc = torch.zeros_like(q[:, :, rows], dtype=m.dtype)
         for at in range(0, start + 16 if causal else n, 16):
             columns = slice(at, at + 16)
-            qk = q[:, :, rows] @ k[:, :, columns].mT * (sm_scale * 1.4426950408889634)
+            qk = (q[:, :, rows] @ k[:, :, columns].mT).to(m.dtype) * (sm_scale * 1.4426950408889634)
             if causal and at == start:
                 qk = qk.masked_fill(position[columns] > position[rows][:, None], -math.inf)
             m_ij = torch.maximum(m, qk.amax(-1))
             p = torch.exp2(qk - m_ij[..., None])
             alpha = torch.exp2(m - m_ij)
             l_i = l_i * alpha + p.sum(-1)
-            acc = acc + p @ v[:, :, columns]
+            acc = acc + p @ v[:, :, columns].to(p.dtype)
             m = m_ij
         out[:, :, rows] = acc / l_i[..., None]
     return out
@@ -65,17 +65,17 @@ def triton_tutorial__diagonal_block_not_masked(q, k, v, causal, sm_scale):
     out = torch.empty_like(q)
     for start in range(0, n, 16):
         rows = slice(start, start + 16)
-        m = torch.full((*q.shape[:2], 16), -math.inf, dtype=q.dtype)
+        m = torch.full((*q.shape[:2], 16), -math.inf, dtype=torch.promote_types(q.dtype, torch.float32))
         l_i = torch.zeros_like(m)
-        acc = torch.zeros_like(q[:, :, rows])
+        acc = torch.zeros_like(q[:, :, rows], dtype=m.dtype)
         for at in range(0, start + 16 if causal else n, 16):
             columns = slice(at, at + 16)
-            qk = q[:, :, rows] @ k[:, :, columns].mT * (sm_scale * 1.4426950408889634)
+            qk = (q[:, :, rows] @ k[:, :, columns].mT).to(m.dtype) * (sm_scale * 1.4426950408889634)
             m_ij = torch.maximum(m, qk.amax(-1))
             p = torch.exp2(qk - m_ij[..., None])
             alpha = torch.exp2(m - m_ij)
             l_i = l_i * alpha + p.sum(-1)
-            acc = acc * alpha[..., None] + p @ v[:, :, columns]
+            acc = acc * alpha[..., None] + p @ v[:, :, columns].to(p.dtype)
             m = m_ij
         out[:, :, rows] = acc / l_i[..., None]
     return out
@@ -135,21 +135,21 @@ def with_log_sum_exp(q, k, v, causal=False, softmax_scale=None):
     """(batch, heads, length, dim), L = S where causal. Returns the output and the natural log-sum-exp of the scaled scores."""
     if causal and q.shape[2] != k.shape[2]:
         raise ValueError("causal attention is for as many queries as keys")
-    s = q @ k.mT * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    s = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
     if causal:
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
     lse = s.logsumexp(-1)
-    return torch.exp(s - lse[..., None]) @ v, lse
+    return torch.exp(s - lse[..., None]).to(v.dtype) @ v, lse
 
 
 def with_log_sum_exp__maximum_left_out(q, k, v, causal=False, softmax_scale=None):
     if causal and q.shape[2] != k.shape[2]:
         raise ValueError("causal attention is for as many queries as keys")
-    s = q @ k.mT * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    s = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
     if causal:
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
     e = torch.exp(s - s.amax(-1, keepdim=True))
-    return e / e.sum(-1, keepdim=True) @ v, e.sum(-1).log()
+    return (e / e.sum(-1, keepdim=True)).to(v.dtype) @ v, e.sum(-1).log()
 
 
 def single_only(q, k, v, scale=None):

@@ -63,29 +63,29 @@ def masked_self_attention__sees_the_next(q, k, v):
 
 def attention_by_loops(queries, keys, values):
     dim = len(queries[0])
-    output = np.zeros((len(queries), values.shape[1]), dtype=values.dtype)
+    output = np.zeros((len(queries), values.shape[1]))
     for i, query in enumerate(queries):
-        logits = [sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(dim) for key in keys]
+        logits = [sum(a * b for a, b in zip(query.tolist(), key.tolist(), strict=True)) / math.sqrt(dim) for key in keys]
         top = max(logits)
         exponentials = [math.exp(logit - top) for logit in logits]
         total = sum(exponentials)
         for weight, value in zip(exponentials, values, strict=True):
             output[i] += weight / total * value
-    return output
+    return output.astype(values.dtype)
 
 
 def attention_by_loops__total_carried_over(queries, keys, values):
     dim = len(queries[0])
-    output = np.zeros((len(queries), values.shape[1]), dtype=values.dtype)
+    output = np.zeros((len(queries), values.shape[1]))
     total = 0.0
     for i, query in enumerate(queries):
-        logits = [sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(dim) for key in keys]
+        logits = [sum(a * b for a, b in zip(query.tolist(), key.tolist(), strict=True)) / math.sqrt(dim) for key in keys]
         top = max(logits)
         exponentials = [math.exp(logit - top) for logit in logits]
         total += sum(exponentials)
         for weight, value in zip(exponentials, values, strict=True):
             output[i] += weight / total * value
-    return output
+    return output.astype(values.dtype)
 
 
 def batched_attention(q, k, v, masked=None):
@@ -156,17 +156,19 @@ def attention_into__last_row_left(q, k, v, out):
 def attention_summary(query, key, value, mask=None):
     """(heads, length, dim). mask: 1 where seen, multiplied in by arithmetic. Returns a dictionary."""
     logits = np.einsum("hid,hjd->hij", query, key) * query.shape[-1] ** -0.5
+    logits = logits.astype(np.promote_types(logits.dtype, np.float32))
     if mask is not None:
-        logits = logits + (1.0 - mask) * -1e9
-    weights = softmax(logits)
+        logits = logits + (1.0 - mask.astype(logits.dtype)) * -1e9
+    weights = softmax(logits).astype(value.dtype)
     return {"output": np.einsum("hij,hjd->hid", weights, value), "attention_weights": weights}
 
 
 def attention_summary__scores_times_mask(query, key, value, mask=None):
     logits = np.einsum("hid,hjd->hij", query, key) * query.shape[-1] ** -0.5
+    logits = logits.astype(np.promote_types(logits.dtype, np.float32))
     if mask is not None:
-        logits = logits * mask
-    weights = softmax(logits)
+        logits = logits * mask.astype(logits.dtype)
+    weights = softmax(logits).astype(value.dtype)
     return {"output": np.einsum("hij,hjd->hid", weights, value), "attention_weights": weights}
 
 

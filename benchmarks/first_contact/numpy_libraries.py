@@ -7,30 +7,36 @@ def tf_tutorial(q, k, v, mask):
     """TensorFlow's old tutorial: mask is required (None will do), broadcasts, and is 1 where a key is hidden. Output and weights."""
     dk = np.asarray(k.shape[-1], dtype=q.dtype)
     logits = np.matmul(q, np.moveaxis(k, -1, -2)) / np.sqrt(dk)
+    logits = logits.astype(np.promote_types(q.dtype, np.float32))
     if mask is not None:
-        logits = logits + mask * -1e9
+        logits = logits + np.asarray(mask, logits.dtype) * -1e9
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights = weights / weights.sum(-1, keepdims=True)
+    weights = weights.astype(v.dtype)
     return np.matmul(weights, v), weights
 
 
 def tf_tutorial__scaled_by_the_number_of_keys(q, k, v, mask):
     dk = np.asarray(k.shape[-2], dtype=q.dtype)
     logits = np.matmul(q, np.moveaxis(k, -1, -2)) / np.sqrt(dk)
+    logits = logits.astype(np.promote_types(q.dtype, np.float32))
     if mask is not None:
-        logits = logits + mask * -1e9
+        logits = logits + np.asarray(mask, logits.dtype) * -1e9
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights = weights / weights.sum(-1, keepdims=True)
+    weights = weights.astype(v.dtype)
     return np.matmul(weights, v), weights
 
 
 def tf_tutorial__weights_sum_to_one_downwards(q, k, v, mask):
     dk = np.asarray(k.shape[-1], dtype=q.dtype)
     logits = np.matmul(q, np.moveaxis(k, -1, -2)) / np.sqrt(dk)
+    logits = logits.astype(np.promote_types(q.dtype, np.float32))
     if mask is not None:
-        logits = logits + mask * -1e9
+        logits = logits + np.asarray(mask, logits.dtype) * -1e9
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights = weights / weights.sum(-2, keepdims=True)
+    weights = weights.astype(v.dtype)
     return np.matmul(weights, v), weights
 
 

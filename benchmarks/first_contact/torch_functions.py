@@ -207,14 +207,16 @@ def keywords_only(*, queries, keys, values, bias=None, **unused):
     s = torch.matmul(queries, keys.mT).div(math.sqrt(queries.shape[-1]))
     if bias is not None:
         s = s + bias
-    return torch.matmul(torch.exp(s - torch.logsumexp(s, dim=-1, keepdim=True)), values)
+    s = s.to(torch.promote_types(s.dtype, torch.float32))
+    return torch.matmul(torch.exp(s - torch.logsumexp(s, dim=-1, keepdim=True)).to(values.dtype), values)
 
 
 def keywords_only__first_bias_for_all_heads(*, queries, keys, values, bias=None, **unused):
     s = torch.matmul(queries, keys.mT).div(math.sqrt(queries.shape[-1]))
     if bias is not None:
         s = s + bias[:, :1]
-    return torch.matmul(torch.exp(s - torch.logsumexp(s, dim=-1, keepdim=True)), values)
+    s = s.to(torch.promote_types(s.dtype, torch.float32))
+    return torch.matmul(torch.exp(s - torch.logsumexp(s, dim=-1, keepdim=True)).to(values.dtype), values)
 
 
 class AttentionOutput(NamedTuple):
