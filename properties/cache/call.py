@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..engine.core.target import Raised, Target
-from ..position.call import named_dtype
 
 CACHED = {
     "cached": "cached(batch, kv_heads, dim, capacity, *, num_heads=None, value_dim=None, dtype=…, device=…, window_size=None, "
@@ -50,7 +49,7 @@ def taken(formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
 def make_cache(target: Target, sizes: tuple[int, int, int, int], heads: int, dtype: str, device: str, options: Mapping[str, Any]) -> Any:
     """A new cache of a target, for sizes (batch, kv_heads, dim, capacity). Raises Raised."""
     given = dict(options)
-    taken = {"num_heads": heads, "dtype": named_dtype(target.framework, dtype), "device": device}
+    taken = {"num_heads": heads, "dtype": target.framework.named_dtype(dtype), "device": device}
     given |= {name: value for name, value in taken.items() if name in target.parameters}
     return target.apply(*sizes, **given)
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
-from ..engine.frameworks import Framework
 
 POSITIONS: dict[str, str] = {
     "sinusoidal": "sinusoidal(length, dim, *, offset=0, base=10000.0, dtype)",
@@ -64,18 +63,6 @@ def taken(contract: str, formal: Mapping[str, inspect.Parameter]) -> tuple[str, 
     return tuple(name for name in PARAMETERS[contract] if name in formal)
 
 
-def named_dtype(fw: Framework, dtype: str) -> Any:
-    """A framework's own object for a dtype."""
-    return getattr(fw.torch, dtype) if fw.name == "torch" else np.dtype(dtype)  # type: ignore[attr-defined]
-
-
-def integers(fw: Framework, carrier: Array, device: str) -> Any:
-    """A new array of int64."""
-    made = fw.full(carrier.shape, 0, "int64", device)
-    fw.assign(made, carrier)
-    return made
-
-
 def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
     """(the answer as a carrier, its shape, dtype and device). A list of numbers counts as a NumPy array. Raises Raised."""
     try:
@@ -97,7 +84,7 @@ def smoke(target: Target, dtype: str, device: str) -> str:
     integers: of them float64 alone is tried.
     """
     fw, contract = target.framework, target.contract
-    options = {"dtype": named_dtype(fw, dtype)} if "dtype" in target.parameters else {}
+    options = {"dtype": fw.named_dtype(dtype)} if "dtype" in target.parameters else {}
     wanted: tuple[int, ...]
     if contract == "sinusoidal":
         wanted = (5, 6)
@@ -108,14 +95,14 @@ def smoke(target: Target, dtype: str, device: str) -> str:
     elif contract == "rotary":
         wanted = (2, 3, 5, target.supports.head_dims[0] if target.supports.head_dims else 4)
         x = fw.full(wanted, 1.0, dtype, device)
-        out, (shape, given, _) = answer(target, x, integers(fw, np.arange(5.0), device))
+        out, (shape, given, _) = answer(target, x, fw.integers(np.arange(5.0), device))
     elif contract == "learned":
         wanted = (5, 4)
-        out, (shape, given, _) = answer(target, fw.full((7, 4), 1.0, dtype, device), integers(fw, np.arange(5.0), device))
+        out, (shape, given, _) = answer(target, fw.full((7, 4), 1.0, dtype, device), fw.integers(np.arange(5.0), device))
     else:
         wanted, given = (4, 5), dtype
         apart = np.arange(5.0) - np.arange(4.0)[:, None]
-        out, (shape, kind, _) = answer(target, integers(fw, apart, device))
+        out, (shape, kind, _) = answer(target, fw.integers(apart, device))
         if dtype != "float64":
             return "buckets are integers, whatever the type"
         if "int" not in kind:

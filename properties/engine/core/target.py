@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...attention.inputs import Inputs
 from ..cases.coordinates import Array
-from ..frameworks import Buffers, Framework
+from ..frameworks import Buffers, Framework, SendBack
 
 if TYPE_CHECKING:
     from .supports import Supports
@@ -105,6 +105,25 @@ class Target:
         with _raising(options), self.framework.settings_kept():
             return self.function(*arguments, **options)
 
+    def record(self, call: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
+        """The output of a call with these leaves, and what sends a gradient of it back to them; None if it carries no gradient.
+
+        Both raise Raised.
+        """
+        def first(*given: Any) -> Any:
+            out = call(*given)
+            return out[0] if isinstance(out, tuple | list) and out else out
+
+        with _raising({}):
+            out, send_back = self.framework.record(first, leaves)
+
+        def sent(grad_out: Any, again: bool = False) -> list[Any]:
+            assert send_back is not None
+            with _raising({}):
+                return send_back(grad_out, again)
+
+        return out, sent if send_back else None
+
     def leaves_changed(self, inputs: Inputs, buffers: Buffers) -> list[str]:
         """The settings of the process that a call does not leave as they were. Raises Raised if the target raises."""
         tensors, options = self.arrays(inputs, buffers)
@@ -134,6 +153,8 @@ def _raising(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
+    except Raised:
+        raise
     except (Exception, SystemExit) as error:
         raise Raised(error, _hint(options)) from error
 
