@@ -13,14 +13,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ..engine.cases.case import Case
-from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.draws import Strategy, either, independent, is_narrowed, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.regimes import REGIMES
 from ..engine.core.declare import Property
 from ..engine.core.families import FAMILIES
 from ..engine.core.supports import Supports
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUTS, has_layout
 from .inputs import MASK_AXES, MASK_KINDS, MASKS
 
 EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
@@ -47,6 +47,8 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
+# Any of these sizes, where it is narrowed to one.
+ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size in profile[name])) for name in PROFILES[0][1]}
 # Both axes longer still: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
@@ -137,7 +139,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             chosen.pop(name, None)
     plain: list[Strategy] = []
     masked: list[Strategy] = []
-    for share, profile in (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
+    for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
                   for name, table in profile.items()}
@@ -147,7 +149,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         if supports.head_dims:
             drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:
-            drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
+            width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
+            drawn["value_dim"] = width
         plain += [_finished(_build(drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
         both = supports.mask_and_causal
         with_mask = _build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
@@ -180,6 +183,9 @@ def outside(target: Target, prop: Property, case: Case) -> str:
             return "the target declares zero_sizes = false"
         if not prop.domain.get("zero_sizes", True):
             return "it is about arrays that are not empty"
+    for name in ("layout", "grad_layout"):
+        if not has_layout(target.framework, getattr(case, name)):
+            return f"no array of {target.framework.name} lies in memory as {getattr(case, name)}"
     for name, about in prop.domain.items():
         if name not in fields or name in NOT_LISTED or isinstance(about, st.SearchStrategy):
             continue

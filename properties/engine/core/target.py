@@ -51,6 +51,12 @@ class Target:
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
+    @property
+    def costly_shapes(self) -> bool:
+        """Whether few shapes are drawn, and kept for a run, since every new one costs."""
+        declared = self.supports.costly_shapes
+        return self.framework.costly_shapes if declared is None else declared
+
     def buffers(self) -> Buffers:
         """Fresh memory for the calls of one case."""
         return Buffers(self.framework)

@@ -13,6 +13,7 @@ from ..core.declare import Property
 from ..core.families import APART, FAMILIES
 from ..core.supports import FEATURES
 from ..core.target import Target
+from ..frameworks import has_layout
 from ..search.attempt import try_case
 
 
@@ -114,7 +115,7 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
         values = tuple(value for value in values if value in about) if isinstance(about, tuple) else values
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [dataclasses.replace(case, **{name: value}) for value in values if value != getattr(case, name)]
-        changed = [c for c in changed if c.dtype in seen.dtypes]
+        changed = [c for c in changed if c.dtype in seen.dtypes and all(has_layout(seen.framework, x) for x in (c.layout, c.grad_layout))]
         simplest = getattr(Case(), name)
         if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):
             continue  # what it is not tried without may matter

@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from .buffers import Buffers
-from .protocol import LAYOUTS, Framework, SendBack, Variant
+from .protocol import LAYOUTS, Framework, SendBack, Variant, has_layout
 from .variants import cache_variant, make_variant
 
 __all__ = [
-    "LAYOUTS", "Buffers", "Framework", "SendBack", "Variant", "cache_variant", "framework", "frameworks", "likely_frameworks",
-    "make_variant", "no_device",
+    "LAYOUTS", "Buffers", "Framework", "SendBack", "Variant", "cache_variant", "framework", "frameworks", "has_layout",
+    "likely_frameworks", "make_variant", "no_device",
 ]  # fmt: skip
 SHARED = ("buffers", "protocol", "variants")  # what is no framework
 ALWAYS = ("numpy", "torch")  # tried on every callable that does not say; others where its process knows them

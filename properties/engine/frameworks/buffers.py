@@ -23,7 +23,7 @@ class Buffers:
 
     def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
         """An array of the framework that holds the carrier's numbers in the given layout."""
-        layout = layout if carrier.ndim >= 2 else "contiguous"
+        layout = layout if carrier.ndim >= 2 and layout in self.framework.layouts else "contiguous"
         if carrier.dtype != np.float64:
             dtype = str(carrier.dtype)
         key = (name, carrier.shape, dtype, device, layout)

@@ -19,6 +19,7 @@ class NumpyFramework:
     dtypes: tuple[str, ...] = ("float64", "float32", "float16")
     layouts: tuple[str, ...] = LAYOUTS
     gradients = False
+    costly_shapes = False
     variants: Mapping[str, Variant] = {}
 
     def devices(self) -> tuple[str, ...]:

@@ -14,6 +14,11 @@ LAYOUTS = ("contiguous", "transposed", "padded", "strided", "every_other_row", "
 Function = Callable[..., Any]
 
 
+def has_layout(fw: Framework, layout: str) -> bool:
+    """Whether arrays can lie so; one number everywhere is an array that is expanded."""
+    return layout in fw.layouts or (layout == "everywhere" and "expanded" in fw.layouts)
+
+
 class SendBack(Protocol):
     """The backward pass of one call."""
 
@@ -38,6 +43,7 @@ class Framework(Protocol):
     dtypes: tuple[str, ...]  # of floating-point numbers
     layouts: tuple[str, ...]  # those of LAYOUTS that its arrays can have
     gradients: bool  # whether there is a backward pass
+    costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     variants: Mapping[str, Variant]
 
     def devices(self) -> tuple[str, ...]:

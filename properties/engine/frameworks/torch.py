@@ -115,8 +115,8 @@ VARIANTS: dict[str, Variant] = {
     "requires_grad": Variant(requires_grad, stateful=True),
     "autocast": Variant(autocast, {"dtypes": ("bfloat16",), "arithmetic": {"bfloat16": "eager"}}),
     "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True),
-    "compile": Variant(compiled),
-    "export": Variant(exported, {"zero_sizes": False}),
+    "compile": Variant(compiled, {"costly_shapes": True}),
+    "export": Variant(exported, {"zero_sizes": False, "costly_shapes": False}),  # every call does, of whatever shape
 }
 
 
@@ -127,6 +127,7 @@ class TorchFramework:
     dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
     layouts: tuple[str, ...] = LAYOUTS
     gradients = True
+    costly_shapes = False
     variants: Mapping[str, Variant] = VARIANTS
 
     def devices(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,9 @@ from ..frameworks import framework, likely_frameworks
 
 UNDECLARED = f"what is no attention can be declared: supports['contract'] is one of {', '.join(c for c in CONTRACTS if c != 'attention')}"
 UNFLAGGED = "it has no enable_gqa; if it groups heads without being told, declare its parameters with enable_gqa among them"
+FEW_SHAPES = ("each new one costs a compilation, so a few are kept for a run, others in another --round; "
+              "costly_shapes = false in supports draws all")  # fmt: skip
+COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as many times the second, is no hiccup of the machine
 CACHED_CLASS = "made as cached(batch, kv_heads, dim, capacity, …) and has append"
 
 
@@ -66,7 +70,7 @@ def make_target(
             says = {p: f"the contract has no such parameter{f'; is it {MEANT[p]}?' if p in MEANT else ''}" for p in others}
             if contract == "packed" and "enable_gqa" not in (parameters or ()):
                 says["grouped heads"] = UNFLAGGED
-            target = dataclasses.replace(target, untried={**target.untried, **says})
+            target = _with_few_shapes(dataclasses.replace(target, untried={**target.untried, **says}), device or "cpu")
             if contract == "cached":
                 return discover(target, device or "cpu")
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
@@ -74,6 +78,30 @@ def make_target(
     answered = [r for r in refusals if r.startswith("it returns")]  # says more than an error
     hint = "" if merged.contract or contract != "attention" or answered else f" ({UNDECLARED})"
     raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {answered[0] if answered else '; '.join(firsts.values())}{hint}")
+
+
+def _with_few_shapes(target: Target, device: str) -> Target:
+    """The target; if every new shape costs it a compilation, with a word on what is not tried for that."""
+    if target.supports.costly_shapes is None and target.contract not in KIND_OF and measured_costly(target, device):
+        target = dataclasses.replace(target, supports=dataclasses.replace(target.supports, costly_shapes=True))
+    return dataclasses.replace(target, untried={**target.untried, "most shapes": FEW_SHAPES}) if target.costly_shapes else target
+
+
+def measured_costly(target: Target, device: str) -> bool:
+    """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both."""
+    call, plain = as_attention(target), smoke_inputs(target.supports, target.dtypes[0], device)
+    for count in (4, 3):
+        inputs, seconds = plain.but(**{name: getattr(plain, name)[:, :, :count] for name in "qkv"}), []
+        try:
+            for _ in range(2):
+                began = time.perf_counter()
+                call(inputs)
+                seconds.append(time.perf_counter() - began)
+        except Raised:
+            return False
+        if seconds[0] < COSTLY_SECONDS or seconds[0] < COSTLY_TIMES * seconds[1]:
+            return False
+    return True
 
 
 def _makes_caches(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:

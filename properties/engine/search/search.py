@@ -6,7 +6,7 @@ import dataclasses
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -19,11 +19,14 @@ from ...attention.cases import MASK_FACTS, allowed_sizes, cases, drawable, mask_
 from ...attention.trial import Notes
 from ...multihead.call import subject
 from ..cases.case import Case
+from ..cases.draws import Strategy, either, independent, narrowing
 from ..cases.dtypes import DTYPES
+from ..cases.forms import Form, forms
 from ..core.declare import Property
 from ..core.families import APART, FAMILIES, SUBJECTS
 from ..core.target import Target
 from ..explain.diagnosis import Finding, diagnose
+from ..frameworks import LAYOUTS, has_layout
 from . import interrupt
 from .attempt import has_zero_size, try_case
 from .deviations import Deviation
@@ -96,9 +99,11 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
         return "is about the arguments of an attention"
     seen = subject(target, prop)
     facts = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")
-    missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, *CAPABILITIES)]
+    missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, "layouts", *CAPABILITIES)]
     if missing:
         return f"the target takes no {', '.join(missing)}"
+    if "layouts" in prop.needs and seen.framework.layouts == LAYOUTS[:1]:
+        return f"arrays of {seen.framework.name} lie in memory in one way"
     for fact in facts:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
@@ -127,6 +132,22 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     if unknown := [kind for kind in prop.domain.get("writes", ()) if kind not in seen.supports.mask_kinds]:
         return f"declared as not supported: mask kind {', '.join(unknown)}"
     return ""
+
+
+def drawn(target: Target, prop: Property, plan: Plan) -> Strategy:
+    """The cases of a property, in layouts that there are; a few forms of them, kept for the round, where every new one costs."""
+    fw = target.framework
+
+    def able(table: Sequence[str]) -> Sequence[str]:
+        return [layout for layout in table if has_layout(fw, layout)] or table[:1]
+
+    def of(form: Form) -> Strategy:
+        with narrowing(form if fw.layouts == LAYOUTS else {**form, "layout": able, "grad_layout": able}):
+            return cases(target, prop, plan.device, plan.dtypes)
+
+    if not target.costly_shapes:
+        return of({})
+    return independent(either([of(form) for form in forms(seed_of("forms", plan.round))]))
 
 
 class TimeIsOver(BaseException):
@@ -174,7 +195,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     saved = Saved(plan.database, seen, prop)
     try:
         smallest = saved.first(wanted, refutes) or find(
-            cases(seen, prop, plan.device, plan.dtypes),
+            drawn(seen, prop, plan),
             refutes,
             settings=settings(
                 max_examples=plan.examples,
