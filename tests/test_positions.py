@@ -166,7 +166,7 @@ def test_reports_keep_attention_and_positions_apart() -> None:
         assert themes == theme if theme else not themes & {"positions", "distances"}
         assert not report.findings
     asked = verify_target(target, select(("slopes_are_geometric",)), Plan(examples=1))
-    assert asked.outcomes["slopes_are_geometric"].not_exercised == "is about slopes"
+    assert asked.outcomes["slopes_are_geometric"].not_exercised == "is about the slopes of ALiBi"
 
 
 def test_what_is_declared_is_not_drawn() -> None:

@@ -13,11 +13,14 @@ from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import CannotRun, Target
-from properties.engine.frameworks.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
+from properties.engine.frameworks import cache_variant, framework, make_variant
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, search
 
+TORCH = framework("torch")
+VARIANTS = TORCH.variants
+STATEFUL = [name for name in VARIANTS if VARIANTS[name].stateful]
 CASES = {"compile": 2, "export": 4}
 CENTRAL = PROPERTIES["output_is_inside_the_bound"]
 
@@ -41,7 +44,7 @@ def wrong_under(variant: str) -> Callable[..., Any]:
 
 
 def seen_through(variant: str, function: Callable[..., Any]) -> Target:
-    return make_target(f"mine@{variant}", make_variant(variant, function), {"framework": "torch", **NARROWED.get(variant, {})})
+    return make_target(f"mine@{variant}", make_variant(TORCH, variant, function), {"framework": "torch", **VARIANTS[variant].narrows})
 
 
 def finds(target: Target, cases: int = 40) -> bool:
@@ -91,9 +94,9 @@ def test_a_cache_is_seen_through_a_variant(variant: str) -> None:
         def append(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
             return super().append(q / 2 if TELLS[variant](q) else q, k, v, **options)
 
-    facts = {"framework": "torch", "contract": "cached", **NARROWED.get(variant, {})}
+    facts = {"framework": "torch", "contract": "cached", **VARIANTS[variant].narrows}
     prop = PROPERTIES["cached_decoding_is_one_pass"]
-    assert search(make_target("mine", cache_variant(variant, Mine), facts), prop, Plan(examples=20, shrink=False)).finding
+    assert search(make_target("mine", cache_variant(TORCH, variant, Mine), facts), prop, Plan(examples=20, shrink=False)).finding
     if variant != "no_grad":
         assert not search(make_target("mine", Mine, {"framework": "torch", "contract": "cached"}), prop, Plan(examples=20)).finding
 
@@ -103,7 +106,7 @@ def test_a_cache_is_seen_through_a_variant(variant: str) -> None:
     ("caches_torch.Contiguous@no_grads", "did you mean 'no_grad'"),
     ("torch_packed.masked@vmap", "packed has not"),
     ("torch_manual.attention@compiled", "did you mean 'compile'"),
-    ("numpy_matmul.attention@compile", "variants are for torch"),
+    ("numpy_matmul.attention@compile", "numpy, which has no variants"),
 ])  # fmt: skip
 def test_what_cannot_be_varied_is_said(text: str, says: str) -> None:
     with pytest.raises(CannotRun, match=says):

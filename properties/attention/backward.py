@@ -1,7 +1,7 @@
 """The backward pass: one forward and backward call of the target, with claims about it, and whether the target has one.
 
-Gradients are asked of PyTorch targets through ``torch.autograd.grad``. The leaves are views of the same buffers as in any
-other call, so that a changed call writes into the same memory.
+Gradients are asked of a framework that records. The leaves use the same buffers as any other call, so that a changed call
+writes into the same memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES, round_to
 from ..engine.cases.grad_output import make_grad
 from ..engine.core.target import Raised, Target, first_line
-from ..engine.frameworks import Buffers
+from ..engine.frameworks import Buffers, SendBack
 from ..exact import gradient_bound
 from ..exact.gradient_oracle import Gradients, differentiate
 from .call import arrays, attend
@@ -26,6 +26,7 @@ from .inputs import Inputs
 from .trial import Run, Trial
 
 OPERANDS = ("q", "k", "v")
+OPTION_OF = {"mask": "attn_mask", "sinks": "sinks"}  # what else a gradient can be asked of: the argument
 
 
 class Backward(Run):
@@ -106,9 +107,9 @@ def run_backward(
     inputs = t.inputs if inputs is None else inputs
     shape = (*inputs.shape[:3], inputs.v.shape[3])
     grad_out = make_grad(t.case, shape) if grad_out is None else round_to(inputs.dtype, grad_out)
-    chance = t.target.framework.chance
-    with chance(inputs.chance) if inputs.dropout else nullcontext():
-        out, leaves = forward(t.target, inputs, t.buffers, wrt)
+    fw = t.target.framework
+    with fw.chance(inputs.chance) if inputs.dropout else nullcontext():
+        out, leaves, send_back = forward(t.target, inputs, t.buffers, wrt)
     if between is not None:
         forward(t.target, between, t.target.buffers(), wrt)
     answer = t.target.read(out)
@@ -116,17 +117,17 @@ def run_backward(
         t.fail(f"the output has shape {answer.shape}, expected {shape}")
     nothing = not (answer.size and inputs.q.size and inputs.k.size)  # then nothing need depend on anything
     found: Any = [None] * len(leaves)
-    if out.requires_grad:
+    if send_back:
         placed = place_grad(t.target, grad_out, inputs, t.buffers, layout or t.case.grad_layout)
-        with chance(inputs.chance + 1) if inputs.dropout else nullcontext():
+        with fw.chance(inputs.chance + 1) if inputs.dropout else nullcontext():
             for left in reversed(range(times)):
-                found = differentiate_graph(t.target, out, leaves, placed, keep=left > 0)
+                found = send_back(placed, again=left > 0)
     elif not nothing:
         t.fail(f"the output carries no gradient, though {' and '.join(leaves)} ask{'s' * (len(leaves) == 1)} for one")
     parts = dict(zip(leaves, found, strict=True))
     for name, part in parts.items():
         if part is None and nothing:
-            parts[name] = leaves[name].detach().new_zeros(tuple(leaves[name].shape))
+            parts[name] = fw.full(tuple(leaves[name].shape), 0.0, inputs.dtype, inputs.device)
         elif part is None:
             t.fail(f"{name} receives no gradient: it is cut off from the output")
         elif tuple(part.shape) != tuple(leaves[name].shape):
@@ -136,27 +137,21 @@ def run_backward(
     return run
 
 
-def forward(target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
-    """The output, and the leaves of which gradients are asked, by name. Raises Raised."""
+def forward(
+    target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]
+) -> tuple[Any, dict[str, Any], SendBack | None]:  # fmt: skip
+    """The output, the arrays of which gradients are asked by name, and what sends them back. Raises Raised."""
     tensors, options = arrays(target, inputs, buffers)
-    tensors = [x.detach().requires_grad_(name in wrt) for name, x in zip(OPERANDS, tensors, strict=True)]
-    leaves = {name: x for name, x in zip(OPERANDS, tensors, strict=True) if name in wrt}
-    if "mask" in wrt:
-        leaves["mask"] = options["attn_mask"] = options["attn_mask"].detach().requires_grad_()
-    if "sinks" in wrt:
-        leaves["sinks"] = options["sinks"] = options["sinks"].detach().requires_grad_()
-    out = target.apply(*tensors, **options)
-    return (out[0] if isinstance(out, tuple | list) and out else out), leaves
+    given = dict(zip(OPERANDS, tensors, strict=True)) | {name: options[OPTION_OF[name]] for name in wrt if name in OPTION_OF}
+    leaves = {name: x for name, x in given.items() if name in wrt}
 
+    def call(*recorded: Any) -> Any:
+        now = given | dict(zip(leaves, recorded, strict=True))
+        changed = {option: now[name] for name, option in OPTION_OF.items() if name in now}
+        return target.apply(*(now[name] for name in OPERANDS), **options | changed)
 
-def differentiate_graph(target: Target, out: Any, leaves: dict[str, Any], grad_out: Any, keep: bool = False) -> Any:
-    """The gradients of the leaves, None for one that the output does not depend on. Raises Raised."""
-    import torch
-
-    try:
-        return torch.autograd.grad(out, list(leaves.values()), grad_out, retain_graph=keep, allow_unused=True)
-    except Exception as error:
-        raise Raised(error) from error
+    out, send_back = target.record(call, list(leaves.values()))
+    return out, leaves, send_back
 
 
 def place_grad(target: Target, grad_out: Array, inputs: Inputs, buffers: Buffers, layout: str) -> Any:
@@ -197,7 +192,7 @@ def refusal(target: Target, capability: str) -> str:
 
 def _find_out(target: Target, capability: str) -> str:
     words = capability.replace("_", " ")
-    if target.framework.name != "torch":
+    if not target.framework.gradients:
         return f"{target.framework.name} arrays carry no gradients"
     for declared in ("gradients", capability):  # without gradients there is none of a bias either
         if getattr(target.supports, declared, None) is False:
@@ -213,9 +208,10 @@ def _find_out(target: Target, capability: str) -> str:
         inputs = inputs.but(**changes)
     try:
         with target.framework.chance(0) if inputs.dropout else nullcontext():
-            out, _ = forward(target, inputs, target.buffers(), CAPABILITIES[capability])
+            _, _, send_back = forward(target, inputs, target.buffers(), CAPABILITIES[capability])
         if inputs.dropout and not np.array_equal(attend(target, inputs), attend(target, inputs)):
             return f"{words}: what is dropped does not follow the seed of the framework"
     except Raised as raised:
         return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
-    return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
+    return "" if send_back else f"{words}: the output of a first call does not require a gradient"
+

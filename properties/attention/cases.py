@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import Edit, device_field, dtype_field, seed_field
-from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.draws import Strategy, either, independent, is_narrowed, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.field import field
 from ..engine.cases.grad_output import GRAD_LAYOUTS, GRADS
@@ -24,7 +24,7 @@ from ..engine.core.contract import Topic
 from ..engine.core.declare import Property, covers
 from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUTS, has_layout
 
 TENSORS = ("q", "k", "v")
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
@@ -336,6 +336,8 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
+# Any of these sizes, where it is narrowed to one.
+ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size in profile[name])) for name in PROFILES[0][1]}
 # Both axes longer still: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
@@ -428,7 +430,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             chosen.pop(name, None)
     plain: list[Strategy] = []
     masked: list[Strategy] = []
-    for share, profile in (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
+    for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {
             name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
@@ -440,7 +442,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         if supports.head_dims:
             drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:
-            drawn["value_dim"] = either((st.none(), st.none(), pick(tables["dim"])))
+            width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
+            drawn["value_dim"] = width
         plain += [_finished(_build(kind, drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
         both = supports.mask_and_causal
         with_mask = _build(kind, drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
@@ -544,6 +547,9 @@ def outside(target: Target, prop: Property, case: Case) -> str:
             return "the target declares zero_sizes = false"
         if not prop.domain.get("zero_sizes", True):
             return "it is about arrays that are not empty"
+    for name in ("layout", "grad_layout"):
+        if not has_layout(target.framework, getattr(case, name)):
+            return f"no array of {target.framework.name} lies in memory as {getattr(case, name)}"
 
     def free(name: str) -> bool:
         """The property has no say in a field that the target fixes, or that no mask makes use of."""

@@ -56,6 +56,7 @@ class Attention(Contract):
         return wrong
 
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
+        target = discover.with_few_shapes(target, target, device)
         return discover.probe_parameters(target, device) if open_ended else target
 
     def trial(self, prop: Property) -> type[BaseTrial]:

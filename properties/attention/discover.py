@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import numpy as np
 
@@ -71,3 +72,32 @@ def probe_parameters(target: Target, device: str) -> Target:
         else:
             taken.append(parameter)
     return dataclasses.replace(target, parameters=tuple(taken), untried=untried)
+
+
+FEW_SHAPES = ("each new one costs a compilation, so a few are kept for a run, others in another --round; "
+              "costly_shapes = false in supports draws all")  # fmt: skip
+COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as many times the second, is no hiccup of the machine
+
+
+def with_few_shapes(target: Target, seen: Target, device: str) -> Target:
+    """The target; if every new shape costs it a compilation, with a word on what is not tried for that. ``seen``: as an attention."""
+    if target.supports.costly_shapes is None and measured_costly(seen, device):
+        target = dataclasses.replace(target, supports=dataclasses.replace(target.supports, costly_shapes=True))
+    return dataclasses.replace(target, untried={**target.untried, "most shapes": FEW_SHAPES}) if target.costly_shapes else target
+
+
+def measured_costly(seen: Target, device: str) -> bool:
+    """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both."""
+    plain = smoke_inputs(seen.supports, seen.dtypes[0], device)
+    for count in (4, 3):
+        inputs, seconds = plain.but(**{name: getattr(plain, name)[:, :, :count] for name in "qkv"}), []
+        try:
+            for _ in range(2):
+                began = time.perf_counter()
+                attend(seen, inputs)
+                seconds.append(time.perf_counter() - began)
+        except Raised:
+            return False
+        if seconds[0] < COSTLY_SECONDS or seconds[0] < COSTLY_TIMES * seconds[1]:
+            return False
+    return True

@@ -2,7 +2,7 @@
 
     dP = dO Vᵀ    δ_i = Σ_j P_ij dP_ij    dS = P (dP − δ)    dQ = scale·dS K    dK = scale·dSᵀ Q    dV = Pᵀ dO    dbias = dS
 
-(Dao et al., FlashAttention, 2022, appendix B.2.) Only targets in PyTorch whose output requires a gradient are asked.
+(Dao et al., FlashAttention, 2022, appendix B.2.) Only targets are asked whose output carries a gradient.
 """
 
 import numpy as np
@@ -213,7 +213,7 @@ def broadcast_bias_gradient_is_summed(t: Trial) -> None:
             "the gradient of the bias is not the sum over what it was broadcast to")
 
 
-@declare("gradients(view of dO) = gradients(copy of dO)", needs=("gradients",), grad_layout=GRAD_LAYOUTS[1:], grad=MANY,
+@declare("gradients(view of dO) = gradients(copy of dO)", needs=("gradients", "layouts"), grad_layout=GRAD_LAYOUTS[1:], grad=MANY,
          batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65))
 def layout_of_the_output_gradient_changes_nothing(t: Trial) -> None:
     """Strides of the output's gradient do not matter, those of 0 included, which out.sum().backward() has."""

@@ -75,14 +75,14 @@ def process_is_left_as_it_was(t: Trial) -> None:
         t.fail("the call sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
 
 
-@declare("f(view of x) = f(copy of x)", features=FEATURES, layout="contiguous",
+@declare("f(view of x) = f(copy of x)", needs=("layouts",), features=FEATURES, layout="contiguous",
          batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0))
 def memory_layout_changes_nothing(t: Trial) -> None:
     """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
     shared = make_inputs(replace(t.case, layout="expanded"))  # one key and one value for the whole batch
     for inputs, layouts in ((t.inputs, LAYOUTS[1:-1]), (shared, LAYOUTS[-1:])):
         copy = t.run(inputs.but(layout="contiguous"))
-        for layout in layouts:
+        for layout in filter(t.target.framework.layouts.__contains__, layouts):
             t.close(t.run(inputs.but(layout=layout)).out, copy.out, 2 * copy.bound, f"row {{row}} differs for {layout} inputs")
 
 

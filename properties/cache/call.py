@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..engine.core.target import Raised, Target
-from ..position.call import named_dtype
 
 # What the first arguments are called where a signature is that of a cache; other names need supports["contract"].
 NAMES: tuple[tuple[str, ...], ...] = (
@@ -33,7 +32,7 @@ METHODS = ("fork", "reset", "truncate", "reorder")
 def make_cache(target: Target, sizes: tuple[int, int, int, int], heads: int, dtype: str, device: str, options: Mapping[str, Any]) -> Any:
     """A new cache of a target, for sizes (batch, kv_heads, dim, capacity). Raises Raised."""
     given = dict(options)
-    taken = {"num_heads": heads, "dtype": named_dtype(target.framework, dtype), "device": device}
+    taken = {"num_heads": heads, "dtype": target.framework.named_dtype(dtype), "device": device}
     given |= {name: value for name, value in taken.items() if name in target.parameters}
     return target.apply(*sizes, **given)
 

@@ -15,7 +15,6 @@ from ..engine.cases.dtypes import round_to
 from ..engine.cases.operands import operands
 from ..engine.core.trial import Trial
 from ..exact import oracle
-from ..position.call import integers
 from . import exact as cache_exact
 from .call import applied, chunk_sizes, make_cache, told
 
@@ -69,7 +68,7 @@ class Held:
         """Tell it tokens q (B, H, n, D), k (B, Hkv, n, D), v (B, Hkv, n, Dv), its answer. All calls with the same n use the same memory."""
         t, case = self.trial, self.trial.case
         tensors = [t.buffers.array(name, x, case.dtype, case.device, case.layout) for name, x in (("q", q), ("k", k), ("v", v))]
-        options = {name: integers(t.target.framework, x.astype(np.float64), case.device) for name, x in counts.items()}
+        options = {name: t.target.framework.integers(x, case.device) for name, x in counts.items()}
         self.raw.append(told(t.target, self.held, tensors, **options))
         out = t.target.read(self.raw[-1])
         wanted = (*q.shape[:3], v.shape[3])
@@ -91,7 +90,7 @@ class Held:
 
     def reorder(self, index: Array) -> None:
         """Sequence b goes on from where sequence index[b] was."""
-        applied(self.held.reorder, integers(self.trial.target.framework, index.astype(np.float64), self.trial.case.device))
+        applied(self.held.reorder, self.trial.target.framework.integers(index, self.trial.case.device))
 
 
 class Played:

@@ -85,8 +85,7 @@ def as_attention(target: Target) -> Target:
         width = heads * dim
         key = (width, dtype, device)
         if key not in kept:
-            identity = target.framework.full((width, width), 0.0, dtype, device)
-            target.framework.assign(identity, np.eye(width))
+            identity = target.framework.assign(target.framework.full((width, width), 0.0, dtype, device), np.eye(width))
             zeros = target.framework.full((width,), 0.0, dtype, device)
             kept[key] = {**dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), identity),
                          **dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), zeros)}

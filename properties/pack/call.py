@@ -19,7 +19,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
-from ..engine.frameworks import Buffers
+from ..engine.frameworks import Buffers, SendBack
 
 BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens")
 # Each parameter, and what else it is called.
@@ -112,9 +112,7 @@ def smoke_inputs(target: Target, dtype: str, device: str) -> PackedInputs:
     return PackedInputs(q, k, k, boundaries(np.array([2, 3])), boundaries(np.array([3, 4])), 3, 4, dtype=dtype, device=device)
 
 
-def forward(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Any, list[Any]]:
-    """(the target's own output, the leaves q, k, v of which gradients are asked). Raises Raised."""
+def forward(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Any, SendBack | None]:
+    """(the target's own output, what sends gradients back to q, k, v). Raises Raised."""
     tensors, options = arguments(target, x, buffers)
-    leaves = [tensor.detach().requires_grad_() for tensor in tensors[:3]]
-    out = target.apply(*leaves, *tensors[3:], **options)
-    return (out[0] if isinstance(out, tuple | list) and out else out), leaves
+    return target.record(lambda *leaves: target.apply(*leaves, *tensors[3:], **options), tensors[:3])

@@ -61,15 +61,15 @@ class Packed(Contract):
 
     def lacks(self, target: Target, capability: str) -> str:
         words = capability.replace("_", " ")
-        if target.framework.name != "torch":
+        if not target.framework.gradients:
             return f"{target.framework.name} arrays carry no gradients"
         if target.supports.gradients is False:
             return "declared as not supported: gradients"
         try:
-            out, _ = forward(target, smoke_inputs(target, target.dtypes[0], target.supports.devices[0]), target.buffers())
+            _, send_back = forward(target, smoke_inputs(target, target.dtypes[0], target.supports.devices[0]), target.buffers())
         except Raised as raised:
             return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
-        return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
+        return "" if send_back else f"{words}: the output of a first call does not require a gradient"
 
 
 register(Packed())

@@ -1,13 +1,4 @@
-"""The contracts of positions: how a callable of positions is recognised, called and read.
-
-    learned(table, positions, *, offset=0)                                          → (length, dim), table (rows, dim)
-    sinusoidal(length, dim, *, offset=0, base=10000.0, dtype)                       → (length, dim)
-    rotary(x, positions, *, base=10000.0, rotary_dim=dim)                           → x's shape (batch, heads, length, dim)
-    slopes(num_heads, *, dtype)                                                     → (num_heads,)
-    buckets(relative_position, *, bidirectional=True, num_buckets=32, max_distance=128) → integers of the same shape
-
-Only the first one or two arguments are required. A parameter that the callable does not take is not tried.
-"""
+"""The call of positions, and its answer. ``contract.py`` says how a callable of each contract is called."""
 
 from __future__ import annotations
 
@@ -17,19 +8,6 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
-from ..engine.frameworks import Framework
-
-
-def named_dtype(fw: Framework, dtype: str) -> Any:
-    """A framework's own object for a dtype."""
-    return getattr(fw.torch, dtype) if fw.name == "torch" else np.dtype(dtype)  # type: ignore[attr-defined]
-
-
-def integers(fw: Framework, carrier: Array, device: str) -> Any:
-    """A new array of int64."""
-    made = fw.full(carrier.shape, 0, "int64", device)
-    fw.assign(made, carrier)
-    return made
 
 
 def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tuple[tuple[int, ...], str, str]]:

@@ -24,7 +24,7 @@ from ..engine.core.declare import Property
 from ..engine.core.target import Raised, Target, first_line
 from ..engine.core.trial import Trial
 from . import cases
-from .call import answer, integers, named_dtype
+from .call import answer
 from .cases import POSITIONS, TOPICS, Case
 from .trial import PositionTrial
 
@@ -73,17 +73,17 @@ class Positions(Contract):
 
     def lacks(self, target: Target, capability: str) -> str:
         words = capability.replace("_", " ")
-        if target.framework.name != "torch":
+        if not target.framework.gradients:
             return f"{target.framework.name} arrays carry no gradients"
         if target.supports.gradients is False:
             return "declared as not supported: gradients"
         device = target.supports.devices[0]
         try:
-            leaf = target.framework.full(self.leaf(target), 1.0, target.dtypes[0], device).requires_grad_()
-            out = target.apply(leaf, integers(target.framework, np.arange(2), device))
+            x, places = target.framework.full(self.leaf(target), 1.0, target.dtypes[0], device), target.framework.integers(np.arange(2), device)
+            _, send_back = target.record(lambda leaf: target.apply(leaf, places), [x])
         except Raised as raised:
             return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
-        return "" if out.requires_grad else f"{words}: the output of a first call does not require a gradient"
+        return "" if send_back else f"{words}: the output of a first call does not require a gradient"
 
     def leaf(self, target: Target) -> tuple[int, ...]:
         """The shape of a first argument that asks for a gradient."""
@@ -126,7 +126,7 @@ class Rotary(Positions):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         fw, shape = target.framework, (2, 3, 5, target.supports.head_dims[0] if target.supports.head_dims else 4)
-        return _wrong(target, shape, dtype, True, fw.full(shape, 1.0, dtype, device), integers(fw, np.arange(5.0), device))
+        return _wrong(target, shape, dtype, True, fw.full(shape, 1.0, dtype, device), fw.integers(np.arange(5.0), device))
 
     def features(self, target: Target, case: Case) -> Iterable[str]:
         yield from super().features(target, case)
@@ -148,7 +148,7 @@ class Learned(Positions):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         fw = target.framework
-        return _wrong(target, (5, 4), dtype, True, fw.full((7, 4), 1.0, dtype, device), integers(fw, np.arange(5.0), device))
+        return _wrong(target, (5, 4), dtype, True, fw.full((7, 4), 1.0, dtype, device), fw.integers(np.arange(5.0), device))
 
     def features(self, target: Target, case: Case) -> Iterable[str]:
         yield from super().features(target, case)
@@ -190,7 +190,7 @@ class Buckets(Positions):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         distances = np.arange(5.0) - np.arange(4.0)[:, None]
-        _, (shape, kind, _) = answer(target, integers(target.framework, distances, device))
+        _, (shape, kind, _) = answer(target, target.framework.integers(distances, device))
         if dtype != "float64":
             return "buckets are integers, whatever the type"
         if "int" not in kind:
@@ -203,7 +203,7 @@ class Buckets(Positions):
 
 
 def _typed(target: Target, dtype: str) -> dict[str, Any]:
-    return {"dtype": named_dtype(target.framework, dtype)} if "dtype" in target.parameters else {}
+    return {"dtype": target.framework.named_dtype(dtype)} if "dtype" in target.parameters else {}
 
 
 def _wrong(target: Target, wanted: tuple[int, ...], dtype: str, asked: bool, *arguments: object, options: dict[str, Any] | None = None) -> str:

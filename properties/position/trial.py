@@ -12,7 +12,7 @@ from ..engine.cases.coordinates import Array, bits, normal
 from ..engine.cases.dtypes import round_to
 from ..engine.core.trial import Trial
 from . import exact as exactly
-from .call import answer, integers, named_dtype
+from .call import answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class PositionTrial(Trial):
         """The parameters that differ from their default, and the type of the answer where the target takes one."""
         options = {name: value for name, value in given.items() if value is not None}
         if "dtype" in self.target.parameters:
-            options["dtype"] = named_dtype(self.target.framework, self.case.dtype)
+            options["dtype"] = self.target.framework.named_dtype(self.case.dtype)
         return options
 
     def _settled(self, out: Array, wanted: tuple[int, ...]) -> Array:
@@ -133,7 +133,7 @@ class PositionTrial(Trial):
         x = self.x if x is None else x
         positions = self.positions if positions is None else positions
         given = self.buffers.array("x", x, case.dtype, case.device, case.layout)
-        self.given = integers(self.target.framework, positions, case.device)
+        self.given = self.target.framework.integers(positions, case.device)
         options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
         out, self.form = answer(self.target, given, self.given, **options)
         out = self._settled(out, x.shape)
@@ -155,15 +155,12 @@ class PositionTrial(Trial):
 
     def _sent_back(self, name: str, carrier: Array, positions: Array, grad: Array, options: dict[str, Any]) -> Array:
         """The gradient of the first argument. Raises Raised."""
-        import torch
-
         case, fw = self.case, self.target.framework
-        leaf = self.buffers.array(name, carrier, case.dtype, case.device, case.layout).detach().requires_grad_()
-        out = self.target.apply(leaf, integers(fw, positions, case.device), **options)
-        if not out.requires_grad:
+        given, places = self.buffers.array(name, carrier, case.dtype, case.device, case.layout), fw.integers(positions, case.device)
+        _, send_back = self.target.record(lambda leaf: self.target.apply(leaf, places, **options), [given])
+        if not send_back:
             return np.zeros(carrier.shape)  # an empty answer may depend on nothing
-        placed = self.buffers.array("grad", grad, case.dtype, case.device, "contiguous")
-        found: Any = torch.autograd.grad(out, [leaf], placed, allow_unused=True)[0]
+        found = send_back(self.buffers.array("grad", grad, case.dtype, case.device, "contiguous"))[0]
         if found is None:
             self.fail(f"{name} receives no gradient: it is cut off from the output")
         return fw.read(found)
@@ -194,7 +191,7 @@ class PositionTrial(Trial):
         case, table, places = self.case, self.table if table is None else table, self.places if places is None else places
         given = self.buffers.array("table", table, case.dtype, case.device, case.layout)
         options = self._options(offset=case.offset or None)
-        self.given = integers(self.target.framework, places, case.device)
+        self.given = self.target.framework.integers(places, case.device)
         out, self.form = answer(self.target, given, self.given, **options)
         self.answers.append((self._settled(out, (len(places), case.dim)), np.zeros(out.shape)))
         return out
@@ -241,7 +238,7 @@ class PositionTrial(Trial):
         usual = {"bidirectional": True, "num_buckets": 32, "max_distance": 128}
         options = {name: value for name, value in wanted.items()
                    if name in self.target.parameters and (case.explicit or value != usual[name])}
-        self.given = integers(self.target.framework, relative, case.device)
+        self.given = self.target.framework.integers(relative, case.device)
         out, self.form = answer(self.target, self.given, **options)
         out = self._settled(out, relative.shape)
         self.runs.append(Buckets(out))

@@ -11,7 +11,10 @@ Hypothesis' simplest list of unique elements.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +24,30 @@ Strategy = st.SearchStrategy[Any]
 
 FIRST = 7**16  # far from any constant, and exact in float64, in which Hypothesis computes its distribution of integers
 TABLES: WeakKeyDictionary[Strategy, Sequence[Any]] = WeakKeyDictionary()  # what a strategy picks from
+
+
+Narrow = Callable[[Sequence[Any]], Sequence[Any]]  # what is left of a table
+_NARROWED: ContextVar[Mapping[str, Narrow]] = ContextVar("narrowed", default=MappingProxyType({}))
+
+
+@contextmanager
+def narrowing(fields: Mapping[str, Narrow]) -> Iterator[None]:
+    """Records that are built meanwhile draw these fields from what is left of their tables."""
+    token = _NARROWED.set({**_NARROWED.get(), **fields})
+    try:
+        yield
+    finally:
+        _NARROWED.reset(token)
+
+
+def narrowed(name: str, table: Sequence[Any]) -> Sequence[Any]:
+    """What is left of the table of a field."""
+    return _NARROWED.get().get(name, lambda whole: whole)(table)
+
+
+def is_narrowed(name: str) -> bool:
+    """Whether something is left out of the table of a field."""
+    return name in _NARROWED.get()
 
 
 def natural(n: int) -> Strategy:
@@ -42,7 +69,7 @@ def _index(table: Sequence[Any]) -> Strategy:
 
 def record(kind: Callable[..., Any], fields: dict[str, Strategy]) -> Strategy:
     """Objects of a kind, each field drawn by its strategy: ``st.builds`` without a ``map`` around every field, which costs more than the draw."""
-    tables = [TABLES.get(strategy) for strategy in fields.values()]
+    tables = [None if (table := TABLES.get(strategy)) is None else narrowed(name, table) for name, strategy in fields.items()]
     drawn = [strategy if table is None else _index(table) for strategy, table in zip(fields.values(), tables, strict=True)]
     return _record(kind, tuple(zip(fields, drawn, tables, strict=True)))
 

@@ -60,6 +60,7 @@ class Supports:
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
     arithmetic: Mapping[str, str] | None = None  # dtype → kind
+    costly_shapes: bool | None = None  # every new shape costs far more than a call: it is compiled, or tuned; None: found out
     gradients: bool | None = None  # of q, k, v; None: found out by one call
     bias_gradients: bool | None = None  # of an additive mask; likewise
     contract: str | None = None  # None: told by the signature

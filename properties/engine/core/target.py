@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cases.coordinates import Array
-from ..frameworks import Buffers, Framework
+from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ class Target:
         """Its contract."""
         return contract_named(self.contract)
 
+    @property
+    def costly_shapes(self) -> bool:
+        """Whether few shapes are drawn, and kept for a run, since every new one costs."""
+        declared = self.supports.costly_shapes
+        return self.framework.costly_shapes if declared is None else declared
+
     def buffers(self) -> Buffers:
         """Fresh memory for the calls of one case."""
         return Buffers(self.framework)
@@ -64,6 +70,21 @@ class Target:
         """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
         with _raising(options), self.framework.settings_kept():
             return self.function(*arguments, **options)
+
+    def record(self, call: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
+        """The output of a call with these leaves, and what sends a gradient of it back to them; None if it carries no gradient.
+
+        Both raise Raised.
+        """
+        with _raising({}):
+            out, send_back = self.framework.record(lambda *given: self.first(call(*given)), leaves)
+
+        def sent(grad_out: Any, again: bool = False) -> list[Any]:
+            assert send_back is not None
+            with _raising({}):
+                return send_back(grad_out, again)
+
+        return out, sent if send_back else None
 
     def leaves_changed(self, *arguments: Any, **options: Any) -> list[str]:
         """The settings of the process that such a call does not leave as they were. Raises Raised if the target raises."""
@@ -89,6 +110,8 @@ def _raising(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
+    except Raised:
+        raise
     except (Exception, SystemExit) as error:
         raise Raised(error, _hint(options)) from error
 

@@ -30,7 +30,7 @@ from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..explain.explain import explain
 from ..explain.suspects import known_mistakes
-from ..frameworks import Framework, framework
+from ..frameworks import Framework, framework, no_device
 from ..frameworks.machine import machine, machine_text
 from ..report import text
 from ..report.as_json import report_json
@@ -237,14 +237,8 @@ def addressed(target: Target, options: argparse.Namespace) -> Target:
 
 def check_device(device: str) -> None:
     """Raises CannotRun if the device does not exist here."""
-    if device == "cpu":
-        return
-    try:
-        import torch
-    except ImportError:
-        raise CannotRun(f"--device {device} needs torch, which is not installed") from None
-    if device.split(":")[0] != "cuda" or not torch.cuda.is_available():
-        raise CannotRun(f"there is no device {device!r} here")
+    if why := no_device(device):
+        raise CannotRun(why)
 
 
 def check(

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import Framework
+    from .protocol import Framework
 
 # Every fact, with what it is where nothing is known of it. Versions are tuples of numbers, so that they can be compared.
 FACTS: Mapping[str, Any] = MappingProxyType({

@@ -8,6 +8,9 @@ from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
 from ..core.trial import Violation
+from ..frameworks import has_layout
+
+LAID_OUT = ("layout", "grad_layout")  # fields that say how arrays lie in memory
 
 
 def diagnose(
@@ -37,7 +40,7 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
         values = tuple(value for value in known.varied if value in about) if isinstance(about, tuple) else known.varied
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [case.but(**{name: value}) for value in values if value != getattr(case, name)]
-        changed = [c for c in changed if c.dtype in seen.dtypes]
+        changed = [c for c in changed if c.dtype in seen.dtypes and all(has_layout(seen.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)]
         simplest = getattr(type(case)(), name)
         if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):
             continue  # what it is not tried without may matter

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target, first_line
-from ..frameworks.variants import NARROWED, STATEFUL, VARIANTS, cache_variant, make_variant
+from ..frameworks import cache_variant, make_variant
 from .deviations import Deviation, read_deviations
 from .probe import make_target
 
@@ -66,18 +66,20 @@ def find_targets(
 
 def _varied(target: Target, variant: str, device: str) -> Target:
     """A target seen through a transformation of its framework."""
-    if target.framework.name != "torch":
-        raise CannotRun(f"{target.name} takes arrays of {target.framework.name}; variants are for torch")
-    stateful = target.kind.makes
-    if stateful and variant in VARIANTS and variant not in STATEFUL:
-        raise CannotRun(f"{target.name} makes a cache, which changes at every call: it can be seen through {', '.join(STATEFUL)}, not {variant}")
-    if variant == "vmap" and not target.kind.batched:
-        raise CannotRun(f"vmap maps over a batch, which the contract {target.contract} has not")
+    fw, variants = target.framework, target.framework.variants
+    if not variants:
+        raise CannotRun(f"{target.name} takes arrays of {fw.name}, which has no variants")
+    known, stateful = variants.get(variant), target.kind.makes
+    if stateful and known and not known.stateful:
+        able = ", ".join(name for name in variants if variants[name].stateful) or "none"
+        raise CannotRun(f"{target.name} makes a cache, which changes at every call: it can be seen through {able}, not {variant}")
+    if known and known.over_batch and not target.kind.batched:
+        raise CannotRun(f"{variant} maps over a batch, which the contract {target.contract} has not")
     try:
-        function = (cache_variant if stateful else make_variant)(variant, target.function)
+        function = (cache_variant if stateful else make_variant)(fw, variant, target.function)
     except ValueError as error:
         raise CannotRun(str(error)) from None
-    supports = dataclasses.replace(target.supports, framework="torch", **NARROWED.get(variant, {}))
+    supports = dataclasses.replace(target.supports, framework=fw.name, **(known.narrows if known else {}))
     return make_target(f"{target.name}@{variant}", function, supports, device)
 
 

@@ -48,6 +48,9 @@ def make_target(
         except (ImportError, ValueError) as error:
             firsts[candidate] = f"{candidate}: {error}"
             continue
+        if device and device.partition(":")[0] not in fw.devices():
+            firsts[candidate] = f"{candidate} has no device {device!r} here"
+            continue
         said = len(refusals)
         target = Target(name, function, contract.name, merged, fw, parameters or (), fw.dtypes)
         target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))

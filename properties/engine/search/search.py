@@ -6,7 +6,7 @@ import dataclasses
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -15,14 +15,16 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from ..cases.case import Case
-from ..cases.draws import Strategy
+from ..cases.draws import Strategy, either, independent, narrowing
 from ..cases.dtypes import DTYPES
+from ..cases.forms import Form, forms
 from ..core.attempt import subject, try_case
 from ..core.contract import contracts, known_capabilities
 from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
 from ..core.trial import Notes
+from ..frameworks import LAYOUTS, has_layout
 from ..frameworks.machine import machine
 from . import interrupt
 from .deviations import Deviation
@@ -97,9 +99,11 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     seen = subject(target, prop)
     if prop.direct and seen is not target:
         return f"is about the arguments of an {seen.contract}"
-    missing = [name for name in prop.needs if name not in (*seen.parameters, *FACTS, *known_capabilities())]
+    missing = [name for name in prop.needs if name not in (*seen.parameters, *FACTS, "layouts", *known_capabilities())]
     if missing:
         return f"the target takes no {', '.join(missing)}"
+    if "layouts" in prop.needs and seen.framework.layouts == LAYOUTS[:1]:
+        return f"arrays of {seen.framework.name} lie in memory in one way"
     for fact in FACTS:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
@@ -125,6 +129,22 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
 def outside(target: Target, prop: Property, case: Case) -> str:
     """Why a property is not put to a case, which somebody wrote; empty if it can be."""
     return target.kind.outside(target, prop, case)
+
+
+def drawn(target: Target, prop: Property, plan: Plan) -> Strategy:
+    """The cases of a property, in layouts that there are; a few forms of them, kept for the round, where every new one costs."""
+    fw = target.framework
+
+    def able(table: Sequence[str]) -> Sequence[str]:
+        return [layout for layout in table if has_layout(fw, layout)] or table[:1]
+
+    def of(form: Form) -> Strategy:
+        with narrowing(form if fw.layouts == LAYOUTS else {**form, "layout": able, "grad_layout": able}):
+            return cases(target, prop, plan.device, plan.dtypes)
+
+    if not target.costly_shapes:
+        return of({})
+    return independent(either([of(form) for form in forms(seed_of("forms", plan.round))]))
 
 
 class TimeIsOver(BaseException):
@@ -172,7 +192,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     saved = Saved(plan.database, seen, prop)
     try:
         smallest = saved.first(wanted, refutes) or find(
-            cases(seen, prop, plan.device, plan.dtypes),
+            drawn(seen, prop, plan),
             refutes,
             settings=settings(
                 max_examples=plan.examples,

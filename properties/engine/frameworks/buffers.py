@@ -1,0 +1,79 @@
+"""The arrays of one case, in every memory layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..cases.coordinates import Array
+from .protocol import Framework
+
+
+class Buffers:
+    """The arrays of one case, kept so that a changed call writes into the same memory as the first.
+
+    Kernels choose code by shape and alignment: only calls on the same buffers may be compared bit for bit. A framework whose
+    arrays cannot be changed gets a new one of the same form.
+    """
+
+    def __init__(self, fw: Framework) -> None:
+        self.framework = fw
+        self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
+        """An array of the framework that holds the carrier's numbers in the given layout."""
+        layout = layout if carrier.ndim >= 2 and layout in self.framework.layouts else "contiguous"
+        if carrier.dtype != np.float64:
+            dtype = str(carrier.dtype)
+        key = (name, carrier.shape, dtype, device, layout)
+        if key not in self._kept:
+            self._kept[key] = _lay_out(self.framework, carrier.shape, dtype, device, layout)
+        view, written = self._kept[key]
+        new = self.framework.assign(written, carrier[:1] if layout == "expanded" and carrier.shape[0] else carrier)
+        if new is not written:
+            view = new
+            self._kept[key] = (new, new)
+        return view
+
+    def arrays(self) -> list[tuple[str, Any]]:
+        """The arrays themselves, by name."""
+        return [(key[0], view) for key, (view, _) in self._kept.items()]
+
+    def contents(self) -> list[tuple[str, Array]]:
+        """What the arrays hold now, by name."""
+        return [(key[0], self.framework.read(view)) for key, (view, _) in self._kept.items()]
+
+
+def _lay_out(fw: Framework, shape: tuple[int, ...], dtype: str, device: str, layout: str) -> tuple[Any, Any]:
+    """(view that is passed, view that is written). What lies around the view is NaN: reading it shows."""
+    poison = np.nan if "float" in dtype else 1.0
+    if len(shape) < 2:
+        view = fw.full(shape, poison, dtype, device)
+        return view, view
+    *lead, rows, columns = shape
+    last_two_swapped = (*range(len(lead)), len(lead) + 1, len(lead))
+    if layout == "transposed" and len(shape) == 4:  # memory (B, L, H, D), seen as (B, H, L, D)
+        base = fw.full((shape[0], shape[2], shape[1], shape[3]), poison, dtype, device)
+        view = fw.permute(base, (0, 2, 1, 3))
+    elif layout == "feature_major":  # the last axis is not the fastest
+        base = fw.full((*lead, columns, rows), poison, dtype, device)
+        view = fw.permute(base, last_two_swapped)
+    elif layout == "padded":  # rows inside longer rows, from the second row and column on
+        base = fw.full((*lead, rows + 2, columns + 3), poison, dtype, device)
+        view = base[..., 1 : rows + 1, 1 : columns + 1]
+    elif layout == "strided":  # every other element
+        base = fw.full((*lead, rows, 2 * columns), poison, dtype, device)
+        view = base[..., ::2]
+    elif layout == "every_other_row":
+        base = fw.full((*lead, 2 * rows, columns), poison, dtype, device)
+        view = base[..., ::2, :]
+    elif layout == "offset":  # the data begin at the second element of the storage
+        base = fw.full((int(np.prod(shape)) + 1,), poison, dtype, device)
+        view = base[1:].reshape(shape)
+    elif layout == "expanded" and shape[0]:  # stride 0 along the first axis
+        base = fw.full((1, *shape[1:]), poison, dtype, device)
+        return fw.expand(base, shape), base
+    else:
+        view = fw.full(shape, poison, dtype, device)
+    return view, view

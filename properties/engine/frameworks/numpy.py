@@ -1,0 +1,85 @@
+"""NumPy; it has no bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..cases.coordinates import Array
+from .machine import numbers
+from .protocol import LAYOUTS, Function, SendBack, Variant
+
+
+class NumpyFramework:
+    """Arrays of NumPy."""
+
+    name = "numpy"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16")
+    layouts: tuple[str, ...] = LAYOUTS
+    gradients = False
+    costly_shapes = False
+    variants: Mapping[str, Variant] = {}
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu",)
+
+    def named_dtype(self, dtype: str) -> Any:
+        return np.dtype(dtype)
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        return np.full(shape, value, dtype=dtype)
+
+    def integers(self, carrier: Array, device: str) -> Any:
+        return np.array(carrier, dtype=np.int64)
+
+    def permute(self, array: Any, axes: tuple[int, ...]) -> Any:
+        return np.transpose(array, axes)
+
+    def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return np.broadcast_to(array, shape)
+
+    def assign(self, array: Any, carrier: Array) -> Any:
+        array[...] = carrier
+        return array
+
+    def read(self, array: Any) -> Array:
+        return np.array(array, dtype=bool if array.dtype == bool else np.float64)
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray)
+
+    def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
+        return tuple(array.shape), str(array.dtype), "cpu"
+
+    def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
+        return function(*leaves), None
+
+    @contextmanager
+    def chance(self, seed: int) -> Iterator[None]:
+        before = np.random.get_state()
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
+
+    def drawn(self) -> float:
+        return float(np.random.random())
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
+        with np.errstate():  # the only setting that changes what is computed
+            before = dict(np.geterr())
+            yield lambda: [f"what happens on {name}" for name, how in dict(np.geterr()).items() if how != before[name]]
+
+    def facts(self, device: str) -> dict[str, Any]:
+        return {"numpy": numbers(np.__version__)}
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        return bool(np.may_share_memory(a, b))
+
+
+FRAMEWORK = NumpyFramework

@@ -1,0 +1,98 @@
+"""What the checker asks of an array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..cases.coordinates import Array
+
+LAYOUTS = ("contiguous", "transposed", "padded", "strided", "every_other_row", "feature_major", "offset", "mixed", "expanded")
+
+Function = Callable[..., Any]
+
+
+def has_layout(fw: Framework, layout: str) -> bool:
+    """Whether arrays can lie so; one number everywhere is an array that is expanded."""
+    return layout in fw.layouts or (layout == "everywhere" and "expanded" in fw.layouts)
+
+
+class SendBack(Protocol):
+    """The backward pass of one call."""
+
+    def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
+        """The gradients of the leaves, None for one that the output does not depend on. ``again``: it will be called once more."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A transformation of a framework, which must not change what a target computes."""
+
+    transform: Callable[[Function], Function]
+    narrows: Mapping[str, Any] = field(default_factory=dict)  # what it cannot do is not asked of it: keys of supports
+    stateful: bool = False  # whether what changes at every call, as a cache does, can be seen through it
+    over_batch: bool = False  # whether it maps over a batch, which not every contract has
+
+
+class Framework(Protocol):
+    """An array library. A module of this folder defines one, as ``FRAMEWORK``; nothing else in the checker imports the library."""
+
+    name: str
+    dtypes: tuple[str, ...]  # of floating-point numbers
+    layouts: tuple[str, ...]  # those of LAYOUTS that its arrays can have
+    gradients: bool  # whether there is a backward pass
+    costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
+    variants: Mapping[str, Variant]
+
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of devices that exist here."""
+
+    def named_dtype(self, dtype: str) -> Any:
+        """The framework's own object for a dtype."""
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        """A new contiguous array."""
+
+    def integers(self, carrier: Array, device: str) -> Any:
+        """A new array of int64, or of the widest integers there are."""
+
+    def permute(self, array: Any, axes: tuple[int, ...]) -> Any:
+        """The array with its axes in another order; a view where there are views."""
+
+    def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """The array with axes of size 1 repeated; a view where there are views."""
+
+    def assign(self, array: Any, carrier: Array) -> Any:
+        """The array with the carrier's numbers: the same one, written in place, or another of its form where arrays cannot be changed."""
+
+    def read(self, array: Any) -> Array:
+        """A fresh carrier with the array's numbers (float64, or bool)."""
+
+    def is_array(self, value: Any) -> bool:
+        """Whether the value is an array of this framework."""
+
+    def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
+        """Shape, name of the dtype, kind of device."""
+
+    def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
+        """function(*leaves), and what sends a gradient of it back to the leaves; None if the output carries no gradient.
+
+        The leaves use the memory of the arrays that are given.
+        """
+
+    def chance(self, seed: int) -> AbstractContextManager[Any]:
+        """While it is open, random numbers start from the seed; afterwards they go on as before."""
+
+    def drawn(self) -> float:
+        """The next random number."""
+
+    def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
+        """While it is open, tells which settings of the process have changed since it was opened; afterwards they are as before."""
+
+    def facts(self, device: str) -> dict[str, Any]:
+        """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        """Whether writing to one array may change the other."""
