@@ -57,7 +57,7 @@ def causal_frontier_is_exact(t: Trial) -> None:
     t.spells_out(read, t.visible())
 
 
-@declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none", writes=("bool",), zero_sizes=False,
+@declare("is_causal = the mask j ≤ i", needs=("is_causal", "attn_mask"), is_causal=True, mask="none", writes=("bool",), along="LS", zero_sizes=False,
          queries=LONG, keys=LONG, alike=(("queries", "keys"),), batch=ONE_OR_TWO, kv_heads=ONE_OR_TWO, dim=SMALL_DIMS)
 def causal_equals_triangular_mask(t: Trial) -> None:
     """is_causal is the same as the explicit triangular mask."""

@@ -33,7 +33,7 @@ def duplicated_keys_change_nothing(t: Trial) -> None:
     t.close(doubled.out, plain.out, doubled.bound + plain.bound, "row {row} changed when every key was given twice")
 
 
-@declare("out(K ∪ {k}, V ∪ {v}) = out(K, V) if k is hidden", needs=("attn_mask",), is_causal=False, mask="none", writes=("bool",))
+@declare("out(K ∪ {k}, V ∪ {v}) = out(K, V) if k is hidden", needs=("attn_mask",), is_causal=False, mask="none", writes=("bool",), along="S")
 def key_at_minus_infinity_changes_nothing(t: Trial) -> None:
     """One more key that the mask hides changes nothing."""
     batch, heads, keys, dim = t.inputs.k.shape

@@ -52,7 +52,7 @@ def keys_beyond_the_length_receive_no_gradient(t: Trial) -> None:
 
 
 @declare("gradients under a window = those under the mask i − left ≤ j ≤ i + right", grad=MANY,
-         needs=("gradients", "window_size", "attn_mask"), writes=("bool",), features=("window_size", "softcap", "sinks"), **PLAIN)
+         needs=("gradients", "window_size", "attn_mask"), writes=("bool",), along="LS", features=("window_size", "softcap", "sinks"), **PLAIN)
 def window_gradients_are_those_of_the_band_mask(t: Trial) -> None:
     """Backward, too, a window is the same as the explicit band mask."""
     explicit = t.inputs.but(window=None, is_causal=False, mask=t.visible())
@@ -60,7 +60,8 @@ def window_gradients_are_those_of_the_band_mask(t: Trial) -> None:
 
 
 @declare("gradients under ALiBi = those under the bias −m_h·|i − j|", grad=MANY, kv_heads=(1, 2, 3), queries=SHORT, keys=SHORT,
-         needs=("gradients", "alibi_slopes", "attn_mask"), writes=("bias",), features=("alibi_slopes", "softcap", "window_size"), **PLAIN)
+         needs=("gradients", "alibi_slopes", "attn_mask"), writes=("bias",), along="HLS",
+         features=("alibi_slopes", "softcap", "window_size"), **PLAIN)
 def alibi_gradients_are_those_of_its_bias(t: Trial) -> None:
     """Backward, too, ALiBi is the same as the additive mask that writes its distances out."""
     assert t.inputs.slopes is not None

@@ -31,7 +31,7 @@ def window_edges_are_exact(t: Trial) -> None:
     t.spells_out(read, t.visible())
 
 
-@declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"), writes=("bool",),
+@declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"), writes=("bool",), along="LS",
          features=("window_size", "softcap", "sinks"), **PLAIN)
 def window_equals_band_mask(t: Trial) -> None:
     """A window is the same as the explicit band mask."""
@@ -78,7 +78,7 @@ def softcap_leaves_the_mask_alone(t: Trial) -> None:
                 ~t.visible() & t.visible().any(axis=-1, keepdims=True))
 
 
-@declare("ALiBi = the additive bias −m_h·|i − j|", needs=("alibi_slopes", "attn_mask"), writes=("bias",),
+@declare("ALiBi = the additive bias −m_h·|i − j|", needs=("alibi_slopes", "attn_mask"), writes=("bias",), along="HLS",
          features=("alibi_slopes", "softcap", "window_size"), kv_heads=(1, 2, 3, 4), queries=SHORT, keys=SHORT, **PLAIN)
 def alibi_equals_its_bias(t: Trial) -> None:
     """ALiBi is the same as the additive mask that writes its distances out."""

@@ -198,13 +198,13 @@ def grouped_gradients_are_summed(t: Trial) -> None:
                 f"the gradient of {name}, head {{head}}, is not the sum over its group")
 
 
-@declare("dbias = Σ over what bias was broadcast to", needs=("bias_gradients", "attn_mask"), mask_kind=(*BIASED, "bias"),
+@declare("dbias = Σ over what bias was broadcast to", needs=("bias_gradients", "attn_mask"), widens=True, mask_kind=(*BIASED, "bias"),
          mask_axes=("S", "L", "LS", "BS", "HS", "BL", "HLS", "BLS", "BH", ""), mask_rank=(0, 0, 1, 2, 3, 4), grad=MANY, values=SUMMED,
          batch=(1, 2, 3), kv_heads=(1, 2, 3), zero_sizes=False)
 def broadcast_bias_gradient_is_summed(t: Trial) -> None:
     """A mask of size 1 along an axis receives the sum of what the mask receives that is written out in full."""
     mask = np.asarray(t.inputs.mask)
-    full = np.broadcast_to(mask, t.inputs.shape)
+    full = t.written_out()
     one, other = run_backward(t, wrt=("mask",)), run_backward(t, t.inputs.but(mask=full), wrt=("mask",))
     expected, terms = sum_to(other.mask, mask.shape), sum_to(size(other.mask), mask.shape)
     allowed = one.limits.of_bias(mask.shape) + sum_to(other.limits.of_bias(full.shape), mask.shape) + rounding(terms, full.size)

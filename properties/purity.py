@@ -9,7 +9,7 @@ from .engine.case import Case
 from .engine.declare import declare
 from .engine.domain import NAN_EDITS
 from .engine.frameworks import LAYOUTS
-from .engine.inputs import Inputs, make_inputs
+from .engine.inputs import Inputs, make_inputs, other_mask
 from .engine.supports import FEATURES
 from .engine.target import Raised
 from .engine.trial import Trial
@@ -75,7 +75,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
              x.but(mask=None, is_causal=False)]
     if x.mask is not None:
-        calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
+        calls.append(x.but(mask=other_mask(x.mask)))
     if "scale" in takes:
         calls.append(x.but(scale=0.75))
     if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):

@@ -88,6 +88,11 @@ class Inputs:
             return self.scale
         return self.q.shape[-1] ** -0.5 if self.q.shape[-1] else 1.0
 
+    def said(self, axes: tuple[str, ...]) -> Inputs:
+        """The same call, its mask in axes along which the target takes one (``in_axes``)."""
+        mask = None if self.mask is None else in_axes(self.mask, self.shape, axes)
+        return self if mask is self.mask else dataclasses.replace(self, mask=mask)
+
     def visible(self, causal: str = "top-left") -> Array:
         """(B, H, L, S) bool: key j may be attended from query i, under the mask and the causal frontier."""
         seen = np.ones(self.shape, dtype=bool)
@@ -231,6 +236,41 @@ def make_mask(case: Case, shape: tuple[int, int, int, int]) -> Array | None:
     least = next((4 - at for at, axis in enumerate(AXES) if axis in case.mask_axes), 0)
     mask = _say(case, seen)
     return mask.reshape(sizes[4 - max(least, case.mask_rank) :])
+
+
+def in_axes(mask: Array, shape: tuple[int, ...], allowed: tuple[str, ...]) -> Array:
+    """The mask in the fewest of the allowed axes that say it: of full size along them, of size 1 or none along all others.
+
+    It stays as it is where it has such a form, fits no logits of this shape, or can be said in none.
+    """
+    sizes = (1,) * (4 - mask.ndim) + mask.shape
+    least = {axes: next((4 - at for at, axis in enumerate(AXES) if axis in axes), 0) for axes in allowed}
+
+    def full(axes: str) -> tuple[int, ...]:
+        return tuple(size if axis in axes else 1 for axis, size in zip(AXES, shape, strict=True))
+
+    legal = mask.ndim <= 4 and all(one in (1, size) for one, size in zip(sizes, shape, strict=True))
+    if not legal or any(sizes == full(axes) and mask.ndim >= least[axes] for axes in allowed):
+        return mask
+    whole = mask.reshape(sizes)
+    varies = {axis for at, axis in enumerate(AXES) if sizes[at] > 1}
+    needs = {axis for at, axis in enumerate(AXES) if sizes[at] > 1 and (whole != whole.take([0], axis=at)).any()}
+    may = [axes for wanted in (varies, needs) for axes in sorted(allowed, key=len) if wanted <= set(axes)]
+    if not may:
+        return mask
+    for at, axis in enumerate(AXES):
+        if axis not in may[0] and sizes[at] != 1:
+            whole = whole.take([0], axis=at) if sizes[at] else np.ones_like(whole, shape=full(may[0]))
+    return np.broadcast_to(whole, full(may[0])).reshape(full(may[0])[4 - max(least[may[0]], mask.ndim) :])
+
+
+def other_mask(mask: Array) -> Array:
+    """A mask of the same kind that says something else: what is hidden is seen, and the other way round; or another bias."""
+    if mask.dtype == bool:
+        return ~mask
+    lowest = mask.min(initial=0.0)
+    hides = lowest < -1e4 and bool(np.isin(mask, (0.0, lowest)).all())
+    return np.where(mask == lowest, 0.0, lowest) if hides else np.where(mask == -np.inf, 0.0, mask - 3 * np.arange(mask.shape[-1]))
 
 
 def _say(case: Case, seen: Array) -> Array:

@@ -20,7 +20,7 @@ from .case import Case
 from .declare import Property
 from .deviations import Deviation
 from .diagnosis import Finding, diagnose
-from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, outside
+from .domain import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, outside, sayable
 from .dtypes import DTYPES
 from .families import APART, FAMILIES, SUBJECTS
 from .gradients import CAPABILITIES, refusal
@@ -126,6 +126,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
             return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
     if unknown := [kind for kind in prop.domain.get("writes", ()) if kind not in seen.supports.mask_kinds]:
         return f"declared as not supported: mask kind {', '.join(unknown)}"
+    if {"along", "widens"} & set(prop.domain) and not sayable(seen, prop):
+        return f"declared as not supported: masks along {prop.domain.get('along', 'more axes than some')}"
     return ""
 
 

@@ -14,7 +14,7 @@ from . import coordinates
 from .case import Case
 from .coordinates import Array
 from .dtypes import FLOAT_TYPES
-from .inputs import Inputs, make_inputs
+from .inputs import AXES, Inputs, make_inputs
 from .target import Target
 
 SLIGHT = 1e-6  # relative
@@ -154,13 +154,21 @@ class Trial:
 
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
-        inputs = self.inputs if inputs is None else inputs
+        inputs = (self.inputs if inputs is None else inputs).said(self.supports.mask_axes)
         out = self.target(inputs, self.buffers)
         wanted = (*inputs.shape[:3], inputs.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")
         self.runs.append(Run(self, inputs, out))
         return self.runs[-1]
+
+    def written_out(self) -> Array:
+        """The mask of the case, repeated along all axes along which the target takes masks that vary as this one does."""
+        mask, own = self.inputs.mask, set(self.case.mask_axes)
+        assert mask is not None
+        largest = max((axes for axes in self.supports.mask_axes if own <= set(axes)), key=len)
+        sizes = tuple(size if axis in largest else 1 for axis, size in zip(AXES, self.inputs.shape, strict=True))
+        return np.broadcast_to(mask, sizes)
 
     def run_lse(self) -> tuple[Run, Array, float]:
         """Call the target for its log-sum-exp too: (output, lse (B, H, L), unit roundoff of the type it came in)."""
