@@ -270,7 +270,10 @@ def other_mask(mask: Array) -> Array:
         return ~mask
     lowest = mask.min(initial=0.0)
     hides = lowest < -1e4 and bool(np.isin(mask, (0.0, lowest)).all())
-    return np.where(mask == lowest, 0.0, lowest) if hides else np.where(mask == -np.inf, 0.0, mask - 3 * np.arange(mask.shape[-1]))
+    if hides:
+        return np.where(mask == lowest, 0.0, lowest)
+    slope = np.arange(mask.shape[-1]) if mask.ndim and mask.shape[-1] > 1 else 1.0
+    return np.where(mask == -np.inf, 0.0, mask - 3 * slope)
 
 
 def _say(case: Case, seen: Array) -> Array:
