@@ -16,6 +16,7 @@ import numpy as np
 from . import bound
 from .engine.declare import declare
 from .engine.domain import SHORT
+from .engine.exact import reads_visible
 from .engine.inputs import Inputs
 from .engine.trial import Trial
 from .masks import agree
@@ -55,7 +56,7 @@ def keys_outside_the_window_are_ignored(t: Trial) -> None:
     changed = t.inputs.but(k=np.where(hidden, 4 * t.noise("garbage k", t.inputs.k.shape), t.inputs.k),
                            v=np.where(hidden, 64 * t.noise("garbage v", t.inputs.v.shape), t.inputs.v))
     plain = t.run()
-    t.same_bits(t.run(changed).out, plain.out, "row {row} changed with a key outside every window")
+    t.same_bits(t.run(changed).out, plain.out, "row {row} changed with a key outside every window", reads_visible(t))
 
 
 @declare("|c·tanh(s/c)| ≤ c  ⇒  w_ij ≥ exp(−2c)/n", needs=("softcap",), features=("softcap",), softcap=(1.0, 0.5, 2.0, 4.0),
@@ -125,7 +126,7 @@ def keys_beyond_the_length_are_ignored(t: Trial) -> None:
     changed = t.inputs.but(k=np.where(beyond, 4 * t.noise("garbage k", t.inputs.k.shape), t.inputs.k),
                            v=np.where(beyond, 64 * t.noise("garbage v", t.inputs.v.shape), t.inputs.v))
     plain = t.run()
-    t.same_bits(t.run(changed).out, plain.out, "row {row} of batch {batch} changed with a key beyond its length")
+    t.same_bits(t.run(changed).out, plain.out, "row {row} of batch {batch} changed with a key beyond its length", reads_visible(t))
 
 
 @declare("lse_i = ln Σ_j exp(s_ij), −∞ where nothing is visible", needs=("return_lse",), dtypes="all",

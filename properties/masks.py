@@ -130,7 +130,7 @@ def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     axis = told_apart[t.choice("axis", len(told_apart))]
     one = t.choice("one", mask.shape[axis])
     kept = (np.arange(mask.shape[axis]) == one).reshape([-1] + [1] * (-axis - 1))
-    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(kept, mask, other_mask(mask))))
+    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(kept, mask, other_mask(mask, t.case))))
     t.same_bits(changed.out, plain.out, "head {head} of batch {batch} changed with the masks of others", kept & t.apart(plain, changed))
 
 

@@ -75,7 +75,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
              x.but(mask=None, is_causal=False)]
     if x.mask is not None:
-        calls.append(x.but(mask=other_mask(x.mask)))
+        calls.append(x.but(mask=other_mask(x.mask, t.case)))
     if "scale" in takes:
         calls.append(x.but(scale=0.75))
     if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):

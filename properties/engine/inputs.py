@@ -260,31 +260,33 @@ def in_axes(mask: Array, shape: tuple[int, ...], allowed: tuple[str, ...]) -> Ar
         return mask
     for at, axis in enumerate(AXES):
         if axis not in may[0] and sizes[at] != 1:
-            whole = whole.take([0], axis=at) if sizes[at] else np.ones_like(whole, shape=full(may[0]))
+            whole = whole.take([0], axis=at) if sizes[at] else np.full(full(may[0]), mask.dtype == bool, dtype=mask.dtype)
     return np.broadcast_to(whole, full(may[0])).reshape(full(may[0])[4 - max(least[may[0]], mask.ndim) :])
 
 
-def other_mask(mask: Array) -> Array:
-    """A mask of the same kind that says something else: what is hidden is seen, and the other way round; or another bias."""
+def other_mask(mask: Array, case: Case) -> Array:
+    """A mask of the case's kind that says something else: what is hidden is seen, and the other way round; or another bias."""
     if mask.dtype == bool:
         return ~mask
-    lowest = mask.min(initial=0.0)
-    hides = lowest < -1e4 and bool(np.isin(mask, (0.0, lowest)).all())
-    if hides:
-        return np.where(mask == lowest, 0.0, lowest)
+    if not case.mask_kind.startswith("bias"):
+        return np.where(mask < 0, 0.0, _hidden(case))
     slope = np.arange(mask.shape[-1]) if mask.ndim and mask.shape[-1] > 1 else 1.0
     return np.where(mask == -np.inf, 0.0, mask - 3 * slope)
+
+
+def _hidden(case: Case) -> float:
+    """What an additive mask says of a hidden key."""
+    return FLOAT_TYPES[case.dtype].max * -1.0 if case.mask_kind == "lowest" else -np.inf
 
 
 def _say(case: Case, seen: Array) -> Array:
     """The same visibility in the words of the mask's kind."""
     if case.mask_kind == "bool":
         return seen.copy()
-    hidden = FLOAT_TYPES[case.dtype].max * -1.0 if case.mask_kind == "lowest" else -np.inf
     bias = np.zeros(seen.shape)
     if case.mask_kind.startswith("bias"):
         bias = round_to(case.dtype, 2 * normal(case.seed, "bias", seen.shape))
-    return bias if case.mask_kind == "bias" else np.where(seen, bias, hidden)
+    return bias if case.mask_kind == "bias" else np.where(seen, bias, _hidden(case))
 
 
 # ---------------------------------------------------------------- tensors
