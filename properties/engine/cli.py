@@ -271,6 +271,8 @@ def check(
     shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects),
                                lambda finding: measured(target, finding) if finding.alone else "")
     print(shown, end="", file=out, flush=True)
+    if builtins.no_suspects and shown:
+        print(f"  no readings: the known mistakes cannot be imported ({builtins.no_suspects})\n", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)
     if not several:

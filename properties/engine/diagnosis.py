@@ -115,6 +115,8 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [dataclasses.replace(case, **{name: value}) for value in values if value != getattr(case, name)]
         changed = [c for c in changed if c.dtype in seen.dtypes]
+        if seen.contract not in FAMILIES:  # no mask that is not taken
+            changed = [c for c in changed if c.mask == "none" or (c.mask_kind in seen.supports.mask_kinds and c.mask_axes in seen.supports.mask_axes)]
         simplest = getattr(Case(), name)
         if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):
             continue  # what it is not tried without may matter

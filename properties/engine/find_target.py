@@ -30,6 +30,7 @@ class Builtins:
             self.module: Any = importlib.import_module(f"{base}impls.catalogue")
         except ImportError:
             self.module = None
+        self.no_suspects = ""  # why there is none, once they were asked for
         self.entries: dict[str, Any] = {entry.name: entry for entry in self.module.CATALOGUE} if self.module else {}
 
     def unavailable(self, name: str, device: str) -> str | None:
@@ -47,7 +48,8 @@ class Builtins:
         try:
             module = importlib.import_module(f"{base}impls.mutants")
             mutants, _ = module.load_all()
-        except ImportError:
+        except (ImportError, AttributeError) as error:  # no PyTorch, or one that lacks what they are written with
+            self.no_suspects = first_line(error)
             return []
         return [suspect(f"mutants.{name}", m.mistake, m.contract, m.function, m.killed_by, module.forget)
                 for name, m in mutants.items()]

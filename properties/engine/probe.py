@@ -48,7 +48,10 @@ def make_target(
         raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
     contract, parameters, others = _signature(name, function, merged)
     candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
+    if len(candidates) > 1 and merged.dtypes and "bfloat16" in merged.dtypes:  # which NumPy lacks
+        candidates = tuple(sorted(candidates, key=lambda name: name != "torch"))
     refusals: list[str] = []
+    broken: list[CannotRun] = []  # declared dtypes that fail in one framework
     firsts: dict[str, str] = {}  # what it said first of each framework, unless of another the same
     for candidate in candidates:
         try:
@@ -58,7 +61,11 @@ def make_target(
             continue
         said = len(refusals)
         target = Target(name, function, contract, merged, fw, parameters or (), fw.dtypes)
-        target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
+        try:
+            target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
+        except CannotRun as error:
+            broken.append(error)
+            continue
         if target.dtypes:
             says = {p: f"the contract has no such parameter{f'; is it {MEANT[p]}?' if p in MEANT else ''}" for p in others}
             if contract == "packed" and "enable_gqa" not in (parameters or ()):
@@ -68,6 +75,8 @@ def make_target(
                 return discover(target, device or "cpu")
             return target if parameters is not None else _probe_parameters(target, device or "cpu")
         firsts.setdefault(refusals[said].replace(candidate, ""), refusals[said])
+    if broken:  # of frameworks that are found out, the one in which more of the declared dtypes were taken
+        raise max(broken, key=lambda error: error.taken)
     answered = [r for r in refusals if r.startswith("it returns")]  # says more than an error
     hint = "" if merged.contract or contract != "attention" or answered else f" ({UNDECLARED})"
     raise CannotRun(f"{name} cannot be called as {CONTRACTS[contract]}: {answered[0] if answered else '; '.join(firsts.values())}{hint}")
@@ -147,7 +156,9 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
         except CannotRun as error:
             refusals.append(str(error))
             if target.supports.dtypes:
-                raise CannotRun(f"{target.name} declares dtype {dtype}, but: {error}") from None
+                broken = CannotRun(f"{target.name} declares dtype {dtype}, but: {error}")
+                broken.taken = len(accepted)
+                raise broken from None
             untried[dtype] = str(error)
         else:
             accepted.append(dtype)

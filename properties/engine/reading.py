@@ -33,6 +33,7 @@ from .target import CannotRun, Raised, Target
 from .trial import Run, Violation
 
 Tried = tuple[Case, Violation | None, list[Run]]  # a case, what the property says of the target, and what it answered
+ABOUT_EMPTY_ROWS = frozenset({"rows_without_keys_follow_the_convention", "rows_without_keys_poison_no_gradient"})
 UNSETTLING = "calls_between_change_nothing"  # its calls show what a target remembers
 
 
@@ -103,6 +104,9 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         if not found and _shows(tried):
             found, whole = near, not _shows(larger)
         found = [s for s in found if _is_refuted(s, prop, [*tried, *larger])]
+        if not _shows([*tried, *larger], where_a_key_is_seen=True):  # a mistake about something else shows elsewhere, too
+            found = [s for s in found if s.killed_by in ABOUT_EMPTY_ROWS]
+            return sorted(found, key=lambda s: s.killed_by != prop.name), whole
     if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
         found = [s for s in expected if _behaves_alike(s, after, unsettled=True)]
     return sorted(found, key=lambda s: s.killed_by != prop.name), whole
@@ -165,9 +169,9 @@ def _unsettle(target: Target, case: Case) -> None:
     attempt(target, PROPERTIES[UNSETTLING], case)
 
 
-def _shows(tried: Iterable[Tried]) -> bool:
-    """Whether some answer of a failing trial is outside its bound."""
-    return any(_is_wrong(run) for _, violation, runs in tried if violation for run in runs)
+def _shows(tried: Iterable[Tried], where_a_key_is_seen: bool = False) -> bool:
+    """Whether some answer of a failing trial is outside its bound, in any row or in one that sees a key."""
+    return any(_is_wrong(run, where_a_key_is_seen) for _, violation, runs in tried if violation for run in runs)
 
 
 def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -227,8 +231,11 @@ def variations(case: Case, prop: Property) -> list[Case]:
     return [larger for change in kept if (larger := dataclasses.replace(case, **change)) != case]
 
 
-def _is_wrong(run: Run) -> bool:
-    return bool((run.exact.out_error(run.out) > run.bound).any())
+def _is_wrong(run: Run, where_a_key_is_seen: bool = False) -> bool:
+    wrong = run.exact.out_error(run.out) > run.bound
+    if where_a_key_is_seen and run.exact.empty is not None:
+        wrong &= ~run.exact.empty[..., None]
+    return bool(wrong.any())
 
 
 def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 0, unsettled: bool = False) -> bool:
