@@ -1,9 +1,14 @@
-"""Attentions as people write them by hand, in the type of their inputs: all of them right, whatever they store on the way."""
+"""Attentions as people write them by hand, in the type of their inputs: all of them right, whatever they store on the way.
+
+    python tests/by_hand.py [cases [dtype …]]     # every property on each of them, as many cases as the command line draws: hours
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -213,3 +218,30 @@ WIDE = ("log-softmax in float32", "online, all wide", "everything in float32", "
 KERNELS: dict[str, Callable[..., Tensor]] = {
     name: written(logits, nothing_first(wide(weigh) if name in WIDE else weigh), hides) for name, (logits, weigh, hides) in STYLES.items()
 }
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1 if anything is refuted."""
+    from properties.catalogue import PROPERTIES
+    from properties.engine.probe import make_target
+    from properties.engine.search import Plan, inapplicable, search
+
+    plan, dtypes = Plan(examples=int(arguments[0]) if arguments else Plan().examples), arguments[1:] or ["bfloat16", "float16"]
+    refuted = 0
+    for name, kernel in KERNELS.items():
+        for dtype in dtypes:
+            target = make_target(name, kernel, {"framework": "torch", "dtypes": [dtype], "masked_nan": "leaks"})
+            outcomes = [search(target, prop, plan) for prop in PROPERTIES.values()
+                        if prop.contract == "attention" and not inapplicable(target, prop)]  # fmt: skip
+            most = max(outcomes, key=lambda outcome: outcome.notes.used)
+            print(f"{name:42} {dtype:8}  {sum(o.cases for o in outcomes):6,} cases, {most.notes.used:.2f} of the bound ({most.property.name})", flush=True)
+            for finding in (outcome.finding for outcome in outcomes if outcome.finding):
+                refuted += 1
+                print(f"  REFUTED {finding.property.name} {finding.case}: {finding.violation.says}", flush=True)
+    return int(refuted > 0)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))

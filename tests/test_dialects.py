@@ -64,10 +64,8 @@ WRITTEN = (
     ({"mask_axes": ["LS"]}, "window_equals_band_mask", "Case(batch=2, queries=3, keys=4, window_left=1)"),
     ({"mask_kinds": ["minus_infinity"]}, "calls_between_change_nothing", "Case(keys=4, mask='random', mask_kind='minus_infinity')"),
     ({"mask_kinds": ["lowest"]}, "calls_between_change_nothing", "Case(keys=4, mask='random', mask_kind='lowest')"),
-    ({"causal": "bottom-right", "empty_rows": "mean"}, "prefix_of_output_is_output_of_prefix", "Case(queries=5, keys=2, is_causal=True)"),
+    ({"causal": "bottom-right", "empty_rows": "mean"}, "prefix_of_output_is_output_of_prefix", "Case(queries=6, keys=4, is_causal=True)"),
     ({"causal": "bottom-right", "zero_sizes": False}, "prefix_of_output_is_output_of_prefix", "Case(queries=5, keys=2, is_causal=True)"),
-    ({"causal": "bottom-right", "empty_rows": "mean"}, "keys_outside_the_window_are_ignored",
-     "Case(queries=7, keys=5, is_causal=True, window_left=0)"),
     ({"empty_rows": "mean"}, "keys_beyond_the_length_are_ignored", "Case(batch=4, keys=3, lengths=True)"),
     ({"empty_rows": "nan"}, "keys_beyond_the_length_receive_no_gradient", "Case(batch=4, keys=3, lengths=True)"),
 )  # fmt: skip
