@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from by_hand import KERNELS, LOG2E
+from by_hand import FACTS, KERNELS, LOG2E
 from drawing import drawn
 from honest_kernels import Case, make_case, used
 
@@ -29,7 +29,7 @@ SAMPLED = [*FORWARD[::4], *(PROPERTIES[name] for name in ("zero_queries_read_the
 
 
 def target(name: str, dtype: str, **facts: Any) -> Target:
-    return make_target(name, KERNELS[name], {"framework": "torch", "dtypes": [dtype], "masked_nan": "leaks", **facts})
+    return make_target(name, KERNELS[name], FACTS[name] | {"dtypes": [dtype], **facts})
 
 
 @pytest.mark.parametrize("name", KERNELS)
