@@ -12,12 +12,12 @@ import numpy as np
 
 from .engine.declare import declare
 from .engine.domain import SHORT
-from .engine.exact import live
+from .engine.exact import live, size
 from .engine.gradients import run_backward
 from .engine.trial import Trial
 from .features import DROPPED, dropping, rate
 from .gradient_oracle import over_groups
-from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding, size
+from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding
 from .masks import hidden_from_all
 
 PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}

@@ -8,7 +8,7 @@
 import numpy as np
 
 from .engine.declare import declare
-from .engine.exact import coarse, live
+from .engine.exact import coarse, live, size
 from .engine.grad_output import GRAD_LAYOUTS, GRADS, make_grad
 from .engine.gradients import OPERANDS, Backward, refusal, run_backward
 from .engine.inputs import MASK_AXES
@@ -48,11 +48,6 @@ def same(t: Trial, one: Backward, other: Backward, says: str, where: np.ndarray 
 def rounding(size: np.ndarray, terms: int) -> np.ndarray:
     """What a sum of so many float64 terms may lose, from the sum of their magnitudes."""
     return (terms + 2) * 2.0**-52 * size
-
-
-def size(x: np.ndarray) -> np.ndarray:
-    """|x|; 0 where x is no number, so that an answer cannot excuse itself."""
-    return np.nan_to_num(np.abs(x), nan=0.0, posinf=0.0)
 
 
 @declare("|dQ − exact|, |dK − exact|, |dV − exact| ≤ E", needs=("gradients",), dtypes="all", grad=MANY, grad_layout=OFTEN_PLAIN,
