@@ -22,7 +22,7 @@ maximum, gap_j = max s - s_j. The steps are, each times 1 + u at most,
     s_j - max s                                       u (gap_j + Delta_j + D)                             in phi
     a factor log2 e, of scores and bias or of this    u max(gap_j + Delta_j + D, |t_j| + |b_j| + Delta_j) in phi (exp2)
     e_j = exp(...), and what is next to zero          ln(1 + u), eta                                      in phi: the same e_j above and below
-    sum_j e_j                                         u                                                   in gamma
+    sum_j e_j, of more than one term                  u                                                   in gamma
     e_j / sum, or (sum_j e_j v_j) and then / sum      u of each weight, or u of the numerator             in tau: u |o| <= u sum_j p_j |v_j|
 
 The analysis is that of Blanchard, Higham & Higham (2021, section 4), with one roundoff for what is stored and another for what

@@ -111,7 +111,7 @@ def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: A
         gamma = gamma + rho + merges * a.u_acc * (lse + 9 * log_n + 1)
     kept: Array | float = 0.0
     if a.stored:
-        gamma = gamma + math.log1p(a.u_s)
+        gamma = gamma + math.log1p(a.u_s) * (n > 1)  # a sum of one term is that term
         if merges:
             total = np.log(np.maximum(upper.sum(-1, keepdims=True), 1.0))
             kept = np.where(live, a.u_s * (np.abs(log_p) + phi + total), 0.0)
