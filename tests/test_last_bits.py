@@ -35,12 +35,13 @@ from impls.mutants import (
 )
 from impls.mutants.cache_core import Cache
 from impls.mutants.registry import _prepare
+from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
-from properties.engine.attempt import try_case
-from properties.engine.coordinates import Array
-from properties.engine.probe import make_target
-from properties.engine.search import Plan, inapplicable, search
-from properties.engine.trial import Trial
+from properties.engine.cases.coordinates import Array
+from properties.engine.core.attempt import try_case
+from properties.engine.search import search
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, inapplicable
 
 SMALL = 1024.0  # one unit in the last place is below 2^-42 here, less than the loosest comparison below
 

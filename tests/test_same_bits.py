@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from properties.engine.case import Case
-from properties.engine.find_target import Builtins
-from properties.engine.probe import make_target
-from properties.engine.trial import Refuted, Trial
+from properties.attention.trial import Trial
+from properties.engine.cases.case import Case
+from properties.engine.core.trial import Refuted
+from properties.engine.search.find_target import Builtins
+from properties.engine.search.probe import make_target
 
 RIGHT = make_target("right", Builtins().module.load(Builtins().entries["numpy_matmul.attention"]))
 
