@@ -12,13 +12,13 @@ from by_hand import FACTS, KERNELS, LOG2E
 from drawing import drawn
 from honest_kernels import Case, make_case, used
 
-from properties.attention.cases import Case, cases
+from properties.attention.cases import Case as DrawnCase
 from properties.attention.precision import looser_kind
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import inapplicable, try_only
+from properties.engine.search.search import cases, inapplicable, try_only
 from properties.exact import bound, oracle
 from properties.exact.arithmetic import HALVES, arithmetic, default_arithmetic
 
@@ -50,7 +50,7 @@ def test_the_textbook_softmax_in_halves_is_stored_arithmetic(kind: str | None, w
     """Scores, exponentials, their sum and the quotient each rounded to bfloat16: off by 0.00279."""
     one = target("three passes", "bfloat16", **({"arithmetic": {"bfloat16": kind}} if kind else {}))
     prop = PROPERTIES["zero_queries_read_the_additive_mask"]
-    finding = try_only(one, prop, Case.parse(ONCE)).finding
+    finding = try_only(one, prop, DrawnCase.parse(ONCE)).finding
     assert bool(finding) == wrong
     if finding:
         assert looser_kind(one, finding) == "stored"

@@ -16,9 +16,8 @@ from properties.attention.inputs import in_axes
 from properties.catalogue import PROPERTIES
 from properties.engine.cases.masks import MASK_AXES, MASK_KINDS
 from properties.engine.core.attempt import try_case
-from properties.engine.search import search
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, inapplicable, try_only
+from properties.engine.search.search import Plan, inapplicable, search, try_only
 
 ATTENTION = [prop for prop in PROPERTIES.values() if prop.contract == "attention"]
 WRITE = [prop for prop in ATTENTION if {"along", "widens", "writes"} & set(prop.domain)]

@@ -39,9 +39,8 @@ from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
 from properties.engine.cases.coordinates import Array
 from properties.engine.core.attempt import try_case
-from properties.engine.search import search
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, inapplicable
+from properties.engine.search.search import Plan, inapplicable, search
 
 SMALL = 1024.0  # one unit in the last place is below 2^-42 here, less than the loosest comparison below
 

@@ -15,9 +15,8 @@ from properties.catalogue import PROPERTIES
 from properties.engine.doors.cli import main
 from properties.engine.explain.reading import ABOUT_EMPTY_ROWS, read_failure
 from properties.engine.explain.suspects import known_mistakes
-from properties.engine.search import search
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan
+from properties.engine.search.search import Plan, search
 
 
 def zero_without_keys(q: Any, k: Any, v: Any, *, attn_mask: Any = None) -> Any:
