@@ -35,10 +35,10 @@ from impls.mutants import (
 )
 from impls.mutants.cache_core import Cache
 from impls.mutants.registry import _prepare
-from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
 from properties.engine.cases.coordinates import Array
 from properties.engine.core.attempt import try_case
+from properties.engine.core.trial import Trial
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, inapplicable, search
 

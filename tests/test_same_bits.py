@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from properties.attention.cases import Case
 from properties.attention.trial import Trial
-from properties.engine.cases.case import Case
 from properties.engine.core.trial import Refuted
 from properties.engine.search.find_target import Builtins
 from properties.engine.search.probe import make_target
