@@ -22,6 +22,7 @@ from ..engine.core.trial import Trial as BaseTrial
 from . import backward, cases, discover, measure, precision
 from .case import Case
 from .cases import ATTENTION
+from .refusals import with_refusals
 from .reread import larger, unsettle
 from .trial import Trial
 
@@ -59,6 +60,9 @@ class Attention(Contract):
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
         target = discover.with_few_shapes(target, target, device)
         return discover.probe_parameters(target, device) if open_ended else target
+
+    def handshake(self, target: Target, device: str) -> Target:
+        return with_refusals(target, device)
 
     def trial(self, prop: Property) -> type[BaseTrial]:
         return Trial

@@ -44,6 +44,9 @@ class Multihead(Attention):
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
         return discover.with_few_shapes(target, as_attention(target), device)
 
+    def handshake(self, target: Target, device: str) -> Target:
+        return target
+
     def view(self, target: Target, about: str) -> Target:
         return as_attention(target) if about == ATTENTION.name else target
 

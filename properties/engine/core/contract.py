@@ -87,6 +87,10 @@ class Contract(ABC):
         """The target with what only calls can tell. ``open_ended``: its signature does not say what it takes."""
         return target
 
+    def handshake(self, target: Target, device: str) -> Target:
+        """The target as it is spoken with from now on: without the classes of calls that it refuses, always and by raising."""
+        return target
+
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         """What is not tried of a callable with these parameters → why."""
         return {}

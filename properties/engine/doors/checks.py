@@ -137,15 +137,17 @@ def verify(
     device: str = "cpu",
     supports: Supports | Mapping[str, Any] | None = None,
     case: str | None = None,
+    strict: bool = False,
 ) -> Verdict:
     """Check an attention from Python, or in a notebook. The verdict prints itself; ``.ok`` and ``.findings`` hold it.
 
     ``properties`` are names, globs or themes; ``seconds`` searches for that long instead of ``cases`` a property; ``case``
-    is the only one to try, as a replay line has it.
+    is the only one to try, as a replay line has it; ``strict`` refutes what the attention refuses by raising, always, too.
     Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
     """
     target = make_target(name or str(getattr(attention, "__name__", "attention")), attention, supports, device)
     target = dataclasses.replace(target, address=address_of(attention, supports))
+    target = target if strict or case else target.kind.handshake(target, device)
     plan = Plan(examples=1 if case else cases, device=device)
     if case is None:
         return made_whole(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)

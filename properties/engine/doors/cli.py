@@ -39,6 +39,7 @@ from ..search.find_target import Builtins, find_targets
 from ..search.interrupt import listening
 from ..search.run import Report, verify_target
 from ..search.search import Outcome, Plan, try_only, written_cases
+from .known import known_by_effect
 
 DATABASE = ".hypothesis/attncheck"
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
@@ -67,6 +68,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
                         "where a target kills the process")
+    parser.add_argument("--strict", action="store_true", help="what the target refuses by raising, always, is refuted, too")
     parser.add_argument("--version", action="store_true", help="that of the installed attncheck; with -v the machine, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
@@ -206,7 +208,11 @@ def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None)
             absent[name] = why
             continue
         for target in find_targets(name, builtins, supports, options.device):
-            reports.append(check(target, properties, options, deviations, progress, builtins, out))
+            recorded = deviations
+            if not (options.strict or builtins.has(target.name)):
+                target = target.kind.handshake(target, options.device)
+                recorded += known_by_effect(target, deviations, builtins, options.device)
+            reports.append(check(target, properties, options, recorded, progress, builtins, out))
             if reports[-1].interrupted:
                 raise KeyboardInterrupt
     if json_to:
@@ -261,7 +267,8 @@ def check(
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     progress.start(target.name)
     supports = Supports.in_file(options.supports) if options.supports else None
-    source = {"text": target.name, "supports": supports}
+    known = target.supports if target.refuses else supports
+    source = {"text": target.name, "supports": known}
     report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
                            workers=options.workers, source=source)
     progress.clear()
@@ -270,7 +277,7 @@ def check(
         for outcome in report.outcomes.values():
             if outcome.finding and time.monotonic() < until:
                 with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
-                    fresh = find_targets(target.name, builtins, supports, plan.device)[0]
+                    fresh = find_targets(target.name, builtins, known, plan.device)[0]
                     outcome.finding = tried_alone(outcome.finding, fresh)
     missing: list[str] = []
     explain(report, known_mistakes(missing) if any(finding.alone for finding in report.findings) else [])

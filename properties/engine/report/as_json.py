@@ -22,6 +22,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
         "untried": dict(report.target.untried),
+        "refuses": dict(report.target.refuses),
         "ok": report.ok,
         "cases": report.cases,
         "rounds": report.rounds,

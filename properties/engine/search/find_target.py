@@ -30,6 +30,10 @@ class Builtins:
             self.module = None
         self.entries: dict[str, Any] = {entry.name: entry for entry in self.module.CATALOGUE} if self.module else {}
 
+    def has(self, name: str) -> bool:
+        """Whether a target is a built-in, or a variant of one."""
+        return name.partition("@")[0] in self.entries
+
     def unavailable(self, name: str, device: str) -> str | None:
         """Why a built-in implementation cannot run here; None if it can."""
         reason: str | None = self.module.unavailable(self.entries[name], device)

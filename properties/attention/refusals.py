@@ -1,0 +1,102 @@
+"""What an attention refuses: classes of calls that have a name, which it answers by raising, always.
+
+Found out before the search, one small call a question, so that a refusal is told in one line and hides nothing else. An exception
+that no such class explains, at 17 keys only, say, is no refusal but a finding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..engine.cases.masks import MASK_AXES, MASK_KINDS
+from ..engine.core.target import Raised, Target
+from .call import attend
+from .case import Case
+from .inputs import Inputs, make_inputs
+
+SIZES = {"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7}
+EMPTY = ("batch", "queries", "keys")  # no head and no feature are refused by most, and asked of nobody who refuses an empty batch
+
+
+def with_refusals(target: Target, device: str) -> Target:
+    """The target without the classes of calls that it refuses, and what it said of each."""
+    facts: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for words, changes, asked in _questions(target, device):
+        if any(getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()):
+            continue  # it is declared
+        if changes.items() <= facts.items():
+            continue  # an earlier question has shown it
+        if why := refusal(target, asked):
+            facts = changes | facts
+            said[words] = why
+    kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
+    axes = _taken(target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank))
+    facts |= {"mask_kinds": kinds} if kinds else {}
+    facts |= {"mask_axes": axes} if axes else {}
+    if not facts:
+        return target
+    return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), refuses=said)
+
+
+def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
+    """What a target says to a class of calls if it raises at each of two; empty if it answers one."""
+    said = ""
+    for seed in (0, 1):
+        try:
+            attend(target, asked(seed))
+        except Raised as raised:
+            said = str(raised)
+        else:
+            return ""
+    return said
+
+
+def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any], Callable[[int], Inputs]]]:
+    """(the class in words, what is declared if it is refused, a call of it by its seed)."""
+    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
+
+    def asked(**fields: Any) -> Callable[[int], Inputs]:
+        plain = {**SIZES, "dim": dim, "dtype": target.dtypes[0], "device": device}
+        return lambda seed: make_inputs(Case(**{**plain, **fields, "seed": seed}))
+
+    masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
+    if "attn_mask" in target.parameters and {"S", "LS"} <= set(target.supports.mask_axes):
+        yield "masks of three axes", {"mask_rank": 4}, asked(**masked, mask_rank=3)
+        yield "masks of fewer than two axes", {"mask_rank": 2}, asked(**masked, mask_axes="S", mask_rank=0)
+    if {"attn_mask", "is_causal"} <= set(target.parameters) and "LS" in target.supports.mask_axes:
+        alone = {"mask_and_causal": False}  # libraries that document this refusal answer where a fused kernel is chosen, all the same
+        yield "a mask together with is_causal", alone, asked(**masked, is_causal=True)
+        yield "a mask together with is_causal, where values have another width", alone, asked(**masked, is_causal=True, value_dim=dim + 1)
+        yield "a mask of three axes together with is_causal", alone, asked(**masked, is_causal=True, mask_rank=3)
+        if "enable_gqa" in target.parameters:
+            yield "a mask together with is_causal, where heads are grouped", alone, asked(**masked, is_causal=True, group=2)
+    if not target.supports.head_dims:
+        yield "values of another width than keys", {"value_dim": False}, asked(value_dim=dim + 1)
+    for size in EMPTY:
+        yield f"empty arrays ({size} = 0)", {"zero_sizes": False}, asked(**{size: 0})
+
+
+def _defaults(target: Target, changes: dict[str, Any]) -> dict[str, Any]:
+    plain = type(target.supports)()
+    return {name: getattr(plain, name) for name in changes}
+
+
+def _taken(
+    target: Target, field: str, table: tuple[str, ...], able: tuple[str, ...], device: str, said: dict[str, str], rank: int = 2
+) -> tuple[str, ...]:
+    """The kinds or axes of masks that it takes, if it refuses some; () if it takes or refuses all."""
+    if "attn_mask" not in target.parameters or able != table:
+        return ()
+    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
+    plain: dict[str, Any] = {**SIZES, "dim": dim, "dtype": target.dtypes[0], "device": device, "mask": "random", "mask_rank": max(rank, 2)}
+    why = {value: refusal(target, lambda seed, value=value: make_inputs(Case(**plain, seed=seed, **{field: value}))) for value in table}  # type: ignore[misc]
+    taken = tuple(value for value in table if not why[value])
+    if not taken or taken == table:
+        return ()
+    refused = [value or "none" for value in table if why[value]]
+    words = f"masks of the kind {', '.join(refused)}" if field == "mask_kind" else f"masks that vary along {', '.join(refused)} alone"
+    said[words] = next(reason for reason in why.values() if reason)
+    return taken

@@ -1,0 +1,44 @@
+"""What is on record for a built-in, where a target that nobody has recorded does just the same: a wrapper of it, say."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+
+from ..core.attempt import try_case
+from ..core.declare import declared
+from ..core.target import CannotRun, Target
+from ..search.deviations import Deviation
+from ..search.find_target import Builtins, find_targets
+from ..search.run import applies
+from ..search.search import inapplicable
+
+
+def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins: Builtins, device: str) -> tuple[Deviation, ...]:
+    """The deviations of built-ins that the target shares: on the stored case it is refuted by the same property in the same words."""
+    shared: dict[str, Deviation] = {}
+    recorded: dict[str, Target] = {}
+    for deviation in deviations:
+        name = deviation.targets[0]
+        if deviation.kind == "crash" or name not in builtins.entries or repr(deviation.case) + deviation.shows in shared:
+            continue
+        with contextlib.suppress(CannotRun):
+            if name not in recorded:
+                recorded[name] = find_targets(name, builtins, None, device)[0]
+            if _alike(target, recorded[name], deviation, device):
+                reason = f"as {name}: {deviation.reason}"
+                shared[repr(deviation.case) + deviation.shows] = dataclasses.replace(deviation, targets=(glob.escape(target.name),), reason=reason)
+    return tuple(shared.values())
+
+
+def _alike(target: Target, recorded: Target, deviation: Deviation, device: str) -> bool:
+    if target.framework.name != recorded.framework.name or target.contract != recorded.contract:
+        return False
+    if not (applies(deviation, recorded, device) and deviation.case.dtype in target.dtypes):
+        return False
+    prop = declared()[deviation.shows]
+    if inapplicable(target, prop):
+        return False
+    here, there = (try_case(one, prop, deviation.case) for one in (target, recorded))
+    return here is not None and there is not None and (here.says, here.raised) == (there.says, there.raised)
