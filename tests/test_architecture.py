@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "properties"
 ENGINE = ("cases", "frameworks", "core", "search", "explain", "report", "doors")
-CONTRACTS = ("attention", "multihead", "block", "pack", "position", "cache")
+CONTRACTS = tuple(sorted(path.parent.name for path in ROOT.glob("*/contract.py")))
 # From the ground up: a room may know what stands below it. Contracts stand beside each other, on core; search, explain and report know
 # none of them. Doors and what stands at the top of the package see everything.
 FLOORS = {"exact": 0, "cases": 1, "frameworks": 2, "core": 3, **dict.fromkeys(CONTRACTS, 4), "search": 5, "explain": 6, "report": 7}
@@ -57,6 +57,10 @@ def test_a_room_knows_only_what_stands_below_it(path: Path) -> None:
             assert path == ROOT / "engine" / "frameworks" / f"{name[0]}.py", f"{name[0]} is imported outside its framework"
         if name[0] == "properties":
             assert allowed(here, room(name[1:])), f"{here} knows {'.'.join(name)}"
+
+
+def test_the_contracts_are_those_that_there_are() -> None:
+    assert {"attention", "multihead", "block", "pack", "position", "cache"} <= set(CONTRACTS)
 
 
 def test_the_rule_can_be_broken() -> None:

@@ -198,12 +198,18 @@ def test_the_deviation_is_a_real_one() -> None:
 
 
 def test_the_map_names_files_that_exist() -> None:
+    """Every file of the map, in the folder of its line; and every folder of ``properties`` is in it."""
     (house,) = (block.body for block in blocks(README.read_text(encoding="utf-8")) if block.kind == "text")
-    named = re.findall(r"(?:^|, )((?:impls|properties|tests|benchmarks|conftest)[\w./]*)", house, re.MULTILINE)
-    named += [f"properties/engine/{name}" for name in re.search(r"the search: (.*)", house)[1].split(", ")]  # type: ignore[index]
-    assert len(named) > 15
-    for name in named:
-        assert (ROOT / name).exists(), name
+    places: list[str] = []
+    for line in house.splitlines():
+        place, says = line.split(maxsplit=1)
+        assert (ROOT / place).exists(), place
+        assert (ROOT / place).is_dir() == place.endswith("/"), place
+        for name in re.findall(r"\b\w+(?:\.py|\.toml|/)", says):
+            assert (ROOT / place / name).exists(), f"{place}{name}"
+        places.append(place)
+    folders = {f"{path.parent.relative_to(ROOT).as_posix()}/" for path in (ROOT / "properties").rglob("__init__.py")}
+    assert folders <= set(places) and len(set(places)) == len(places)
 
 
 def bring_up_to_date() -> None:

@@ -209,7 +209,7 @@ class Case(BaseCase):
         varied=("contiguous", "transposed"),
         says="layout {}",
         why="how the arrays lie in memory: strides ignored, storage offset dropped, NaN around a view read",
-        unusual={"expanded": "stride 0 along the batch", "mixed": "each of q, k and v in another layout"},
+        unusual={"mixed": "each of q, k and v in another layout"},
     )
     grad: str = field("normal", choices=tuple(GRADS), varied=("normal", "ones"), why="the gradient of the output")
     grad_layout: str = field(

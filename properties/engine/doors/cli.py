@@ -39,22 +39,25 @@ from ..search.find_target import Builtins, find_targets
 from ..search.interrupt import listening
 from ..search.run import Report, verify_target
 from ..search.search import Outcome, Plan, try_only, written_cases
+from . import explain_case, new
 from .known import known_by_effect
 
 DATABASE = ".hypothesis/attncheck"
+WORDS = {"new": new.main, "explain": explain_case.main}  # in the place of a target, with arguments of their own
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
 DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments. ``list`` is a word in the place of a target."""
+    """The arguments. ``list`` is a word in the place of a target; those of ``WORDS`` have a parser of their own."""
     parser = argparse.ArgumentParser(
         prog="attncheck",
         description="Find the smallest case on which an attention is wrong, or say what was verified.",
         epilog="exit status: 0 nothing found, 1 refuted, 2 cannot be run",
     )
     parser.add_argument("target", nargs="?", help="package.module:attribute, file.py:attribute, or the name or glob of a "
-                        "built-in; 'list' prints the properties; nothing: all built-in implementations")
+                        "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'new' writes a skeleton; "
+                        "nothing: all built-in implementations")
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
     parser.add_argument("--case", metavar="CASE", help="try only this case, as printed by a replay line")
     parser.add_argument("--cases", type=count, metavar="N", help="cases per property (default 150; 40 with no target)")
@@ -142,7 +145,10 @@ class Progress:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = parse(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and given[0] in WORDS:
+        return word(given[0], given[1:])
+    options = parse(given)
     if options.version:
         print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
         return 0
@@ -157,10 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with isolated(options.isolate), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as a process that SIGPIPE ended: nothing was refuted
+        return reader_gone()
     except BrokenProcessPool:
-        return killed("a worker", options.isolate) or main([*(sys.argv[1:] if arguments is None else arguments), "--isolate"])
+        return killed("a worker", options.isolate) or main([*given, "--isolate"])
     except KeyboardInterrupt:
         print("attncheck: interrupted", file=sys.stderr)
         return 130
@@ -172,8 +177,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def word(name: str, arguments: Sequence[str]) -> int:
+    """A command with arguments of its own; the exit status."""
+    try:
+        status = WORDS[name](arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return reader_gone()
+    except (ValueError, OSError) as error:
+        print(f"attncheck: {error}", file=sys.stderr)
+        return 2
+
+
+def reader_gone() -> int:
+    """The exit status where nobody reads standard output any more: that of a process that SIGPIPE ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
 def run(options: argparse.Namespace) -> int:
-    """Everything but ``list``."""
+    """Everything but the words."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
         if options.json == "-":  # standard output is for the JSON alone
