@@ -67,6 +67,14 @@ SIGNATURES = {
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
 POSITIONS = ("sinusoidal", "rotary", "learned", "slopes", "buckets")
+PLAIN = {"framework": "torch", "arithmetic": WIDE}
+# What the mutants of a contract support, where it is not SUPPORTS.
+FACTS: dict[str, dict[str, Any]] = {
+    "multihead": SUPPORTS | {"masked_nan": "leaks"},  # a projection spreads a NaN over all heads, also over those to which its key is visible
+    "packed": PLAIN,
+    "cached": PLAIN,
+    **{name: {"framework": "torch"} for name in POSITIONS},
+}
 
 
 @dataclass(frozen=True)
@@ -104,15 +112,7 @@ def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | No
     parameters = inspect.signature(function).parameters.values()
     if contract in (*POSITIONS, "cached") or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
-    # A projection spreads a NaN over all heads, also over those to which its key is visible.
-    facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
-    if contract == "cached":
-        facts = {"framework": "torch", "arithmetic": WIDE}
-    if contract in POSITIONS:
-        facts = {"framework": "torch"}
-    elif contract == "packed":
-        facts = {"framework": "torch", "arithmetic": WIDE}
-    function.supports = {**facts, **(supports or {})}  # type: ignore[attr-defined]
+    function.supports = {**FACTS.get(contract, SUPPORTS), **(supports or {})}  # type: ignore[attr-defined]
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
 
