@@ -15,7 +15,7 @@ THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "biases", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
     "layers", "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "lookups",
-    "distances", "packs", "caches", "cache_memory", "last_bits", "last_bits_backward", "last_bits_layers", "last_bits_apart",
+    "distances", "packs", "caches", "cache_memory", "linear", "last_bits", "last_bits_backward", "last_bits_layers", "last_bits_apart",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -59,6 +59,7 @@ SIGNATURES = {
         "q k v cu_seqlens_q cu_seqlens_k",
         {"max_seqlen_q": None, "max_seqlen_k": None, "is_causal": False, "scale": None, "enable_gqa": False},
     ),
+    "linear": _signature("q k v", {"is_causal": False}),
     "cached": _signature(
         "batch kv_heads dim capacity",
         {"num_heads": None, "value_dim": None, "dtype": None, "device": "cpu", "window_size": None, "page_size": None, "fill": 0.0,
@@ -73,6 +74,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "multihead": SUPPORTS | {"masked_nan": "leaks"},  # a projection spreads a NaN over all heads, also over those to which its key is visible
     "packed": PLAIN,
     "cached": PLAIN,
+    "linear": PLAIN | {"contract": "linear"},  # the signature does not tell
     **{name: {"framework": "torch"} for name in POSITIONS},
 }
 
