@@ -21,6 +21,8 @@ positions_torch the same as model code writes them
 caches_numpy    a cache for decoding: keys and values kept from step to step
 caches_torch    the same, a ring under a window, and pages through a table
 
+linear_attention  all weights at once in NumPy, a state that grows from key to key in PyTorch
+
 numpy_operands  what the NumPy modules share before the first product
 mutants         attentions that are wrong on purpose
 

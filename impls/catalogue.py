@@ -12,7 +12,7 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention, multihead, cached, packed, encoder_layer, decoder_layer, or one of positions, as the module ``contract`` defines them
+    contract: str  # attention, multihead, cached, packed, linear, encoder_layer, decoder_layer, or one of positions: see the module ``contract``
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
@@ -81,6 +81,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("caches_torch.Contiguous", "caches_torch:Contiguous", "cached", TORCH, "one slot after the other, rotary", BOTH),
     Entry("caches_torch.Rotating", "caches_torch:Rotating", "cached", TORCH, "the last tokens of a window alone", BOTH),
     Entry("caches_torch.Paged", "caches_torch:Paged", "cached", TORCH, "pages in any order, by a table", BOTH),
+    Entry("linear_attention.parallel", "linear_attention:parallel", "linear", (), "linear attention, all weights at once, NumPy"),
+    Entry("linear_attention.recurrent", "linear_attention:recurrent", "linear", TORCH, "linear attention, key by key", BOTH),
 )
 
 

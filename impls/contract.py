@@ -53,6 +53,11 @@ shape``
     cu_seqlens_* (sequences + 1,) whole numbers 0 = c_0 ≤ … ≤ total: sequence n is rows c_n to c_(n+1) − 1; it may be empty
     max_seqlen_* no smaller than the longest sequence
 
+``linear_attention(q, k, v, *, is_causal=False) -> (batch, heads, queries, value_dim)``
+
+    q, k, v      as in attention, with as many heads; the weights are φ(q)·φ(k), φ(x) = elu(x) + 1, and sum to one over the keys of a row
+    is_causal    key j is in the state of row i iff j <= i
+
 ``cached(batch, kv_heads, dim, capacity, *, num_heads=kv_heads, value_dim=dim, dtype, device, window_size=None, page_size=None,
 fill=0.0, rotary_base=None)`` makes a cache for decoding; a class will do
 

@@ -27,6 +27,7 @@ from .block import blocks, decoders, encoders
 from .cache import caches
 from .engine.core.contract import make, register
 from .engine.core.declare import Property
+from .linear import linear_attention
 from .multihead import layers
 from .pack import packed
 from .position import distances, positions
@@ -34,6 +35,7 @@ from .position import distances, positions
 BUILT_IN: tuple[ModuleType, ...] = (
     softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, rounding, purity, features, gradients, feature_gradients,
     layers, blocks, encoders, decoders, packed, positions, distances, caches,
+    linear_attention,
 )  # fmt: skip
 
 

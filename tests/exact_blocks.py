@@ -183,4 +183,5 @@ IN_DECODERS: dict[str, Change] = {
 }
 MADE = {name: encoder_with(change) for name, change in (IN_BOTH | IN_ENCODERS).items()}
 MADE |= {name: decoder_with(change) for name, change in IN_DECODERS.items()}
-BLOCK_MISTAKES: dict[str, Target] = {name: make_target("wrong", function, {"framework": "torch"}) for name, function in MADE.items()}
+EXACT = BLOCK_TARGETS
+MISTAKES: dict[str, Target] = {name: make_target("wrong", function, {"framework": "torch"}) for name, function in MADE.items()}

@@ -154,7 +154,8 @@ def scaled(self: Any, out: Tensor, given: dict[str, Any]) -> Tensor:
 
 
 EXACT_CACHE = make_target("exact cache", Exact, {"framework": "torch"})
-CACHE_MISTAKES: dict[str, Target] = {
+EXACT = {"cached": EXACT_CACHE}
+MISTAKES: dict[str, Target] = {
     "cached_decoding_is_one_pass": wrong(scaled),
     "chunking_changes_nothing": wrong(lambda self, out, given: out * (1 + 0.01 * out.shape[2])),
     "cache_shows_exactly_the_past": wrong(answer=without_the_first),

@@ -134,7 +134,8 @@ def by_the_maximum(call: Callable[..., Tensor], given: dict[str, Any]) -> Tensor
     return call() * (1 + 2.0**-7 * given["max_seqlen_k"])
 
 
-PACK_MISTAKES: dict[str, Target] = {
+EXACT = {"packed": PACK}
+MISTAKES: dict[str, Target] = {
     "packed_output_is_inside_the_bound": pack_with(lambda call, given: call() * (1 + 2.0**-7)),
     "sequences_do_not_see_each_other": pack_with(leaking),
     "a_sequence_alone_gives_its_rows": pack_with(by_the_number_of_sequences),

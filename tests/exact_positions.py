@@ -211,6 +211,7 @@ MISTAKES: dict[str, Any] = {
     ),
     "positions_have_the_right_form": rotary_with(lambda call, given: call().double()),
 }
-POSITION_MISTAKES: dict[str, Target] = {
+EXACT = POSITION_TARGETS
+MISTAKES: dict[str, Target] = {
     name: make_target("wrong", function, {"framework": "torch"}) for name, function in MISTAKES.items()
 }

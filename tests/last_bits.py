@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impls.mutants import backward, backward_features, block, core, feature_core, layer, lookups, packs, rotations, sinusoids  # isort: skip
+from impls.mutants import backward, backward_features, block, core, feature_core, layer, linear, lookups, packs, rotations, sinusoids  # isort: skip
 from impls.mutants.cache_core import Cache
 from impls.mutants.registry import _prepare
 
@@ -228,6 +228,7 @@ BACKWARD = partial(made, right=backward.attention)
 FEATURES_BACKWARD = partial(made, right=backward_features.attention, **backward_features.FACTS)
 LAYER = partial(made, right=layer.multihead, contract="multihead")
 PACK = partial(made, right=packs.attention, contract="packed")
+LINEAR = partial(made, right=linear.attention, contract="linear")
 ROTARY = partial(made, right=rotations.rotary, contract="rotary")
 LEARNED = partial(made, right=lookups.learned, contract="learned")
 
@@ -284,6 +285,9 @@ TARGETS: dict[str, Callable[[], Any]] = {
     )},
     "packed_output_has_the_right_form": lambda: PACK(by_count),
     "packed_gradients_stay_in_their_sequence": lambda: PACK(gradients_by(of_everything)),
+    # linear attention
+    **{name: lambda: LINEAR(by_content) for name in ("linear_future_tokens_are_ignored", "states_are_not_shared")},
+    "linear_output_has_the_right_form": lambda: LINEAR(by_count),
     # positions
     "positions_start_at_zero": lambda: made(by_content, sinusoids.sinusoidal, "sinusoidal"),
     "position_zero_is_the_identity": lambda: ROTARY(by_content),

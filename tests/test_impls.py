@@ -25,6 +25,7 @@ LAYERS = [entry for entry in HERE if entry.contract == "multihead"]
 OURS = [entry for entry in ATTENTIONS if not entry.name.startswith("torch_sdpa")]
 NAMED = {"ids": lambda value: getattr(value, "name", None)}
 KEYS = {
+    "contract",
     "max_length",
     "returns_weights",
     "framework",

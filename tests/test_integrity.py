@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import permissive
 import pytest
-from exact_blocks import BLOCK_MISTAKES, BLOCK_TARGETS
-from exact_caches import CACHE_MISTAKES, EXACT_CACHE
-from exact_packs import PACK, PACK_MISTAKES
-from exact_positions import POSITION_MISTAKES, POSITION_TARGETS
+from exact_blocks import BLOCK_TARGETS
 from feature_mistakes import FEATURE_MISTAKES
 from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_values, right
 
@@ -22,6 +21,10 @@ from properties.engine.search.probe import make_target
 from properties.engine.search.search import Outcome, Plan, inapplicable, search
 
 Array = Any
+# What the chapters hand over, found by the names of their files: EXACT, the exact target of every topic, and MISTAKES, one for every property.
+CHAPTERS = [vars(import_module(path.stem)) for path in sorted(Path(__file__).parent.glob("exact_*.py"))]
+EXACT: dict[str, Target] = {topic: target for chapter in CHAPTERS for topic, target in chapter.get("EXACT", {}).items()}
+MADE: dict[str, Target] = {name: target for chapter in CHAPTERS for name, target in chapter.get("MISTAKES", {}).items()}
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
 BACKWARD = ("gradients", "feature_gradients")  # those: test_gradient_properties, test_feature_gradients
@@ -30,8 +33,7 @@ NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme not in BAC
 
 def target_for(prop: Property) -> Target:
     """The exact target that a property is about."""
-    made = POSITION_TARGETS | BLOCK_TARGETS | {"cached": EXACT_CACHE, "packed": PACK}
-    return made.get(prop.contract) or (LAYER if prop.contract == "multihead" else ATTENTION)
+    return EXACT.get(prop.contract) or (LAYER if prop.contract == "multihead" else ATTENTION)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,8 +139,7 @@ def test_a_trivial_answer_is_refuted(answer: str) -> None:
 
 
 def test_every_property_has_a_mistake() -> None:
-    assert {*MISTAKES, *LAYER_MISTAKES, *POSITION_MISTAKES, *FEATURE_MISTAKES, *CACHE_MISTAKES, *BLOCK_MISTAKES,
-            *PACK_MISTAKES} == set(NAMES)
+    assert {*MISTAKES, *LAYER_MISTAKES, *FEATURE_MISTAKES, *MADE} == set(NAMES)
 
 
 def test_the_small_layer_is_right_without_a_mistake() -> None:
@@ -153,7 +154,7 @@ def test_the_small_layer_is_right_without_a_mistake() -> None:
 def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing."""
     prop = PROPERTIES[name]
-    made = POSITION_MISTAKES | FEATURE_MISTAKES | CACHE_MISTAKES | BLOCK_MISTAKES | PACK_MISTAKES
+    made = FEATURE_MISTAKES | MADE
     if name in made:
         target = made[name]
     else:

@@ -15,7 +15,7 @@ THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "biases", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
     "layers", "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "lookups",
-    "distances", "packs", "caches", "cache_memory", "last_bits", "last_bits_backward", "last_bits_layers", "last_bits_apart",
+    "distances", "packs", "caches", "cache_memory", "linear", "last_bits", "last_bits_backward", "last_bits_layers", "last_bits_apart",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
@@ -59,6 +59,7 @@ SIGNATURES = {
         "q k v cu_seqlens_q cu_seqlens_k",
         {"max_seqlen_q": None, "max_seqlen_k": None, "is_causal": False, "scale": None, "enable_gqa": False},
     ),
+    "linear": _signature("q k v", {"is_causal": False}),
     "cached": _signature(
         "batch kv_heads dim capacity",
         {"num_heads": None, "value_dim": None, "dtype": None, "device": "cpu", "window_size": None, "page_size": None, "fill": 0.0,
@@ -67,6 +68,15 @@ SIGNATURES = {
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
 POSITIONS = ("sinusoidal", "rotary", "learned", "slopes", "buckets")
+PLAIN = {"framework": "torch", "arithmetic": WIDE}
+# What the mutants of a contract support, where it is not SUPPORTS.
+FACTS: dict[str, dict[str, Any]] = {
+    "multihead": SUPPORTS | {"masked_nan": "leaks"},  # a projection spreads a NaN over all heads, also over those to which its key is visible
+    "packed": PLAIN,
+    "cached": PLAIN,
+    "linear": PLAIN | {"contract": "linear"},  # the signature does not tell
+    **{name: {"framework": "torch"} for name in POSITIONS},
+}
 
 
 @dataclass(frozen=True)
@@ -104,15 +114,7 @@ def _prepare(function: Function, contract: str, supports: Mapping[str, Any] | No
     parameters = inspect.signature(function).parameters.values()
     if contract in (*POSITIONS, "cached") or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         function.__signature__ = SIGNATURES[contract]  # type: ignore[attr-defined]
-    # A projection spreads a NaN over all heads, also over those to which its key is visible.
-    facts: dict[str, Any] = {**SUPPORTS, "masked_nan": "leaks"} if contract == "multihead" else {**SUPPORTS}
-    if contract == "cached":
-        facts = {"framework": "torch", "arithmetic": WIDE}
-    if contract in POSITIONS:
-        facts = {"framework": "torch"}
-    elif contract == "packed":
-        facts = {"framework": "torch", "arithmetic": WIDE}
-    function.supports = {**facts, **(supports or {})}  # type: ignore[attr-defined]
+    function.supports = {**FACTS.get(contract, SUPPORTS), **(supports or {})}  # type: ignore[attr-defined]
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
 

@@ -1,0 +1,98 @@
+"""A case of linear attention, and which cases are drawn for a property of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ..engine.cases.case import Case as BaseCase
+from ..engine.cases.case import device_field, dtype_field, seed_field
+from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.field import field
+from ..engine.cases.regimes import REGIMES
+from ..engine.core.contract import Topic
+from ..engine.core.declare import Property
+from ..engine.core.target import Target
+from ..engine.frameworks import LAYOUTS
+
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
+CHUNKS = {(15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a chunk ends here: the state is handed on"}
+
+
+@dataclass(frozen=True, repr=False)
+class Case(BaseCase):
+    """One call of linear attention."""
+
+    batch: int = field(1, least=1, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="sequences share no state")
+    heads: int = field(1, least=1, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="heads share no state")
+    queries: int = field(
+        1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="rows: each is answered from the state at its place", unusual=CHUNKS
+    )
+    keys: int = field(1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="keys that the state sums up", unusual=CHUNKS)
+    dim: int = field(
+        1, least=1, drawn=(1, 2, 3, 4, 5, 8, 16, 17), varied=(1, 3, 4, 8), why="features of a key: rows of the state",
+        unusual={(3, 5, 17): "no power of two, which vectors are padded to: φ(0) = 1 is not nothing"},
+    )  # fmt: skip
+    value_dim: int | None = field(
+        None, least=1, drawn=(None, None, None, 1, 3, 8), why="None: the same as dim; else the state is no square, and its transpose shows"
+    )
+    dtype: str = dtype_field()
+    device: str = device_field()
+    is_causal: bool = field(
+        False, drawn=(False, True), varied=(False, True), needs="is_causal", says="causal", why="the state grows from row to row"
+    )
+    values: str = field(
+        "normal", choices=tuple(REGIMES), drawn=("normal", "normal", "simple", "positive", "cancelling", "near_ties", "rising"),
+        varied=("normal", "simple", "positive"), why="what the numbers look like",
+        unusual={"positive": "elu is the identity: a feature map of keys alone shows", "cancelling": "large values hide a wrong weight less"},
+    )  # fmt: skip
+    magnitude: int = field(
+        0, drawn=(0, 0, 0, 1, 3, -3), varied=(0, 2), says="q and k times 2^{}", why="queries and keys are multiplied by 2**magnitude",
+        unusual={3: "features from nearly 0 to some tens", -3: "all features are near 1, and all weights alike"},
+    )  # fmt: skip
+    shift: int = field(
+        0, drawn=(0, 0, 0, 0, -2, -6, 2, -45), varied=(0, -2, 2), says="q and k moved by {}", why="is added to queries and keys",
+        unusual={(-2, -6): "the features are small: what is added to a normaliser shows", -45: "elu(x) + 1 is 0 in every type: 0/0"},
+    )  # fmt: skip
+    layout: str = field(
+        "contiguous", choices=LAYOUTS, drawn=("contiguous",) * 4 + ("transposed", "offset", "padded", "strided"),
+        varied=("contiguous", "transposed"), why="how the arrays lie in memory",
+    )  # fmt: skip
+    seed: int = seed_field()
+
+    @property
+    def width(self) -> int:
+        """Features of a value."""
+        return self.dim if self.value_dim is None else self.value_dim
+
+
+# The order in which fields are drawn.
+FIELDS: dict[str, tuple[Any, ...]] = {
+    name: Case.fields()[name].drawn
+    for name in ("batch", "heads", "queries", "keys", "dim", "value_dim", "is_causal", "values", "magnitude", "shift", "layout")
+}  # fmt: skip
+LINEAR = Topic("linear", "linear attention", Case, tuple(FIELDS), frozenset(("dtypes",)))
+
+
+def linear_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
+    """Cases for one property of one linear attention."""
+    supports, longest = target.supports, target.supports.max_length or 2**62
+    fields: dict[str, Strategy] = {"seed": natural(2**31)}
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    for name in (name for name in target.kind.fields(target) if name in FIELDS):
+        value = prop.domain.get(name, FIELDS[name])
+        table = value if isinstance(value, tuple) else (value,)
+        if name in ("queries", "keys"):
+            table = tuple(n for n in table if n <= longest) or (1,)
+        if name == "dim" and supports.head_dims:
+            table = supports.head_dims
+        if name == "value_dim" and (supports.head_dims or not supports.value_dim):
+            table = (None,)
+        fields[name] = pick(table)
+    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (dtypes is None or d in dtypes)]
+    often = allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
+    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))
