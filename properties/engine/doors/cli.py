@@ -238,6 +238,8 @@ def check(
 ) -> Report:  # fmt: skip
     """Search one target and print what was found and what was verified."""
     several = options.target is None
+    if options.isolate and not target.framework.forks:
+        raise CannotRun(f"--isolate forks the process, which {target.framework.name} does not survive")
     target = addressed(target, options)
     plan = Plan(
         examples=options.cases or (40 if several else 150),

@@ -128,6 +128,7 @@ class TorchFramework:
     layouts: tuple[str, ...] = LAYOUTS
     gradients = True
     costly_shapes = False
+    forks = True
     variants: Mapping[str, Variant] = VARIANTS
 
     def devices(self) -> tuple[str, ...]:
