@@ -26,7 +26,7 @@ from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
 from properties.engine.explain.contrast import Contrast
 from properties.engine.explain.reading import read_failure
-from properties.engine.search.find_target import Builtins
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report
 from properties.engine.search.search import Plan, inapplicable, search
@@ -68,7 +68,7 @@ def read(name: str, mutant: Any, suspects: list[Any]) -> dict[str, Any]:
     contrast, alike = Contrast(report), read_failure(target, finding, suspects)
     strangers = [suspect for suspect in alike if suspect.name != f"mutants.{name}"]
     told = {"named": contrast.told(alike, finding.case.dtype), "without": contrast.told(strangers, finding.case.dtype)}
-    names: dict[str, Any] = {key: [reading.suspect.name.removeprefix("mutants.") for reading in told[key]] for key in told}
+    names: dict[str, Any] = {key: [reading.name.removeprefix("mutants.") for reading in told[key]] for key in told}
     resembles = any(reading.wrong for reading in told["without"])
     return {"state": "read", **names, "resembles": resembles, "seconds": round(time.monotonic() - began, 2), "case": repr(finding.case)}
 
@@ -114,7 +114,7 @@ def summary(rows: dict[str, dict[str, Any]], command: str, mutants: int) -> tupl
 
 def main(stride: int = 1, pattern: str = "*") -> int:
     mutants, _ = load_all()
-    suspects = Builtins().suspects()
+    suspects = known_mistakes()
     rows: dict[str, dict[str, Any]] = {}
     for name in [n for n in mutants if fnmatch.fnmatchcase(n, pattern)][::stride]:
         rows[name] = read(name, mutants[name], suspects)

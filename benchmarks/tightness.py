@@ -16,14 +16,14 @@ from collections import defaultdict
 import numpy as np
 
 from properties import catalogue
+from properties.attention.cases import Case
 from properties.attention.trial import Trial
-from properties.engine.cases.case import Case
 from properties.engine.cases.coordinates import Array
 from properties.engine.cases.regimes import CONTINUOUS
 from properties.engine.core.target import Target
-from properties.engine.search import search as searching
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.search import Plan, search
+from properties.engine.search.search import search as searching
 from properties.exact import bound
 from properties.multihead.call import as_attention
 from tests.honest_kernels import DTYPES, REGIMES, honest, make_case
@@ -89,7 +89,7 @@ def table(title: str, seen: dict[tuple[str, str], list[tuple[float, float]]]) ->
 
 def collect(target: Target, prop: searching.Property, examples: int, builtins: Builtins, cases: list[Case]) -> None:
     """The cases that the search draws for a property."""
-    known = tuple(d for d in builtins.deviations() if d.concerns(target.name, prop.name))
+    known = builtins.deviations()
     watched = searching.dataclasses.replace(prop, check=lambda trial: cases.append(trial.case))
     search(target, watched, Plan(examples=examples, deviations=known))
 

@@ -1,9 +1,10 @@
-"""All properties, in the order of a text on attention."""
+"""All contracts and all properties, in the order of a text on attention."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
+from importlib import metadata
 from types import ModuleType
 
 from .attention import (
@@ -16,24 +17,37 @@ from .attention import (
     masks,
     numbers,
     purity,
+    rounding,
     scaling,
     softmax,
     symmetry,
     values,
 )
-from .attention import rounding as biases
 from .block import blocks, decoders, encoders
 from .cache import caches
+from .engine.core.contract import make, register
 from .engine.core.declare import Property
 from .multihead import layers
 from .pack import packed
 from .position import distances, positions
 
-THEMES: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, biases, purity, features, gradients, feature_gradients,
+BUILT_IN: tuple[ModuleType, ...] = (
+    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, rounding, purity, features, gradients, feature_gradients,
     layers, blocks, encoders, decoders, packed, positions, distances, caches,
 )  # fmt: skip
 
+
+def _of_third_parties() -> tuple[ModuleType, ...]:
+    """The themes of installed chapters: an entry point of the group ``attncheck.chapters`` names a module with CONTRACTS and THEMES."""
+    themes: list[ModuleType] = []
+    for point in metadata.entry_points(group="attncheck.chapters"):
+        chapter = point.load()
+        register(*(make(kind) for kind in chapter.CONTRACTS))
+        themes += chapter.THEMES
+    return tuple(themes)
+
+
+THEMES = (*BUILT_IN, *_of_third_parties())
 PROPERTIES: dict[str, Property] = {
     member.name: member for theme in THEMES for member in vars(theme).values() if isinstance(member, Property)
 }

@@ -16,7 +16,6 @@ from .attention.common import mean_free
 from .attention.inputs import Inputs
 from .attention.scaling import logits_of
 from .attention.trial import Run, Trial
-from .engine.cases.case import Case
 from .engine.cases.coordinates import Array, normal
 from .engine.cases.dtypes import FLOAT_TYPES, round_to
 from .engine.core.target import Target
@@ -24,6 +23,7 @@ from .exact import bound, oracle
 from .exact.arithmetic import default_arithmetic
 from .exact.oracle import split_heads
 from .multihead.call import LayerInputs, as_attention
+from .multihead.cases import Case
 from .multihead.trial import BIASES, MATRICES, LayerRun, LayerTrial
 
 REACHING = tuple(d for d in FLOAT_TYPES if FLOAT_TYPES[d].max > 1e10)  # in which 1e10 is finite
@@ -85,7 +85,7 @@ def test_four_words_with_the_scale_given(target: Target, dtype: str) -> None:
     t.close(run.out[0, 0], PRINTED, HALF_A_UNIT + run.bound[0, 0], "the word in row {row} is not what was printed")
 
 
-@pytest.mark.example(layer=True)
+@pytest.mark.example(about="multihead")
 def test_four_words_through_the_projections_of_a_layer(target: Target, dtype: str) -> None:
     """The same with the matrices as the layer's own: y = x Wᵀ, so they are given transposed."""
     t = layer_of(target, dtype)
@@ -127,7 +127,7 @@ def test_two_heads_of_an_attention(target: Target, dtype: str) -> None:
     )
 
 
-@pytest.mark.example(layer=True)
+@pytest.mark.example(about="multihead")
 def test_two_heads_of_a_layer(target: Target, dtype: str) -> None:
     """The same as a layer: with W_o = 1 the output is the two heads side by side."""
     t = layer_of(target, dtype)
@@ -185,7 +185,7 @@ def sentence_through(target: Target, dtype: str) -> tuple[LayerTrial, LayerRun]:
     return t, t.run_layer(LayerInputs(x, x, x, weights, num_heads=4, dtype=dtype))
 
 
-@pytest.mark.example(layer=True)
+@pytest.mark.example(about="multihead")
 def test_a_sentence_through_a_layer(target: Target, dtype: str) -> None:
     """The output is (1, 8, 32), inside its bound."""
     t, run = sentence_through(target, dtype)
@@ -193,7 +193,7 @@ def test_a_sentence_through_a_layer(target: Target, dtype: str) -> None:
     t.inside(run, run.bound, "word {row}, feature {column} is off")
 
 
-@pytest.mark.example(layer=True, needs=("returns_weights",))
+@pytest.mark.example(about="multihead", needs=("returns_weights",))
 def test_the_weights_of_a_sentence(target: Target, dtype: str) -> None:
     """The attention weights are (1, 4, 8, 8), inside theirs."""
     t, run = sentence_through(target, dtype)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from properties.attention.inputs import frontier
 from properties.block import exact as exactly
 from properties.block.trial import seen_and_bias
+from properties.engine.cases.masks import frontier
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 from properties.exact.arithmetic import default_arithmetic

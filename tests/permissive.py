@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from properties.attention.inputs import frontier
+from properties.engine.cases.masks import frontier
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 from properties.exact import oracle

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from properties.attention.inputs import read_case
+from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, search, try_only
 
@@ -84,7 +83,7 @@ def test_keys_that_are_rounded_once_for_all_rows_are_no_finding() -> None:
     attention.supports = {"framework": "torch", "arithmetic": "eager", "dtypes": ["bfloat16"], "head_dims": [8], "zero_sizes": False}  # type: ignore[attr-defined]
     target, prop = make_target("roots", attention), PROPERTIES["rounding_is_not_biased"]
     case = "Case(batch=2, kv_heads=2, queries=129, keys=17, dim=8, dtype='bfloat16', values='positive', magnitude=2, seed=1679349613)"
-    outcome = try_only(target, prop, read_case(case))
+    outcome = try_only(target, prop, Case.parse(case))
     assert outcome.cases == 1 and outcome.finding is None, outcome.finding
 
 

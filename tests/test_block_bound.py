@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from impls import transformer_layers
 from properties.block import exact as exactly
 from properties.block.call import BlockInputs
+from properties.block.cases import Case
 from properties.block.trial import BlockTrial, make_block
-from properties.engine.cases.case import Case
 from properties.engine.search.probe import make_target
 from properties.exact.arithmetic import HALVES, arithmetic
 

@@ -16,11 +16,11 @@ from properties.exact.arithmetic import HALVES, KINDS, Arithmetic, arithmetic, d
 torch = pytest.importorskip("torch")
 from honest_kernels import DTYPES, REGIMES, Case, eager, eager_scaled_first, honest, inner, make_case, used
 
+from properties.attention.cases import Case as DrawnCase
 from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
 from properties.engine.cases import regimes
-from properties.engine.cases.case import Case as DrawnCase
-from properties.engine.search.attempt import try_case
+from properties.engine.core.attempt import try_case
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.multihead.call import as_attention
 

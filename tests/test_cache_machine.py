@@ -19,8 +19,8 @@ from hypothesis.strategies import tuples
 
 from impls import catalogue
 from impls.mutants import forget, load_all
+from properties.cache.cases import Case
 from properties.cache.trial import CacheTrial
-from properties.engine.cases.case import Case
 from properties.engine.cases.draws import natural, pick
 from properties.engine.core.target import Raised, Target
 from properties.engine.search.find_target import Builtins

@@ -15,12 +15,12 @@ from exact_caches import EXACT_CACHE, Exact
 from test_reach import asks, cases_of
 from torch import Tensor
 
+from properties.cache.cases import Case
 from properties.cache.trial import CacheTrial
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.cases.dtypes import FLOAT_TYPES
+from properties.engine.core.attempt import try_case
 from properties.engine.frameworks import LAYOUTS
-from properties.engine.search.attempt import try_case
 from properties.engine.search.probe import make_target
 
 

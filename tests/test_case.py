@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from permissive import attention_target, layer_target
 
-from properties.attention.cases import cases
-from properties.attention.inputs import read_case
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
+from properties.engine.search.search import cases
+from properties.multihead.cases import Case
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Case)}
 DRAWN = st.one_of([
@@ -28,8 +27,8 @@ DRAWN = st.one_of([
 @settings(max_examples=400, deadline=None, database=None)
 @given(DRAWN)
 def test_what_is_printed_reads_back(case: Case) -> None:
-    assert read_case(repr(case)) == case
-    assert eval(repr(case), {"Case": Case}) == case
+    assert type(case).parse(repr(case)) == case
+    assert eval(repr(case), {"Case": type(case)}) == case
 
 
 @settings(max_examples=400, deadline=None, database=None)
@@ -60,10 +59,10 @@ def test_nan_reads_back() -> None:
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_every_field_can_be_said(name: str) -> None:
-    other: dict[str, Any] = {"dtype": "bfloat16", "device": "cuda", "mask": "random", "mask_kind": "bias", "mask_axes": "",
-                             "values": "tiny", "layout": "offset", "is_causal": True, "with_bias": False, "scale": 0.0,
-                             "edits": (("q", 1, -0.0),), "mask_density": 0.2}  # fmt: skip
-    case = Case(**{name: other.get(name, 6)})
+    known, default = Case.fields()[name], DEFAULTS[name]
+    other: dict[str, Any] = {"device": "cuda", "scale": 0.0, "edits": (("q", 1, -0.0),), "mask_density": 0.2}
+    value = next((choice for choice in known.choices if choice != default), not default if isinstance(default, bool) else 6)
+    case = Case(**{name: other.get(name, value)})
     assert repr(case).startswith(f"Case({name}=") and Case.parse(repr(case)) == case
 
 
@@ -138,5 +137,5 @@ MEANINGLESS = {
 def test_a_case_that_means_nothing_is_refused(text: str) -> None:
     """A typo must not turn into another case that passes."""
     with pytest.raises(ValueError) as caught:
-        read_case(text)
+        Case.parse(text)
     assert str(caught.value).startswith(MEANINGLESS[text]) and "\n" not in str(caught.value)

@@ -17,16 +17,18 @@ from impls.mutants import core, load_all
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
 from properties.attention.measure import measured
+from properties.engine.core.explanation import Explanation, Reading
 from properties.engine.doors.cli import main
-from properties.engine.explain.contrast import Contrast, Reading, read_report
+from properties.engine.explain.contrast import Contrast, read_report
+from properties.engine.explain.explain import explain
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.report.text import findings_text, reading_lines
-from properties.engine.search.find_target import Builtins
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, verify_target
 from properties.engine.search.search import Plan
 
 CASES = 40
-SUSPECTS = Builtins().suspects()
+SUSPECTS = known_mistakes()
 
 
 def report_of(*themes: str, **steps: Callable[..., Any]) -> Report:
@@ -54,7 +56,7 @@ def test_a_suspect_that_is_wrong_where_the_target_is_right_is_no_reading() -> No
     """A frontier two too far answers on two keys as if there were none."""
     report, readings = two_ahead()
     assert report.findings
-    named = {reading.suspect.name for found in readings.values() for reading in found if not reading.wrong and reading.whole}
+    named = {reading.name for found in readings.values() for reading in found if not reading.wrong and reading.whole}
     assert not named & {"mutants.causal.ignored", "mutants.causal.bottom_right", "mutants.causal.training_path_forgets_causality"}
 
 
@@ -71,14 +73,14 @@ def test_suspects_are_put_to_the_cases_that_hold(mistake: str, wrong: bool) -> N
 def test_a_suspect_that_remembers_is_not_held_to_cases_it_saw_in_another_order() -> None:
     mutant = load_all()[0]["state.causal_sticks"]
     report = verify_target(make_target("mine", mutant.function), catalogue.select(["numbers", "causality"]), Plan(examples=CASES))
-    assert "mutants.state.causal_sticks" in {r.suspect.name for found in read_report(report, SUSPECTS).values() for r in found}
+    assert "mutants.state.causal_sticks" in {r.name for found in read_report(report, SUSPECTS).values() for r in found}
 
 
 def test_what_only_resembles_is_said_to() -> None:
     report, readings = two_ahead()
     reading = next(reading for found in readings.values() for reading in found)
     there = next(case for outcome in report.outcomes.values() for case in outcome.right)
-    said = {kind: reading_lines([Reading(reading.suspect, **facts)])[0]
+    said = {kind: reading_lines([Reading(reading.name, reading.mistake, **facts)])[0]
             for kind, facts in {"is": {}, "resembles": {"wrong": 1, "example": there}, "here": {"whole": False}}.items()}
     assert "behaves like" in said["is"] and "resembles" in said["resembles"] and repr(there) in said["resembles"]
     assert "not on larger cases" in said["here"]
@@ -99,7 +101,8 @@ MEASURED = [
 @pytest.mark.parametrize("steps, theme, says", MEASURED, ids=[says[:40] for _, _, says in MEASURED])
 def test_what_is_wrong_with_the_weights_is_measured(steps: dict[str, Any], theme: str, says: str) -> None:
     report = report_of(theme, **steps)
-    told = findings_text(report, CASES, measure=lambda finding: measured(report.target, finding))
+    explain(report, ())
+    told = findings_text(report, CASES)
     assert says in told and told.count("measured  on ") == len({line.partition(") ")[2] for line in told.splitlines() if "measured" in line})
 
 
@@ -114,7 +117,7 @@ def test_a_layer_that_returns_no_weights_is_read() -> None:
     target = make_target("mine", layer, {"zero_sizes": False})
     report = verify_target(target, catalogue.select(["self_attention_is_inside_the_bound"]), Plan(examples=CASES))
     (readings,) = read_report(report, SUSPECTS).values()
-    assert [reading.suspect.name for reading in readings] == ["mutants.layers.packed_with_one_bias"]
+    assert [reading.name for reading in readings] == ["mutants.layers.packed_with_one_bias"]
 
 
 def test_right_weights_are_not_measured() -> None:
@@ -172,9 +175,10 @@ def test_a_slight_finding_is_shown_where_it_is_a_mistake_of_its_own() -> None:
     slight = dataclasses.replace(slight, violation=dataclasses.replace(slight.violation, actual=1.0, expected=1 + 1e-9))
     report = dataclasses.replace(report, outcomes={f.property.name: dataclasses.replace(report.outcomes[f.property.name], finding=f)
                                                    for f in (gross, slight)})  # fmt: skip
-    other = Reading(dataclasses.replace(reading.suspect, name="mutants.another"))
+    other = Reading("mutants.another", "another mistake")
     for named, full in ((reading, 1), (other, 2)):
-        told = findings_text(report, CASES, readings={gross.property.name: [reading], slight.property.name: [named]})
+        report.explained = {gross.property.name: Explanation((reading,)), slight.property.name: Explanation((named,))}
+        told = findings_text(report, CASES)
         assert told.count("  reading ") == full
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
-from properties.engine.search.attempt import try_case
-from properties.engine.search.crash import isolated
+from properties.engine.core.attempt import try_case
+from properties.engine.core.crash import isolated
 from properties.engine.search.probe import make_target
 
 ROOT = Path(__file__).parents[1]

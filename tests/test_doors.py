@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets
 

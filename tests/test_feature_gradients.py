@@ -19,12 +19,12 @@ from impls.mutants.backward_features import attention as by_hand
 from impls.mutants.feature_core import attention as core
 from impls.torch_features import attention as hand_written
 from properties.attention.backward import refusal, run_backward
+from properties.attention.cases import Case
 from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.core.target import Target
 from properties.engine.explain.reading import read_failure
-from properties.engine.search.find_target import Builtins
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, inapplicable, search
 from properties.exact import gradient_bound
@@ -343,4 +343,4 @@ def test_the_mistake_is_called_by_its_name(name: str) -> None:
     target = make_target("mine", mutant.function)
     finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
     assert finding
-    assert [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())] == [f"mutants.{name}"]
+    assert [suspect.name for suspect in read_failure(target, finding, known_mistakes())] == [f"mutants.{name}"]

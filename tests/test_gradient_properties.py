@@ -13,9 +13,9 @@ from torch import Tensor
 
 from impls.catalogue import CATALOGUE, load
 from properties.attention.backward import refusal
+from properties.attention.cases import Case
 from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, inapplicable, search

@@ -21,8 +21,9 @@ from properties.catalogue import PROPERTIES
 
 CORES = {"attention": attention, "multihead": multihead}
 ALL_MUTANTS, ALL_HONEST = load_all()
-# Themes whose mistakes show in calls that no witness makes.
-ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients", "backward_features", "honest_features", "honest_conventions")
+# Themes whose mistakes show in calls that no witness makes, or in bits that every allowance covers.
+ELSEWHERE = ("features", "gradients", "gradient_routes", "honest_gradients", "backward_features", "honest_features", "honest_conventions",
+             "last_bits", "last_bits_backward", "last_bits_layers")  # fmt: skip
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:

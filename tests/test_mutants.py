@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
 from properties.engine.explain.reading import read_failure
-from properties.engine.search.find_target import Builtins
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, inapplicable, search
 
@@ -88,4 +88,4 @@ def test_the_mistake_is_called_by_its_name(name: str) -> None:
     target = make_target("mine", mutant.function)
     finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
     assert finding
-    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())]
+    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, known_mistakes())]

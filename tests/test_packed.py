@@ -14,15 +14,14 @@ from exact_packs import PACK, attention
 from impls import packed_numpy, torch_packed
 from impls.mutants import forget, load_all
 from impls.mutants.packs import attention as core
-from properties.attention.cases import cases
 from properties.catalogue import PROPERTIES, select
-from properties.engine.cases.case import Case
 from properties.engine.core.target import CannotRun
 from properties.engine.explain.reading import read_failure
-from properties.engine.search.find_target import Builtins
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
-from properties.engine.search.search import Plan, search
+from properties.engine.search.search import Plan, cases, search
+from properties.pack.cases import Case
 from properties.pack.packing import PACKINGS
 
 MUTANTS, HONEST = ({name: m for name, m in table.items() if m.contract == "packed"} for table in load_all())
@@ -184,7 +183,7 @@ def test_the_mistake_is_called_by_its_name(name: str) -> None:
     target = make_target("mine", mutant.function)
     finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
     assert finding
-    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())]
+    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, known_mistakes())]
 
 
 @pytest.mark.parametrize("tiled", [False, True])

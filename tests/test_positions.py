@@ -20,17 +20,17 @@ from impls.mutants import load_all
 from impls.mutants import lookups as core_lookups
 from impls.mutants import rotations as core_rotations
 from impls.mutants import sinusoids as core_sinusoids
-from properties.attention.cases import cases
 from properties.catalogue import PROPERTIES, select
-from properties.engine.cases.case import Case
 from properties.engine.core.target import CannotRun
 from properties.engine.explain.reading import read_failure
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.search.find_target import Builtins
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
-from properties.engine.search.search import Plan, search
+from properties.engine.search.search import Plan, cases, search
 from properties.exact.arithmetic import arithmetic, default_arithmetic
 from properties.position import exact as exactly
+from properties.position.cases import Case
 from properties.position.trial import PositionTrial
 
 CORES: dict[str, Any] = {
@@ -166,7 +166,7 @@ def test_reports_keep_attention_and_positions_apart() -> None:
         assert themes == theme if theme else not themes & {"positions", "distances"}
         assert not report.findings
     asked = verify_target(target, select(("slopes_are_geometric",)), Plan(examples=1))
-    assert asked.outcomes["slopes_are_geometric"].not_exercised == "is about slopes"
+    assert asked.outcomes["slopes_are_geometric"].not_exercised == "is about the slopes of ALiBi"
 
 
 def test_what_is_declared_is_not_drawn() -> None:
@@ -275,7 +275,7 @@ def test_the_mistake_is_called_by_its_name(name: str) -> None:
     target = make_target("mine", mutant.function)
     finding = search(target, PROPERTIES[mutant.killed_by], Plan()).finding
     assert finding
-    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, Builtins().suspects())]
+    assert f"mutants.{name}" in [suspect.name for suspect in read_failure(target, finding, known_mistakes())]
 
 
 def test_a_shortened_table_is_found_by_a_few_calls() -> None:

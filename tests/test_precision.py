@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from properties.attention.precision import looser_kind
 from properties.catalogue import select
 from properties.engine.core.target import Target
+from properties.engine.explain.explain import explained
 from properties.engine.report.text import finding_text, verdict_text
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
@@ -37,7 +38,7 @@ def test_a_looser_arithmetic_is_a_downgrade() -> None:
     finding = search(target, INSIDE, Plan()).finding
     assert finding
     assert looser_kind(target, finding) == "fused"
-    assert "precision downgrade: the answer is as good as fused" in finding_text(finding, "cpu", 150, looser="fused")
+    assert "precision downgrade: the answer is as good as fused" in finding_text(finding, "cpu", 150, explained(target, finding))
 
 
 def test_a_tighter_arithmetic_that_fits_is_named() -> None:

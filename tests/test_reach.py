@@ -18,15 +18,14 @@ from drawing import drawn
 from facts import FEATURES, MASKS, NUMBERS, SIZES, feature_facts, mask_differs, mask_facts, number_facts, size_facts
 
 from impls import torch_features, torch_manual
-from properties.attention.cases import cases
+from properties.attention.cases import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.cases.dtypes import FLOAT_TYPES
+from properties.engine.core.attempt import try_case
 from properties.engine.core.target import Target
-from properties.engine.search.attempt import try_case
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, inapplicable, search
+from properties.engine.search.search import Plan, cases, inapplicable, search
 from properties.multihead.trial import LayerTrial
 
 ROUNDS = 5

@@ -17,9 +17,10 @@ from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties import catalogue
 from properties.engine.core.target import Target
 from properties.engine.explain.contrast import read_report
+from properties.engine.explain.explain import explain
 from properties.engine.explain.reading import read_failure
+from properties.engine.explain.suspects import known_mistakes
 from properties.engine.report.text import findings_text
-from properties.engine.search.find_target import Builtins
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
@@ -49,11 +50,12 @@ def attention_with(*mistakes: str) -> Target:
 @cache
 def one_run(*mistakes: str) -> tuple[set[str], set[str]]:
     """The mistakes that some finding of a run is read as, and those of them that the report prints."""
-    suspects = Builtins().suspects()
+    suspects = known_mistakes()
     report = verify_target(attention_with(*mistakes), catalogue.select(THEMES), Plan(examples=CASES))
     readings = read_report(report, suspects)
-    told = findings_text(report, CASES, readings=readings)
-    return ({reading.suspect.name for named in readings.values() for reading in named},
+    explain(report, suspects)
+    told = findings_text(report, CASES)
+    return ({reading.name for named in readings.values() for reading in named},
             set(re.findall(r'"[^\n]*" \((mutants\.[\w.]+)\)', told)))
 
 
@@ -117,7 +119,7 @@ def test_what_can_be_declared_is_read_off_the_call_that_raised() -> None:
 
 def test_an_error_is_read_as_a_mistake_that_raises_there_too() -> None:
     """Where the target raised there is no answer to compare."""
-    suspects = Builtins().suspects()
+    suspects = known_mistakes()
     report = verify_target(make_target("mine", refuses_vectors), catalogue.select(HIDES), Plan(examples=CASES))
     assert [read_failure(report.target, finding, suspects) for finding in report.findings] == [[]] * len(HIDES)
     refusing = make_target("mine", mask_shapes.rank_four_refused)

@@ -77,7 +77,8 @@ def test_a_variant_is_named_after_the_target() -> None:
 def test_what_has_a_batch_is_mapped(name: str) -> None:
     """Layers with their weights, which have no batch, and rotations with their positions."""
     (target,) = find_targets(f"{name}@vmap", Builtins())
-    tried = [outcome for prop in PROPERTIES.values() if (outcome := search(target, prop, Plan(examples=2))).cases]
+    plan = Plan(examples=2, deviations=Builtins().deviations())
+    tried = [outcome for prop in PROPERTIES.values() if (outcome := search(target, prop, plan)).cases]
     assert len(tried) >= 10 and not [outcome.finding for outcome in tried if outcome.finding]
 
 

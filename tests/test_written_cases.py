@@ -10,15 +10,14 @@ from test_integrity import NAMES, target_for
 
 from impls.mutants import load_all
 from properties import verify
-from properties.attention.cases import cases, outside
-from properties.attention.inputs import read_case
+from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.cases import regimes
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import try_only
+from properties.engine.search.search import cases, outside, try_only, written_cases
 from properties.multihead.call import as_attention
 
 BUILTINS = Builtins()
@@ -40,7 +39,7 @@ def test_what_a_property_draws_can_be_put_to_it(name: str) -> None:
 @pytest.mark.parametrize("text", WRITTEN)
 def test_what_is_right_is_refuted_by_no_case(text: str) -> None:
     target = find_targets("numpy_matmul.attention", BUILTINS)[0]
-    outcomes = [try_only(target, prop, read_case(text)) for prop in PROPERTIES.values()]
+    outcomes = [try_only(target, prop, written_cases(target, text).get(prop.topic.case)) for prop in PROPERTIES.values()]
     assert sum(outcome.cases for outcome in outcomes) > 15
     assert not [outcome.finding for outcome in outcomes if outcome.finding]
 
@@ -103,7 +102,7 @@ FALSE_ALARMS = (
 @pytest.mark.parametrize(("name", "prop", "text"), FALSE_ALARMS)
 @pytest.mark.usefixtures("near_the_limits")
 def test_no_false_alarm_comes_back(name: str, prop: str, text: str) -> None:
-    outcome = try_only(right(name), PROPERTIES[prop], read_case(text))
+    outcome = try_only(right(name), PROPERTIES[prop], PROPERTIES[prop].topic.case.parse(text))
     assert outcome.cases == 1 and not outcome.finding
 
 
@@ -129,13 +128,13 @@ HONEST_FALSE_ALARMS = (
 
 @pytest.mark.parametrize(("name", "prop", "text"), HONEST_FALSE_ALARMS)
 def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, text: str) -> None:
-    outcome = try_only(right(name), PROPERTIES[prop], read_case(text))
+    outcome = try_only(right(name), PROPERTIES[prop], PROPERTIES[prop].topic.case.parse(text))
     assert outcome.cases == 1 and not outcome.finding
 
 
 def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:
     """ln 2 + 7,000,000 is rounded to a half in float32, and two equal keys weigh 0.61 each: coarse, and as decoding kernels compute."""
-    case = read_case("Case(keys=129, dim=17, dtype='bfloat16', scale=-0.5, values='negative')")
+    case = Case.parse("Case(keys=129, dim=17, dtype='bfloat16', scale=-0.5, values='negative')")
 
     def by_lse(q: Any, k: Any, v: Any, *, scale: float | None = None) -> Any:
         scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 if scale is None else scale)

@@ -15,7 +15,7 @@ THEMES = (
     "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
     "numerics", "biases", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
     "layers", "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "lookups",
-    "distances", "packs", "caches", "cache_memory",
+    "distances", "packs", "caches", "cache_memory", "last_bits", "last_bits_backward", "last_bits_layers", "last_bits_apart",
 )  # fmt: skip
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}

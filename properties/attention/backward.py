@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..engine.cases.coordinates import Array
-from ..engine.cases.dtypes import round_to
+from ..engine.cases.dtypes import FLOAT_TYPES, round_to
 from ..engine.cases.grad_output import make_grad
 from ..engine.core.target import Raised, Target, first_line
 from ..engine.frameworks import Buffers, SendBack
-from ..engine.search.probe import smoke_inputs
 from ..exact import gradient_bound
 from ..exact.gradient_oracle import Gradients, differentiate
-from ..pack import call as packed_target
+from .call import arrays, attend
+from .discover import smoke_inputs
 from .inputs import Inputs
 from .trial import Run, Trial
 
@@ -31,6 +31,8 @@ OPTION_OF = {"mask": "attn_mask", "sinks": "sinks"}  # what else a gradient can 
 
 class Backward(Run):
     """One answer of the target with its gradients, and what the oracle says of them."""
+
+    sends_back = True
 
     def __init__(
         self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any], kept: Array | None = None
@@ -72,6 +74,17 @@ class Backward(Run):
             expected, allowed = getattr(self.gradients, name), getattr(self.limits, name)
             error = self.gradients.error(name, actual)
         self.trial.within(error, actual, expected, allowed, says, where)
+
+    def near_gradients(self, other: Backward) -> bool:
+        """Two gradients of every input that was asked for, within both bounds of the right one and rounding of their own."""
+        with np.errstate(all="ignore"):
+            for name in self.parts:
+                a, b = np.asarray(getattr(self, name)), np.asarray(getattr(other, name))
+                limit = getattr(self.limits, name) if name in "qkv" else self.limits.of_sinks() if name == "sinks" else self.limits.of_bias(a.shape)
+                rounding = 64 * 2.0 ** -FLOAT_TYPES[self.inputs.dtype].precision * np.abs(a).max(initial=0.0)
+                if a.shape != b.shape or not ((np.abs(a - b) <= 2 * limit + rounding) | (np.isnan(a) & np.isnan(b))).all():
+                    return False
+        return True
 
 
 def run_backward(
@@ -128,7 +141,7 @@ def forward(
     target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]
 ) -> tuple[Any, dict[str, Any], SendBack | None]:  # fmt: skip
     """The output, the arrays of which gradients are asked by name, and what sends them back. Raises Raised."""
-    tensors, options = target.arrays(inputs, buffers)
+    tensors, options = arrays(target, inputs, buffers)
     given = dict(zip(OPERANDS, tensors, strict=True)) | {name: options[OPTION_OF[name]] for name in wrt if name in OPTION_OF}
     leaves = {name: x for name, x in given.items() if name in wrt}
 
@@ -164,10 +177,8 @@ def _as_carried(target: Target, inputs: Inputs, name: str, part: Any) -> Any:
 
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
 PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
-CONTRACT_OF = {"table_gradients": "learned", "rotation_gradients": "rotary", "packed_gradients": "packed"}  # of other contracts
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     "gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS,
-    **dict.fromkeys(CONTRACT_OF, ()),
 }  # fmt: skip
 
 
@@ -181,10 +192,6 @@ def refusal(target: Target, capability: str) -> str:
 
 def _find_out(target: Target, capability: str) -> str:
     words = capability.replace("_", " ")
-    if capability in CONTRACT_OF:
-        return _apart(target, capability)
-    if target.contract != "attention":
-        return f"{words} are asked of attentions, not of {target.contract}"
     if not target.framework.gradients:
         return f"{target.framework.name} arrays carry no gradients"
     for declared in ("gradients", capability):  # without gradients there is none of a bias either
@@ -202,28 +209,9 @@ def _find_out(target: Target, capability: str) -> str:
     try:
         with target.framework.chance(0) if inputs.dropout else nullcontext():
             _, _, send_back = forward(target, inputs, target.buffers(), CAPABILITIES[capability])
-        if inputs.dropout and not np.array_equal(target(inputs), target(inputs)):
+        if inputs.dropout and not np.array_equal(attend(target, inputs), attend(target, inputs)):
             return f"{words}: what is dropped does not follow the seed of the framework"
     except Raised as raised:
         return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
     return "" if send_back else f"{words}: the output of a first call does not require a gradient"
 
-
-def _apart(target: Target, capability: str) -> str:
-    if target.contract != CONTRACT_OF[capability]:
-        return f"is about {CONTRACT_OF[capability]}"
-    if not target.framework.gradients:
-        return f"{target.framework.name} arrays carry no gradients"
-    if target.supports.gradients is False:
-        return "declared as not supported: gradients"
-    device, dim = target.supports.devices[0], target.supports.head_dims[0] if target.supports.head_dims else 4
-    shape = (3, dim) if target.contract == "learned" else (1, 1, 2, dim)
-    try:
-        if target.contract == "packed":
-            _, send_back = packed_target.forward(target, packed_target.smoke_inputs(target, target.dtypes[0], device), target.buffers())
-        else:
-            x, places = target.framework.full(shape, 1.0, target.dtypes[0], device), target.framework.integers(np.arange(2), device)
-            _, send_back = target.record(lambda leaf: target.apply(leaf, places), [x])
-    except Raised as raised:
-        return f"{capability.replace('_', ' ')}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
-    return "" if send_back else f"{capability.replace('_', ' ')}: the output of a first call does not require a gradient"

@@ -1,27 +1,262 @@
-"""Which cases are drawn for a property and a target: a strategy of independent scalars, restricted, never filtered.
+"""A case of an attention, and which cases are drawn for a property and a target: restricted, never filtered.
 
 Tables are ordered from the simplest to the strangest, since Hypothesis shrinks towards the first element; one that stands
-several times is drawn so much more often.
+several times is drawn so much more often. Names like B12 or pytorch#128816 are mistakes that such a value has found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from ..engine.cases.case import Case
+from ..engine.cases.case import Case as BaseCase
+from ..engine.cases.case import Edit, device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, is_narrowed, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.field import field
+from ..engine.cases.grad_output import GRAD_LAYOUTS, GRADS
+from ..engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS
 from ..engine.cases.regimes import REGIMES
-from ..engine.core.declare import Property
-from ..engine.core.families import FAMILIES
-from ..engine.core.supports import Supports
+from ..engine.core.contract import Topic
+from ..engine.core.declare import Property, covers
+from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS, has_layout
-from .inputs import MASK_AXES, MASK_KINDS, MASKS
+
+TENSORS = ("q", "k", "v")
+SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
+
+
+@dataclass(frozen=True, repr=False)
+class Case(BaseCase):
+    """One call. Shapes: q (batch, kv_heads·group, queries, dim), k (batch, kv_heads, keys, dim), v (…, keys, value_dim)."""
+
+    batch: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 3),
+        unusual={0: "an empty batch is legal", (2, 3): "may equal another size: one axis taken for another"},
+        why="elements of a batch share nothing, and a mask may differ from one to the next (A14, A16, A46)",
+    )
+    kv_heads: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 3),
+        unusual={0: "no head is legal (torch 2.11 died of it)"},
+        why="heads share nothing; a mask or a slope may differ from one to the next",
+    )
+    group: int = field(
+        1,
+        least=1,
+        varied=(1, 2),
+        needs="enable_gqa",
+        says="grouped heads",
+        unusual={(3, 4): "h // group and h % kv_heads differ"},
+        why="query heads that share one key/value head: head h reads h // group, not h % kv_heads",
+    )
+    queries: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 5, 17),
+        why="more or fewer than the keys: the causal corner, the order of axes; both sides of every edge of a tile",
+        unusual={
+            0: "no query is legal",
+            (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129): "a tile ends here",
+            (200, 257, 513, 520, 600): "several tiles, the last one partial",
+        },
+    )
+    keys: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 5, 17),
+        why="the length of the softmax: no multiple of a tile, one key, none",
+        unusual={
+            0: "no key at all: every row is empty",
+            (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129): "a tile ends here",
+            (200, 257, 513, 520, 600): "several tiles: a missing rescale, a last partial tile dropped, 256 in bfloat16",
+        },
+    )
+    dim: int = field(
+        1,
+        least=0,
+        varied=(1, 3, 4, 8),
+        why="the default scale, and the width of a vector load",
+        unusual={
+            0: "1/sqrt(0)",
+            (3, 5, 6, 7, 12, 17, 20, 33, 40, 65, 80, 96): "no power of two",
+            (160, 192, 256): "beyond what fused kernels take: another code path",
+        },
+    )
+    value_dim: int | None = field(
+        None,
+        least=0,
+        why="None: the same as dim; else values are wider or narrower than keys: the width of v taken for that of q",
+    )
+    dtype: str = dtype_field()
+    device: str = device_field()
+    is_causal: bool = field(
+        False,
+        varied=(False, True),
+        needs="is_causal",
+        says="causal",
+        why="the future must not be seen: ignored, one too far, cut to the wrong corner",
+    )
+    scale: float | None = field(
+        None,
+        drawn=SCALES,
+        varied=(None, 0.5, 1.0),
+        needs="scale",
+        says="explicit scale",
+        why="None: the parameter is not passed; else scaled twice, not at all, or after the bias",
+        unusual={
+            0.0: "`scale or default` takes 0 for none",
+            -0.5: "−inf · −1 is +inf: hidden keys win (pytorch's flash kernel on CPU)",
+            2.0**-20: "all logits alike",
+            16.0: "one key takes all",
+        },
+    )
+    mask: str = field(
+        "none",
+        choices=("none", *MASKS),
+        varied=("none", "random", "everything"),
+        needs="attn_mask",
+        says="mask {}",
+        why="which keys are visible, by family",
+        unusual={
+            "leading_tile": "the first tile is hidden whole: a running maximum of −inf (exp of −inf + inf)",
+            "one_hole": "a mask read as lengths misses the hole (A43, A44)",
+            "empty_rows": "some rows see no key",
+            "nothing": "no row sees a key",
+            "left_padding": "the first visible key is not key 0",
+        },
+    )
+    mask_kind: str = field(
+        "bool",
+        choices=MASK_KINDS,
+        varied=("bool", "minus_infinity"),
+        needs="attn_mask",
+        why="how visibility is said: polarity, a bool mask that is added (A23), a float mask cast to bool (A02)",
+        unusual={
+            "lowest": "finfo.min instead of −inf: two of them overflow (A31)",
+            "bias": "nothing hidden: the numbers are added",
+        },
+    )
+    mask_axes: str = field(
+        "LS",
+        choices=MASK_AXES,
+        varied=("LS", "BHLS"),
+        needs="attn_mask",
+        why="the axes, of B H L S, along which the mask varies; the others have size 1: a stride of 1 where it must be 0 (pytorch#128816)",
+    )
+    mask_rank: int = field(
+        2,
+        choices=(0, 1, 2, 3, 4),
+        needs="attn_mask",
+        why="leading axes along which the mask does not vary are dropped down to this rank (A12, A50)",
+    )
+    mask_density: float = field(0.5, needs="attn_mask", why="how much of a random mask is visible")
+    window_left: int | None = field(
+        None,
+        least=0,
+        varied=(None, 1, 5),
+        needs="window_size",
+        why="keys visible before the diagonal; None: all. An edge off by one",
+        unusual={
+            0: "`window or None` takes 0 for none (A49)",
+            700: "wider than the keys",
+            (16, 17): "a tile ends here",
+        },
+    )
+    window_right: int | None = field(
+        None,
+        least=0,
+        varied=(None, 0, 2),
+        needs="window_size",
+        why="keys visible after the diagonal; None: all",
+        unusual={0: "what −1 and 0 mean is easily swapped", 700: "wider than the keys"},
+    )
+    softcap: float | None = field(
+        None,
+        varied=(None, 1.0, 8.0),
+        needs="softcap",
+        says="softcap",
+        why="None: the parameter is not passed; logits become c·tanh(s/c), before the mask (A26, A27, A28)",
+    )
+    alibi: bool = field(
+        False, varied=(False, True), needs="alibi_slopes", says="alibi", why="alibi_slopes is given, one per head"
+    )
+    sinks: bool = field(
+        False,
+        varied=(False, True),
+        needs="sinks",
+        says="sinks",
+        why="sinks is given, one logit per head: in the denominator, without a value",
+    )
+    lengths: bool = field(
+        False,
+        varied=(False, True),
+        needs="kv_lengths",
+        says="lengths",
+        why="kv_lengths is given, one per batch element (A09)",
+    )
+    values: str = field(
+        "normal",
+        choices=tuple(REGIMES),
+        varied=("normal", "simple", "one_hot"),
+        says="values {}",
+        why="what the numbers look like: kernels break on values that random normal numbers never hold; regimes.py says which",
+    )
+    magnitude: int = field(
+        0,
+        drawn=(0, 0, 0, 0, 1, 2, 3, -3),
+        why="q is multiplied by 2**magnitude: logits of some tens, or all nearly alike",
+    )
+    layout: str = field(
+        "contiguous",
+        choices=LAYOUTS,
+        varied=("contiguous", "transposed"),
+        says="layout {}",
+        why="how the arrays lie in memory: strides ignored, storage offset dropped, NaN around a view read",
+        unusual={"expanded": "stride 0 along the batch", "mixed": "each of q, k and v in another layout"},
+    )
+    grad: str = field("normal", choices=tuple(GRADS), varied=("normal", "ones"), why="the gradient of the output")
+    grad_layout: str = field(
+        "contiguous",
+        choices=GRAD_LAYOUTS,
+        varied=("contiguous", "transposed", "everywhere"),
+        says="gradient {}",
+        why="and how it lies in memory",
+        unusual={"everywhere": "out.sum().backward() gives one number through strides of 0"},
+    )
+    explicit: bool = field(
+        False,
+        drawn=(False, False, True),
+        why="parameters are passed even where they have their default value: `is_causal=False` taken for given",
+    )
+    seed: int = seed_field()
+    edits: tuple[Edit, ...] = field(
+        (), items=TENSORS, why="a special number in one place: one poisoned element shrinks to one"
+    )
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.kv_heads * self.group
+
+    @property
+    def width(self) -> int:
+        """Features of a value."""
+        return self.dim if self.value_dim is None else self.value_dim
+
+    @property
+    def empty(self) -> bool:
+        """Whether some dimension is 0."""
+        return 0 in (self.batch, self.kv_heads, self.queries, self.keys, self.dim, self.width)
+
 
 EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
 TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile shrinks to a small one
@@ -38,12 +273,66 @@ SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the 
 # Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
 PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (10, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
-    (6, {"queries": (1, 2, 3, 4, 5, 33, 65), "keys": (*TINY, *EDGES * 3), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
-    (6, {"queries": (*TINY, *EDGES * 3), "keys": (1, 2, 3, 4, 5, 7, 17), "batch": ONE_OR_TWO, "kv_heads": ONE_OR_TWO, "dim": SMALL_DIMS}),
-    (2, {"queries": (1, 2, 3, 5, 65), "keys": (*TINY, *LONG * 6), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
-    (2, {"queries": (*TINY, *LONG * 6), "keys": (1, 2, 3, 5), "batch": ONE_OR_TWO, "kv_heads": (1,), "dim": (1, 2, 4, 8)}),
-    (1, {"queries": (1, 2, 3, 5, 17), "keys": (1, 2, 3, 5, 17), "batch": (1, 2), "kv_heads": (1, 2), "dim": (1, 2, 3, *WIDE_DIMS * 2)}),
-    (1, {"queries": (*TINY, *BOTH_LONG * 2), "keys": (*TINY, *BOTH_LONG * 2), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4, 16, 64)}),
+    (
+        6,
+        {
+            "queries": (1, 2, 3, 4, 5, 33, 65),
+            "keys": (*TINY, *EDGES * 3),
+            "batch": ONE_OR_TWO,
+            "kv_heads": ONE_OR_TWO,
+            "dim": SMALL_DIMS,
+        },
+    ),
+    (
+        6,
+        {
+            "queries": (*TINY, *EDGES * 3),
+            "keys": (1, 2, 3, 4, 5, 7, 17),
+            "batch": ONE_OR_TWO,
+            "kv_heads": ONE_OR_TWO,
+            "dim": SMALL_DIMS,
+        },
+    ),
+    (
+        2,
+        {
+            "queries": (1, 2, 3, 5, 65),
+            "keys": (*TINY, *LONG * 6),
+            "batch": ONE_OR_TWO,
+            "kv_heads": (1,),
+            "dim": (1, 2, 4, 8),
+        },
+    ),
+    (
+        2,
+        {
+            "queries": (*TINY, *LONG * 6),
+            "keys": (1, 2, 3, 5),
+            "batch": ONE_OR_TWO,
+            "kv_heads": (1,),
+            "dim": (1, 2, 4, 8),
+        },
+    ),
+    (
+        1,
+        {
+            "queries": (1, 2, 3, 5, 17),
+            "keys": (1, 2, 3, 5, 17),
+            "batch": (1, 2),
+            "kv_heads": (1, 2),
+            "dim": (1, 2, 3, *WIDE_DIMS * 2),
+        },
+    ),
+    (
+        1,
+        {
+            "queries": (*TINY, *BOTH_LONG * 2),
+            "keys": (*TINY, *BOTH_LONG * 2),
+            "batch": (1,),
+            "kv_heads": (1,),
+            "dim": (1, 2, 4, 16, 64),
+        },
+    ),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
@@ -52,7 +341,6 @@ ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size i
 # Both axes longer still: only where no oracle is asked, that is for exact properties.
 LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
-SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
 # What is drawn for a parameter where a property takes it in passing, and where it is about it.
 FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
     "window_size": ({"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
@@ -63,7 +351,6 @@ FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any,
     "kv_lengths": ({"lengths": (False, False, False, True)}, {"lengths": (True,)}),
     "return_lse": ({}, {}),
 }  # fmt: skip
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
 
 
 def _edits() -> Strategy:
@@ -71,10 +358,15 @@ def _edits() -> Strategy:
     return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
 
 
-# Of a property: not fields, or not as such.
-SPECIAL_DOMAIN = {"zero_sizes", "dtypes", "dtype", "at_least", "alike", "masked", "features", "arithmetic", "writes"}
-NOT_LISTED = SPECIAL_DOMAIN | {"edits", "chunks", "program"}  # nor with a list of their values
-TAKEN_WITH = {"group": "enable_gqa", "scale": "scale", "is_causal": "is_causal", "mask": "attn_mask"}  # field: parameter
+DIRECTIVES = frozenset(("zero_sizes", "dtypes", "at_least", "alike", "masked", "features", "arithmetic", "writes"))
+SPECIAL_DOMAIN = DIRECTIVES | {"dtype"}  # of a property: not fields, or not drawn as such
+ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES)
+TAKEN_WITH = {
+    "group": "enable_gqa",
+    "scale": "scale",
+    "is_causal": "is_causal",
+    "mask": "attn_mask",
+}  # field: parameter
 
 
 def sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> Strategy:
@@ -89,17 +381,15 @@ def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None =
 
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
     """Cases for one property of one target. What the target does not support is not drawn."""
-    if target.contract in FAMILIES:
-        return FAMILIES[target.contract].cases(target, prop, device, dtypes)
-    supports = target.supports
+    supports, kind = target.supports, prop.topic.case
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
     takes = target.parameters
     fields: dict[str, Strategy] = {
         "dtype": pick(_dtypes(target, prop, dtypes)),
         "values": pick(("normal", *("near_ties",) * 3, "rising", *REGIMES)),
-        "magnitude": pick((0, 0, 0, 0, 1, 2, 3, -3)),
+        "magnitude": pick(Case.fields()["magnitude"].drawn),
         "layout": pick(("contiguous",) * 6 + LAYOUTS[1:-1]),
-        "explicit": pick((False, False, True)),
+        "explicit": pick(Case.fields()["explicit"].drawn),
         "seed": natural(2**31),
     }
     if device != "cpu":
@@ -108,8 +398,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         fields["group"] = pick((1, 1, 1, 2, 3, 4))
     if "scale" in takes:
         fields["scale"] = pick(SCALES)
-    if target.contract == "multihead" and prop.contract == "multihead":
-        fields["with_bias"] = pick((False, True))
+    fields |= {
+        name: pick(known.drawn) for name, known in kind.fields().items() if name not in Case.fields()
+    }  # what a layer adds
     for name in prop.domain.get("features", ()):
         if name in takes:
             fields |= {field: pick(table) for field, table in feature_tables(prop, name).items()}
@@ -141,8 +432,10 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     masked: list[Strategy] = []
     for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
         least: dict[str, int] = prop.domain.get("at_least", {})
-        tables = {name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
-                  for name, table in profile.items()}
+        tables = {
+            name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
+            for name, table in profile.items()
+        }
         if not all(tables.values()):
             continue
         drawn = fields | {name: pick(table) for name, table in tables.items()}
@@ -151,9 +444,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         elif supports.value_dim:
             width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
             drawn["value_dim"] = width
-        plain += [_finished(_build(drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
+        plain += [_finished(_build(kind, drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
         both = supports.mask_and_causal
-        with_mask = _build(drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
+        with_mask = _build(kind, drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
         masked += [_finished(with_mask, prop, supports.max_length)] * share
     if not masks or prop.domain.get("mask") == "none":
         return independent(either(plain))
@@ -162,6 +455,72 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
         return independent(either(plain))
     return independent(either(plain + masked * prop.domain.get("masked", 1)))
+
+
+def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
+    """Why no case of a property can be drawn for a target, in these dtypes if any are given; empty if one can."""
+    longest = target.supports.max_length
+    for name in ("queries", "keys"):
+        table = prop.domain.get(name)
+        if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
+            return f"declared max_length {longest}, it needs {min(table)} {name}"
+    about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
+    if not set(target.dtypes) & set(about):
+        return f"the target takes no {' or '.join(about)}"
+    if not drawable(target, prop):
+        return "does not hold exactly in the declared arithmetic"
+    if dtypes and not set(dtypes) & set(drawable(target, prop)):
+        return f"is about {' or '.join(drawable(target, prop))}"
+    for name in MASK_FACTS:
+        if "attn_mask" in prop.needs and name in prop.domain and not mask_choices(target, prop, name):
+            return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
+    if unknown := [kind for kind in prop.domain.get("writes", ()) if kind not in target.supports.mask_kinds]:
+        return f"declared as not supported: mask kind {', '.join(unknown)}"
+    return ""
+
+
+def features(case: Case) -> Iterable[str]:
+    """What a case exercises, in the words of the report."""
+    yield case.dtype
+    known = Case.fields()
+    yield from (
+        known[name].says.format(value) for name, value in case.differing().items() if name in known and known[name].says
+    )
+    if case.mask != "none":
+        yield f"{case.mask_kind} mask"
+        yield f"mask rank {case.mask_rank}"
+        if case.is_causal:
+            yield "mask and causal"
+    if case.queries != case.keys:
+        yield "L > S" if case.queries > case.keys else "L < S"
+    if case.width != case.dim:
+        yield "Dv != D"
+    if case.window_left is not None or case.window_right is not None:
+        yield "window"
+    if case.empty:
+        yield "zero size"
+
+
+def varies(target: Target, prop: Property, case: Case, name: str) -> bool:
+    """Whether another value of a field means another call of the target, one that the property is about."""
+    if name.startswith("grad"):
+        return name in prop.domain
+    parameter = Case.fields()[name].needs if name in Case.fields() else ""
+    if parameter in FEATURES and parameter not in prop.domain.get("features", ()):
+        return False
+    if name.startswith("mask") and (
+        case.mask == "none" or (name == "mask" and case.is_causal and not target.supports.mask_and_causal)
+    ):
+        return False
+    if name == "dim" and target.supports.head_dims:
+        return False
+    return not parameter or parameter in target.parameters
+
+
+def table(prop: Property, name: str) -> Any:
+    """What a property draws for a field, where it has a say in it; None if it has none."""
+    parameter = Case.fields()[name].needs if name in Case.fields() else ""
+    return prop.domain.get(name, feature_tables(prop, parameter).get(name) if parameter in FEATURES else None)
 
 
 def feature_tables(prop: Property, parameter: str) -> dict[str, tuple[Any, ...]]:
@@ -174,11 +533,16 @@ def outside(target: Target, prop: Property, case: Case) -> str:
 
     It is about other cases, or the target does not take such a call. A size may lie between those that are drawn.
     """
-    supports, takes = target.supports, target.parameters
-    family = FAMILIES.get(target.contract)
-    fields = family.fields(target) if family else tuple(Case().__dict__)
-    sizes = {"batch": case.batch, "kv_heads": case.kv_heads, "queries": case.queries, "keys": case.keys, "dim": case.dim, "value_dim": case.width}
-    if not family and 0 in sizes.values():
+    supports = target.supports
+    sizes = {
+        "batch": case.batch,
+        "kv_heads": case.kv_heads,
+        "queries": case.queries,
+        "keys": case.keys,
+        "dim": case.dim,
+        "value_dim": case.width,
+    }
+    if 0 in sizes.values():
         if not supports.zero_sizes:
             return "the target declares zero_sizes = false"
         if not prop.domain.get("zero_sizes", True):
@@ -186,19 +550,19 @@ def outside(target: Target, prop: Property, case: Case) -> str:
     for name in ("layout", "grad_layout"):
         if not has_layout(target.framework, getattr(case, name)):
             return f"no array of {target.framework.name} lies in memory as {getattr(case, name)}"
-    for name, about in prop.domain.items():
-        if name not in fields or name in NOT_LISTED or isinstance(about, st.SearchStrategy):
-            continue
-        if (name in TAKEN_WITH and TAKEN_WITH[name] not in takes) or (name.startswith("mask") and case.mask == "none" and not family):
-            continue
-        if (name == "dim" and supports.head_dims) or (name == "value_dim" and (supports.head_dims or not supports.value_dim)):
-            continue
-        if not _covers(about, getattr(case, name)):
-            return f"it is about {name} = {about!r}" if not isinstance(about, tuple) else f"it is about other {name} than {getattr(case, name)!r}"
+
+    def free(name: str) -> bool:
+        """The property has no say in a field that the target fixes, or that no mask makes use of."""
+        fixed = supports.head_dims and name in ("dim", "value_dim") or name == "value_dim" and not supports.value_dim
+        return bool(fixed) or (name.startswith("mask") and case.mask == "none")
+
+    names = [name for name in target.kind.fields(target) if name != "dtype" and not free(name)]
+    if why := prop.excludes(case, names):
+        return why
     for name, least in prop.domain.get("at_least", {}).items():
         if sizes[name] < least:
             return f"it is about {name} from {least} on"
-    return "" if family else _not_taken(target, prop, case)
+    return _not_taken(target, prop, case)
 
 
 def _not_taken(target: Target, prop: Property, case: Case) -> str:
@@ -223,7 +587,7 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
         about = parameter in prop.domain.get("features", ())
         if used and not about:
             return f"it is not about {parameter}"
-        told = used and all(_covers(table, getattr(case, name)) for name, table in tables.items())
+        told = used and all(covers(table, getattr(case, name)) for name, table in tables.items())
         if about and parameter in prop.needs and tables and not told:
             return f"it is about cases with {parameter}"
     if supports.head_dims and case.dim not in supports.head_dims:
@@ -233,21 +597,14 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
     return "" if case.dtype in drawable(target, prop) else f"it is not about {case.dtype}"
 
 
-def _covers(about: Any, value: Any) -> bool:
-    """Whether a field may have a value: the only one, one of a table, or a number between those of a table."""
-    if not isinstance(about, tuple):
-        return bool(value == about)
-    numbers = [x for x in about if isinstance(x, int | float) and not isinstance(x, bool)]
-    between = numbers and isinstance(value, int | float) and not isinstance(value, bool)
-    return value in about or bool(between and value != 0 and min(numbers) <= value <= max(numbers))
-
-
 def _longest(supports: Supports, name: str) -> int | None:
     return supports.max_length if name in ("queries", "keys") else None
 
 
-def _build(fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()) -> Strategy:
-    return record(Case, fields | {name: value for name, value in chosen.items() if name not in without})
+def _build(
+    kind: type[BaseCase], fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()
+) -> Strategy:
+    return record(kind, fields | {name: value for name, value in chosen.items() if name not in without})
 
 
 def _finished(case: Strategy, prop: Property, longest: int | None) -> Strategy:
@@ -276,7 +633,9 @@ def _strategy(value: Any) -> Strategy:
 def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
     """The kinds or axes of masks that the property is about and the target supports."""
     about = prop.domain.get(name, ())
-    return [choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target)]
+    return [
+        choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target)
+    ]
 
 
 MASK_FACTS: dict[str, Callable[[Target], tuple[str, ...]]] = {
@@ -301,7 +660,9 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
     if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
         return allowed
     if prop.domain.get("dtypes") == "overflowing":
-        return allowed + [d for d in allowed for _ in range({"float16": 4, "bfloat16": 2}.get(d, 0))]  # float16 ends at 65504
+        return allowed + [
+            d for d in allowed for _ in range({"float16": 4, "bfloat16": 2}.get(d, 0))
+        ]  # float16 ends at 65504
     return allowed[:1] * 3 + allowed[1:]
 
 

@@ -6,9 +6,9 @@
 
 import numpy as np
 
-from ..engine.core.declare import declare
 from .cases import ONE_OR_TWO, SHORT, SMALL_DIMS
 from .common import reads_visible
+from .contract import declare
 from .masks import agree
 from .trial import Trial
 

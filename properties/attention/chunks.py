@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from ..engine.core.declare import declare
+from .contract import declare
 from .trial import Trial
 
 

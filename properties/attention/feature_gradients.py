@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.core.declare import declare
 from ..exact.gradient_oracle import over_groups
 from .backward import run_backward
 from .cases import SHORT
 from .common import live
+from .contract import declare
 from .features import DROPPED, dropping, rate
 from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding, size
 from .masks import hidden_from_all

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.core.declare import declare
 from ..exact import bound
 from .cases import SHORT
+from .contract import declare
 from .inputs import Inputs
 from .masks import agree
 from .trial import Trial

@@ -8,12 +8,12 @@
 import numpy as np
 
 from ..engine.cases.grad_output import GRAD_LAYOUTS, GRADS, make_grad
+from ..engine.cases.masks import MASK_AXES
 from ..engine.cases.regimes import REGIMES
-from ..engine.core.declare import declare
 from ..exact.gradient_oracle import over_groups, sum_to
 from .backward import OPERANDS, Backward, refusal, run_backward
 from .common import coarse, live
-from .inputs import MASK_AXES
+from .contract import declare
 from .masks import HIDING, hidden_from_all
 from .trial import Trial
 

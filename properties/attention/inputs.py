@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.cases.case import PROGRAM, TENSORS, Case
-from ..engine.cases.coordinates import Array, bits, normal, uniform
-from ..engine.cases.dtypes import FLOAT_TYPES, round_to
-from ..engine.cases.grad_output import GRAD_LAYOUTS, GRADS
-from ..engine.cases.regimes import REGIMES
-from ..engine.frameworks import LAYOUTS
-from ..pack.packing import PACKINGS
-
-AXES = "BHLS"
-LEADING_TILES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+from ..engine.cases.coordinates import Array, normal, uniform
+from ..engine.cases.dtypes import round_to
+from ..engine.cases.masks import ahead, lengths, make_mask
+from ..engine.cases.operands import operands
+from .cases import Case
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,124 +119,6 @@ class Inputs:
         return bias
 
 
-def frontier(queries: int, keys: int, causal: str = "top-left") -> Array:
-    """(L, S) bool: j <= i, counted from the first row (top-left) or so that the last row sees all (bottom-right)."""
-    return ahead(queries, keys, causal, keys) <= 0
-
-
-def ahead(queries: int, keys: int, causal: str, in_use: int | Array) -> Array:
-    """j minus the last key that a causal row i sees: i (top-left), or i + keys in use − queries (bottom-right)."""
-    offset = 0 if causal == "top-left" else in_use - queries
-    return np.arange(keys) - (np.arange(queries)[:, None] + offset)
-
-
-# ---------------------------------------------------------------- masks
-
-Pattern = Callable[[Case, tuple[int, ...]], Array]
-
-
-def _coordinate(case: Case, shape: tuple[int, ...], axis: int) -> Array:
-    return np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(4)])
-
-
-def _random(case: Case, shape: tuple[int, ...]) -> Array:
-    return uniform(case.seed, "mask", shape) < case.mask_density
-
-
-def _everything(case: Case, shape: tuple[int, ...]) -> Array:
-    return np.ones(shape, dtype=bool)
-
-
-def _nothing(case: Case, shape: tuple[int, ...]) -> Array:
-    return np.zeros(shape, dtype=bool)
-
-
-def _lengths(case: Case, shape: tuple[int, ...], least: int) -> Array:
-    keys = max(shape[3], 1)
-    draw = bits(case.seed, "length", (*shape[:3], 1)) >> np.uint64(33)
-    return least + (draw % np.uint64(keys + 1 - least)).astype(np.int64)
-
-
-def _padding(case: Case, shape: tuple[int, ...]) -> Array:
-    return _coordinate(case, shape, 3) < _lengths(case, shape, 1)
-
-
-def _left_padding(case: Case, shape: tuple[int, ...]) -> Array:
-    return _coordinate(case, shape, 3) >= shape[3] - _lengths(case, shape, 1)
-
-
-def _band(case: Case, shape: tuple[int, ...]) -> Array:
-    distance = _coordinate(case, shape, 2) - _coordinate(case, shape, 3)
-    return (distance >= 0) & (distance <= 1 + case.seed % 3)
-
-
-def _triangle(case: Case, shape: tuple[int, ...]) -> Array:
-    return _coordinate(case, shape, 3) <= _coordinate(case, shape, 2)
-
-
-def _leading_tile(case: Case, shape: tuple[int, ...]) -> Array:
-    tile = next((size for size in LEADING_TILES if size < shape[3]), 0)
-    return (_coordinate(case, shape, 3) >= tile) & np.ones(shape, dtype=bool)
-
-
-def _documents(case: Case, shape: tuple[int, ...]) -> Array:
-    cut = max(1, shape[3] // 2)
-    return (_coordinate(case, shape, 2) < cut) == (_coordinate(case, shape, 3) < cut)
-
-
-def _one_key(case: Case, shape: tuple[int, ...]) -> Array:
-    return _coordinate(case, shape, 3) == _lengths(case, shape, 1) - 1
-
-
-def _one_hole(case: Case, shape: tuple[int, ...]) -> Array:
-    return _coordinate(case, shape, 3) != _lengths(case, shape, 1) - 1
-
-
-def _empty_rows(case: Case, shape: tuple[int, ...]) -> Array:
-    empty = uniform(case.seed, "empty", (*shape[:3], 1)) < 0.5
-    return (uniform(case.seed, "mask", shape) < 0.7) & ~empty
-
-
-MASKS: dict[str, Pattern] = {
-    "random": _random,
-    "padding": _padding,
-    "left_padding": _left_padding,
-    "triangle": _triangle,
-    "band": _band,
-    "documents": _documents,
-    "one_key": _one_key,
-    "one_hole": _one_hole,
-    "leading_tile": _leading_tile,
-    "everything": _everything,
-    "empty_rows": _empty_rows,
-    "nothing": _nothing,
-}
-MASK_KINDS = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
-MASK_AXES = ("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "BHS", "L", "BL", "BH", "")
-
-
-def make_mask(case: Case, shape: tuple[int, int, int, int]) -> Array | None:
-    """The mask of the case for logits of ``shape`` (B, H, L, S), with the declared axes, kind and rank."""
-    if case.mask == "none":
-        return None
-    sizes = tuple(size if axis in case.mask_axes else 1 for axis, size in zip(AXES, shape, strict=True))
-    seen = np.broadcast_to(MASKS[case.mask](case, sizes), sizes)
-    least = next((4 - at for at, axis in enumerate(AXES) if axis in case.mask_axes), 0)
-    mask = _say(case, seen)
-    return mask.reshape(sizes[4 - max(least, case.mask_rank) :])
-
-
-def _say(case: Case, seen: Array) -> Array:
-    """The same visibility in the words of the mask's kind."""
-    if case.mask_kind == "bool":
-        return seen.copy()
-    hidden = FLOAT_TYPES[case.dtype].max * -1.0 if case.mask_kind == "lowest" else -np.inf
-    bias = np.zeros(seen.shape)
-    if case.mask_kind.startswith("bias"):
-        bias = round_to(case.dtype, 2 * normal(case.seed, "bias", seen.shape))
-    return bias if case.mask_kind == "bias" else np.where(seen, bias, hidden)
-
-
 # ---------------------------------------------------------------- tensors
 
 
@@ -253,14 +128,8 @@ def make_inputs(case: Case) -> Inputs:
     q_shape = (case.batch, case.heads, case.queries, case.dim)
     k_shape = (case.batch, case.kv_heads, case.keys, case.dim)
     v_shape = (case.batch, case.kv_heads, case.keys, case.width)
-    q, k, v = (_fill(case, name, shape, shared and name != "q")
-               for name, shape in (("q", q_shape), ("k", k_shape), ("v", v_shape)))
-    with np.errstate(over="ignore", under="ignore"):
-        q, k, v = REGIMES[case.values](q, k, v, case)
-        q = q * 2.0**case.magnitude
-    if shared:
-        k, v = (np.broadcast_to(x[:1], x.shape) for x in (k, v))
-    tensors = {"q": round_to(case.dtype, q), "k": round_to(case.dtype, k), "v": round_to(case.dtype, v)}
+    q, k, v = operands(case, q_shape, k_shape, v_shape, shared)
+    tensors = {"q": q, "k": k, "v": v}
     for name, index, value in case.edits:
         if tensors[name].size:
             tensors[name] = tensors[name].copy()
@@ -281,48 +150,5 @@ def make_inputs(case: Case) -> Inputs:
         slopes=round_to(case.dtype, 2.0 ** (-8 * uniform(case.seed, "slopes", (case.heads,)))) if case.alibi else None,
         sinks=round_to(case.dtype, 2 * normal(case.seed, "sinks", (case.heads,))) if case.sinks else None,
         # A sequence may be empty only beside others: alone, zeros would be right.
-        lengths=_lengths(case, (case.batch, 1, 1, case.keys), int(case.batch == 1))[:, 0, 0, 0] if case.lengths else None,
+        lengths=lengths(case, (case.batch, 1, 1, case.keys), int(case.batch == 1))[:, 0, 0, 0] if case.lengths else None,
     )
-
-
-def _fill(case: Case, name: str, shape: tuple[int, ...], shared: bool) -> Array:
-    numbers = normal(case.seed, name, (1, *shape[1:]) if shared else shape)
-    return np.broadcast_to(numbers, shape) if shared and shape[0] else numbers[: shape[0]] if shared else numbers
-
-
-# ---------------------------------------------------------------- cases that a person wrote
-
-_NUMBERS = (int, float)
-_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,), "int | None": (int, type(None)), "float": _NUMBERS, "float | None": (*_NUMBERS, type(None)),
-    "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,), "tuple[int, ...]": (tuple,), "tuple[str, ...]": (tuple,),
-}  # fmt: skip
-_SIZES = {"batch": 0, "kv_heads": 0, "group": 1, "queries": 0, "keys": 0, "dim": 0, "value_dim": 0, "window_left": 0,
-          "window_right": 0, "seed": 0, "offset": 0, "rotary_dim": 2, "num_buckets": 4, "max_distance": 2, "spare": 0, "page_size": 1, "hidden": 1}
-_CHOICES = {"dtype": tuple(FLOAT_TYPES), "mask": ("none", *MASKS), "mask_kind": MASK_KINDS, "mask_axes": MASK_AXES,
-            "mask_rank": (0, 1, 2, 3, 4), "values": tuple(REGIMES), "layout": LAYOUTS,
-            "grad": tuple(GRADS), "grad_layout": GRAD_LAYOUTS, "memory_mask": ("none", *MASKS),
-             "packing": tuple(PACKINGS), "activation": ("relu", "gelu")}  # fmt: skip
-
-
-def read_case(text: str) -> Case:
-    """The case that ``repr`` printed or a person wrote. Raises ValueError with one sentence if it means nothing."""
-    case = Case.parse(text)
-    for field in dataclasses.fields(Case):
-        name, value = field.name, getattr(case, field.name)
-        if not isinstance(value, _TYPES[str(field.type)]):
-            raise ValueError(f"the field {name!r} of a case is {field.type}, got {value!r}")
-        if value is not None and value < _SIZES.get(name, value):
-            raise ValueError(f"the field {name!r} of a case is at least {_SIZES[name]}, got {value!r}")
-        if name in _CHOICES and value not in _CHOICES[name]:
-            near = difflib.get_close_matches(str(value), map(str, _CHOICES[name]), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it can be {', '.join(map(repr, _CHOICES[name]))}"
-            raise ValueError(f"the field {name!r} of a case is {value!r}; {hint}")
-    if not all(isinstance(size, int) and size >= 0 for size in case.chunks):
-        raise ValueError(f"the field 'chunks' of a case holds whole numbers, for example (4, 1), got {case.chunks!r}")
-    if not set(case.program) <= set(PROGRAM):
-        raise ValueError(f"the field 'program' of a case holds words among {', '.join(PROGRAM)}, got {case.program!r}")
-    for edit in case.edits:
-        if len(edit) != 3 or edit[0] not in TENSORS or not isinstance(edit[1], int) or not isinstance(edit[2], _NUMBERS):
-            raise ValueError(f"an edit is (tensor, index, value), for example ('v', 0, 1.0), got {edit!r}")
-    return case

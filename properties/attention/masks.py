@@ -6,9 +6,9 @@
 import numpy as np
 
 from ..engine.cases.regimes import TELLING
-from ..engine.core.declare import declare
 from .cases import SHORT
 from .common import live, reads_visible
+from .contract import declare
 from .inputs import Inputs
 from .trial import Run, Trial
 

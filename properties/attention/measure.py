@@ -14,10 +14,12 @@ import numpy as np
 
 from ..engine.cases.case import Case
 from ..engine.cases.coordinates import Array
+from ..engine.core.attempt import subject
+from ..engine.core.finding import Finding
 from ..engine.core.target import CannotRun, Raised, Target
-from ..engine.explain.diagnosis import Finding
-from ..multihead.call import subject
-from .trial import Refuted, Trial
+from ..engine.core.trial import Refuted
+from ..engine.core.words import ranges
+from .trial import Trial
 
 SIZES: tuple[dict[str, Any], ...] = ({"queries": 6, "keys": 9}, {"queries": 6, "keys": 6}, {})  # the first that the target takes
 EXACT = 1e-6  # a fit leaves no more than this of what it explains
@@ -25,7 +27,7 @@ EXACT = 1e-6  # a fit leaves no more than this of what it explains
 
 def measured(target: Target, finding: Finding) -> tuple[Case, str] | None:
     """A case like the smallest one, and in a line what is wrong with its weights; None if nothing is, or nothing simple."""
-    if finding.property.contract != "attention" or finding.violation.killed:
+    if finding.violation.killed:
         return None
     seen = subject(target, finding.property)
     for sizes in SIZES:
@@ -72,17 +74,6 @@ def _places(hit: Array, among: Array, what: str) -> Iterable[str]:
             yield f"the keys with {name} = {ranges(at)} are {what}"
             return
     yield f"{hit.sum()} of {among.sum()} {'keys' if among.sum() > 1 else 'key'} are {what}"
-
-
-def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
-    """1, 3 to 5, 9."""
-    runs: list[list[int]] = []
-    for number in map(int, numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join(to.join(map(str, run)) for run in runs[:most]) + (" …" if len(runs) > most else "")
 
 
 def _constant(values: Array) -> bool:

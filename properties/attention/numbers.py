@@ -5,13 +5,13 @@
 
 import numpy as np
 
+from ..engine.cases.masks import MASKS
 from ..engine.cases.regimes import CONTINUOUS, TELLING
-from ..engine.core.declare import declare
 from ..engine.core.supports import FEATURES
 from .adequacy import is_adequate
 from .cases import EDITS
 from .common import live
-from .inputs import MASKS
+from .contract import declare
 from .precision import note_tighter
 from .trial import Trial
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..engine.core.attempt import attempt
+from ..engine.core.finding import Finding
 from ..engine.core.target import Target
-from ..engine.explain.diagnosis import Finding
-from ..engine.search.attempt import attempt
 from ..exact import bound
 from ..exact.arithmetic import arithmetic, kinds
 from .trial import Run, Trial
@@ -44,7 +44,7 @@ def looser_kind(target: Target, finding: Finding) -> str | None:
 
     Where an answer is infinite or NaN, and should not be, something has overflowed: no kind explains how far it is off.
     """
-    if finding.property.contract != "attention" or finding.violation.raised:
+    if finding.violation.raised:
         return None
     dtype, runs = finding.case.dtype, attempt(target, finding.property, finding.case)[1].runs
     ordered, declared = kinds(dtype), claimed(target, dtype)

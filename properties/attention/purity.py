@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..engine.cases.case import Case
-from ..engine.core.declare import declare
 from ..engine.core.supports import FEATURES
 from ..engine.core.target import Raised
 from ..engine.frameworks import LAYOUTS
+from .call import arrays, attend, call
 from .cases import NAN_EDITS
+from .contract import declare
 from .inputs import Inputs, make_inputs
+from .reread import other_calls
 from .trial import Trial
 
 
@@ -29,8 +30,8 @@ def inputs_are_unchanged(t: Trial) -> None:
          alike=(("queries", "keys"),), group=(1, 1, 1, 2))
 def outputs_alias_no_input(t: Trial) -> None:
     """The output is memory of its own: writing to it cannot change an input."""
-    out = t.target.call(t.inputs, t.buffers)
-    for name, array in zip("qkv", t.target.arrays(t.inputs, t.buffers)[0], strict=True):
+    out = call(t.target, t.inputs, t.buffers)
+    for name, array in zip("qkv", arrays(t.target, t.inputs, t.buffers)[0], strict=True):
         if t.target.framework.shares_memory(out, array):
             t.fail(f"the output shares memory with {name}")
 
@@ -46,7 +47,7 @@ def same_call_same_bits(t: Trial) -> None:
 @declare("f(x); f(y); f(x) = f(x)", exact=True)
 def calls_between_change_nothing(t: Trial) -> None:
     """A call does not depend on the calls before it, nor does it change the answers already given."""
-    answer = t.target.call(t.inputs, t.buffers)
+    answer = call(t.target, t.inputs, t.buffers)
     first = t.target.read(answer)
     for other in other_calls(t):
         t.run(other)
@@ -54,36 +55,24 @@ def calls_between_change_nothing(t: Trial) -> None:
     t.same_bits(t.run().out, first, "row {row} differs after other calls")
 
 
+def leaves_changed(t: Trial) -> list[str]:
+    """The settings of the process that the call does not leave as they were."""
+    tensors, options = arrays(t.target, t.inputs, t.buffers)
+    return t.target.leaves_changed(*tensors, **options)
+
+
 @declare("settings and random numbers of the process after = before", features=FEATURES)
 def process_is_left_as_it_was(t: Trial) -> None:
     """A call changes no setting that other code depends on, and does not start the random numbers anew."""
-    if changed := t.target.leaves_changed(t.inputs, t.buffers):
+    if changed := leaves_changed(t):
         t.fail(f"the call changed {' and '.join(changed)}, and left it so")
     after = []
     for seed in (1, 2):
         with t.target.framework.chance(seed):
-            t.target.call(t.inputs, t.buffers)
+            call(t.target, t.inputs, t.buffers)
             after.append(t.target.framework.drawn())
     if after[0] == after[1]:
         t.fail("the call sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
-
-
-def other_calls(t: Trial) -> list[Inputs]:
-    """The call with one argument changed at a time, and a call of other shapes."""
-    x, takes = t.inputs, t.target.parameters
-    nan = {"q": np.full_like(x.q, np.nan), "v": np.full_like(x.v, np.nan)}
-    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
-             x.but(mask=None, is_causal=False)]
-    if x.mask is not None:
-        calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
-    if "scale" in takes:
-        calls.append(x.but(scale=0.75))
-    if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
-        calls.append(x.but(is_causal=not x.is_causal))
-    dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
-    calls.append(make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype,
-                                  device=t.case.device)))  # fmt: skip
-    return calls
 
 
 @declare("f(view of x) = f(copy of x)", needs=("layouts",), features=FEATURES, layout="contiguous",
@@ -100,7 +89,7 @@ def memory_layout_changes_nothing(t: Trial) -> None:
 @declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all", features=FEATURES)
 def output_has_the_right_form(t: Trial) -> None:
     """The output has the shape (batch, heads, queries, value_dim), the dtype and the device of the queries."""
-    out = t.target.call(t.inputs, t.buffers)
+    out = call(t.target, t.inputs, t.buffers)
     if not t.target.framework.is_array(out):
         t.fail(f"returned {type(out).__name__}, not an array of {t.target.framework.name}")
     shape, dtype, device = t.target.framework.describe(out)
@@ -160,7 +149,7 @@ def missing_values_raise(t: Trial) -> None:
 def refuses(t: Trial, illegal: Inputs, what: str) -> None:
     """The call raises, whatever it raises."""
     try:
-        out = t.target(illegal, t.buffers)
+        out = attend(t.target, illegal, t.buffers)
     except Raised:
         return
     shapes = f"q {illegal.q.shape}, k {illegal.k.shape}, v {illegal.v.shape}"

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array, uniform
 from ..engine.cases.dtypes import FLOAT_TYPES, round_to
-from ..engine.core.declare import declare
 from ..exact import bound
 from ..exact.arithmetic import FORMATS
 from .common import live
+from .contract import declare
 from .numbers import ALPHA
 from .trial import Run, Trial, Weights
 

@@ -6,9 +6,9 @@
 import numpy as np
 
 from ..engine.cases.coordinates import Array
-from ..engine.core.declare import declare
 from .cases import SHORT
 from .common import coarse, mean_free
+from .contract import declare
 from .trial import Trial, Weights
 
 

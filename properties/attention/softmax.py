@@ -7,9 +7,9 @@ A black box shows its weights through its values: for V = 1 it returns their sum
 
 import numpy as np
 
-from ..engine.core.declare import declare
 from .cases import SHORT
 from .common import coarse, live, mean_of_visible
+from .contract import declare
 from .trial import Trial
 
 

@@ -1,79 +1,20 @@
-"""A trial: one case put to one target, and the claims a property may make about the answers."""
+"""A trial of an attention: the answers of a target, what they should be, and how far they may be off."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from ..engine.cases import coordinates
-from ..engine.cases.case import Case
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.target import Target
+from ..engine.core.trial import Trial as BaseTrial
+from ..engine.frameworks import Buffers
 from ..exact import bound, oracle
-from ..exact.arithmetic import Arithmetic
+from .call import answer as ask
+from .call import attend
 from .inputs import Inputs, make_inputs
-
-SLIGHT = 1e-6  # relative
-
-
-@dataclass(frozen=True, eq=False)
-class Violation:
-    """A claim that does not hold, at its worst element."""
-
-    says: str  # in words, with the indices
-    actual: float
-    expected: float
-    allowed: float
-    wrong: Array | None = None  # bool, shape of the output: every element that breaks the claim
-    columns: str = "features"  # what its last axis is
-    raised: bool = False  # the target raised, or killed the process, rather than answered wrongly
-    killed: bool = False
-    hint: str = ""  # what may not be supported, and the key that declares it
-
-    @property
-    def difference(self) -> float:
-        """|actual - expected|."""
-        return abs(self.actual - self.expected)
-
-    @property
-    def slight(self) -> bool:
-        """A rounding error too much: one that a bound nearly allows, or of the last digits. False for NaN."""
-        largest = max(abs(self.actual), abs(self.expected))
-        return 0 < self.difference < max(100 * self.allowed, SLIGHT * largest)
-
-
-class Refuted(AssertionError):
-    """The property does not hold of this target on this case."""
-
-    def __init__(self, violation: Violation) -> None:
-        self.violation = violation
-        super().__init__(violation.says)
-
-
-@dataclass
-class Notes:
-    """What the trials of one property have seen, summed over its cases."""
-
-    used: float = 0.0  # largest |difference| / allowed of any bounded claim
-    compared: int = 0  # elements compared
-    ill_posed: int = 0  # elements for which no finite bound exists
-    adequate: int = 0  # cases in which a trivially wrong answer would have been noticed
-    judged: int = 0  # cases whose adequacy was judged
-    fits: dict[str, float] = field(default_factory=dict)  # tighter arithmetic kind → largest used fraction
-
-    def merge(self, other: Notes) -> None:
-        """Add what other cases have seen."""
-        self.used = max(self.used, other.used)
-        self.compared += other.compared
-        self.ill_posed += other.ill_posed
-        self.adequate += other.adequate
-        self.judged += other.judged
-        for kind, fraction in other.fits.items():
-            self.fits[kind] = max(self.fits.get(kind, 0.0), fraction)
 
 
 class Run:
@@ -99,6 +40,45 @@ class Run:
         """How far it is at most but for a share ``alpha`` of all cases, where rounding errors are as good as random."""
         return np.where(np.isinf(self.bound), np.inf, bound.probabilistic(self.exact, self.trial.arithmetic, alpha=alpha))
 
+    sends_back = False  # it holds gradients, too
+
+    def again(self, target: Target, buffers: Buffers) -> Array:
+        """What a target answers to the same call. Raises Raised."""
+        return attend(target, self.inputs, buffers)
+
+    def is_wrong(self) -> bool:
+        """Whether the answer is outside its bound."""
+        return bool((self.exact.out_error(self.out) > self.bound).any())
+
+    def agrees(self, wrong: Target, buffers: Buffers) -> bool:
+        """As near to each other as two computations of the same are; nothing is asked where there is no bound.
+
+        The bound is that of the right answer, which may be an exact 0 or 1 where the wrong one is not. So a rounding error
+        for every term of the wrong sums is allowed besides; but at least half of what the target is off by must be explained.
+        A reading is a hint, not a verdict.
+        """
+        if self.inputs.dtype not in wrong.dtypes:
+            return True
+        out = attend(wrong, self.inputs, buffers)
+        if out.shape != self.out.shape:
+            return False
+        if self.is_wrong() and not (self.exact.out_error(out) > self.bound).any():
+            return False  # right where the target is wrong: near to it only because the target is nearly right
+        terms = self.inputs.shape[3] + self.inputs.q.shape[3] + 8
+        rounding = terms * 2.0 ** -FLOAT_TYPES[self.inputs.dtype].precision * np.abs(self.inputs.v).max(initial=0.0)
+        with np.errstate(invalid="ignore"):
+            apart, off = np.abs(out - self.out), self.exact.out_error(self.out)
+            near = (apart <= 2 * self.bound + rounding) & ~((off > self.bound) & (apart > off / 2))
+        nothing_told = (self.bound == np.inf) & (~np.isnan(self.exact.out) | (np.isnan(out) == np.isnan(self.out)))
+        return bool((near | (out == self.out) | (np.isnan(out) & np.isnan(self.out)) | nothing_told).all())
+
+    def near_output(self, other: Run) -> bool:
+        """Whether two answers are as near to each other as two computations of the same are."""
+        with np.errstate(all="ignore"):
+            near = (np.abs(self.out - other.out) <= 2 * self.bound) | (self.bound == np.inf) | (np.isnan(self.out) & np.isnan(other.out))
+        # Under dropout there is no bound of the output; what is dropped is the same, for the seed is.
+        return bool(self.inputs.dropout) or bool(near.all())
+
 
 class Weights:
     """The attention matrix of a black box: its answers for V = the columns of the identity."""
@@ -114,31 +94,13 @@ class Weights:
         return np.concatenate([run.bound for run in self.parts], axis=-1)
 
 
-class Trial:
-    """What a property sees: the case, its inputs, the target's answers, and claims."""
-
-    def __init__(self, target: Target, case: Case, notes: Notes | None = None) -> None:
-        self.target = target
-        self.case = case
-        self.supports = target.supports
-        self.notes = notes if notes is not None else Notes()
-        self.buffers = target.buffers()
-        self.runs: list[Any] = []  # every answer of the trial, for the reading of a failure
+class Trial(BaseTrial):
+    """What a property of an attention sees: the case, its inputs, the target's answers, and claims."""
 
     @cached_property
     def inputs(self) -> Inputs:
         """The arguments of the call that the case stands for."""
         return make_inputs(self.case)
-
-    @cached_property
-    def arithmetic(self) -> Arithmetic:
-        """The declared arithmetic, or the loosest sane one."""
-        return self.supports.declared(self.case.dtype)
-
-    @property
-    def answers(self) -> list[tuple[Array, Array]]:
-        """Every answer with its bound, where it is no attention that answers."""
-        return [answer for run in self.runs for answer in run.answers]
 
     # ------------------------------------------------------------ answers
 
@@ -146,16 +108,10 @@ class Trial:
         """Where heads cannot touch each other; in a layer seen as its kernel, what overflows in one is NaN in all heads of the row."""
         return self.told(*runs) if self.target.mixes_heads else np.array(True)
 
-    def told(self, *runs: Any) -> Array:
-        """Where nothing in between may overflow in any of the runs (0 · NaN is NaN); what is left out is counted, as by ``close``."""
-        told = np.all([np.isfinite(run.bound) for run in runs], axis=0)
-        self.notes.ill_posed += int((~told).sum())
-        return np.asarray(told)
-
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
         inputs = self.inputs if inputs is None else inputs
-        out = self.target(inputs, self.buffers)
+        out = attend(self.target, inputs, self.buffers)
         wanted = (*inputs.shape[:3], inputs.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")
@@ -165,7 +121,7 @@ class Trial:
     def run_lse(self) -> tuple[Run, Array, float]:
         """Call the target for its log-sum-exp too: (output, lse (B, H, L), unit roundoff of the type it came in)."""
         inputs = self.inputs.but(return_lse=True)
-        answer = self.target.answer(inputs, self.buffers)
+        answer = ask(self.target, inputs, self.buffers)
         if not (isinstance(answer, tuple | list) and len(answer) == 2 and self.target.framework.is_array(answer[1])):
             self.fail("with return_lse it does not return (out, lse)")
         shape, dtype, _ = self.target.framework.describe(answer[1])
@@ -210,76 +166,6 @@ class Trial:
         """(B, H, L, S) bool in the target's dialect."""
         return (self.inputs if inputs is None else inputs).visible(self.supports.causal)
 
-    # ------------------------------------------------------------ choices that belong to the case
-
-    def choice(self, name: str, count: int) -> int:
-        """One of ``range(count)``, fixed by the seed."""
-        return coordinates.choice(self.case.seed, name, count)
-
-    def permutation(self, name: str, count: int) -> Array:
-        """An order of ``range(count)``, fixed by the seed; not the identity if another exists."""
-        return coordinates.permutation(self.case.seed, name, count)
-
-    def noise(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Nearly normal numbers, fixed by the seed."""
-        return coordinates.normal(self.case.seed, name, shape)
-
-    # ------------------------------------------------------------ claims
-
-    def fail(self, says: str) -> None:
-        """The property does not hold, whatever the numbers."""
-        raise Refuted(Violation(says, np.nan, np.nan, 0.0))
-
-    def same_bits(self, actual: Array, expected: Array, says: str, where: Array | bool = True) -> None:
-        """The two agree bit for bit wherever ``where`` is True; only the sign of a zero may differ.
-
-        A hidden key has weight 0, and 0·v has the sign of v: that much of it shows where all other terms are 0.
-        """
-        actual, expected = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
-        equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-        self._settle(~equal & where, actual, expected, np.zeros(np.shape(actual)), says)
-
-    def close(self, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True) -> None:
-        """|actual - expected| <= allowed, element by element; where ``allowed`` is infinite nothing is claimed."""
-        actual, expected, allowed = np.broadcast_arrays(
-            actual, np.asarray(expected, dtype=np.float64), np.asarray(allowed, dtype=np.float64)
-        )
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference = np.abs(actual - expected)
-            difference = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0.0, difference)
-        self._bounded(difference, actual, expected, allowed, says, where)
-
-    def _bounded(
-        self, difference: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool
-    ) -> None:
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            claimed = (allowed != np.inf) & where
-            wrong = claimed & ~(difference <= allowed)
-            fraction = np.where(claimed & ~wrong & (difference > 0), difference / allowed, 0.0)
-        self.notes.compared += int(claimed.sum())
-        self.notes.ill_posed += int((allowed == np.inf).sum())
-        if fraction.size:
-            self.notes.used = max(self.notes.used, float(fraction.max()))
-        self._settle(wrong, actual, expected, allowed, says)
-
-    def within(
-        self, error: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True
-    ) -> None:
-        """error <= allowed, element by element, for an error that is known to more digits than a float64 holds."""
-        self._bounded(error, actual, expected, allowed, says, where)
-
-    def inside(self, run: Any, allowed: Array, says: str, where: Array | bool = True) -> None:
-        """The answer is as near to the exact one as allowed; the oracle keeps more digits than a float64 holds."""
-        out = np.asarray(run.out, dtype=np.float64)
-        self._bounded(run.exact.out_error(out), out, run.exact.out, allowed, says, where)
-
-    def at_least(self, actual: Array, least: Array, slack: Array, says: str, where: Array | bool = True) -> None:
-        """actual >= least - slack, element by element; a NaN is less than anything."""
-        actual, least, slack = np.broadcast_arrays(actual, least, slack)
-        with np.errstate(invalid="ignore"):
-            wrong = ~(actual >= least - slack) & (slack != np.inf) & where
-        self._settle(wrong, actual, least, slack, says)
-
     def spells_out(self, read: Weights, seen: Array) -> None:
         """With equal logits the weights of a row say which keys it sees: these weigh alike, the others nothing."""
         told, allowed = np.asarray(seen.any(axis=-1, keepdims=True)), np.where(read.bound == np.inf, np.inf, 0.0)
@@ -288,26 +174,3 @@ class Trial:
         self.close(visible, seen, allowed, "row {row} is wrong about seeing key {column}", told)
         shares = np.rint(read.out * np.maximum(seen.sum(axis=-1, keepdims=True), 1))
         self.close(shares, seen, allowed, "row {row} sees key {column}, and gives it no equal share", told)
-
-    def _settle(self, wrong: Array, actual: Array, expected: Array, allowed: Array, says: str) -> None:
-        wrong = np.broadcast_to(wrong, actual.shape)
-        if not wrong.any():
-            return
-        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            excess = np.where(wrong, np.nan_to_num(np.abs(actual - expected) - allowed, nan=np.inf, posinf=np.inf), -1.0)
-        at = np.unravel_index(int(np.argmax(excess)), wrong.shape)
-        place = dict(zip(("batch", "head", "row", "column")[-len(at):], (int(i) for i in at), strict=True))
-        words = says.format(**place) if "{" in says else says
-        columns = "keys" if "key {column}" in says else "features"
-        if actual.dtype == bool:  # yes or no: the words say it
-            raise Refuted(Violation(words, np.nan, np.nan, 0.0, wrong, columns))
-        raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong, columns))
-
-
-def describe(violation: Violation) -> str:
-    """One line: what was claimed, the numbers at the worst element, and what can be declared."""
-    if np.isnan(violation.actual) and np.isnan(violation.expected):
-        return violation.says + violation.hint
-    allowed = "0 (exact)" if violation.allowed == 0 else f"{violation.allowed:.3g}"
-    numbers: Any = f"|difference| {violation.difference:.3g}, allowed {allowed}"
-    return f"{violation.says}: got {violation.actual:.9g}, expected {violation.expected:.9g}; {numbers}{violation.hint}"

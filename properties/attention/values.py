@@ -7,9 +7,9 @@ So it is linear in V, lies between the smallest and the largest visible value, a
 
 import numpy as np
 
-from ..engine.core.declare import declare
 from ..engine.core.supports import FEATURES
 from .common import coarse, live
+from .contract import declare
 from .trial import Trial
 
 

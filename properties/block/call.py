@@ -15,7 +15,6 @@ does is said by ``supports``: norm_first, activation, eps, and gelu = "erf" or "
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,37 +26,7 @@ from ..engine.cases.dtypes import round_to
 from ..engine.core.target import Raised, Target
 from ..engine.frameworks import Buffers
 
-BLOCKS: dict[str, str] = {
-    "encoder_layer": "encoder_layer(x, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, "
-    "norm_first=False, activation='relu')",
-    "decoder_layer": "decoder_layer(x, memory, weights, *, num_heads, attn_mask=None, memory_mask=None, key_padding_mask=None, "
-    "memory_key_padding_mask=None, is_causal=False, norm_first=False, activation='relu')",
-}
-PARAMETERS: dict[str, tuple[str, ...]] = {
-    "encoder_layer": ("attn_mask", "key_padding_mask", "is_causal", "norm_first", "activation"),
-    "decoder_layer": ("attn_mask", "memory_mask", "key_padding_mask", "memory_key_padding_mask", "is_causal", "norm_first", "activation"),
-}
-ARRAYS = {"encoder_layer": 2, "decoder_layer": 3}  # arguments by position: x, (memory,) weights
 ATTENTION = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
-
-
-def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
-    """The contract of a block that a signature has: ``weights`` comes second, or third behind the memory, and num_heads later.
-
-    What begins with a query is a multi-head layer.
-    """
-    given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in formal.values())
-    if not ("num_heads" in formal or takes_any) or "weights" not in given or given[0] in ("q", "query"):
-        return None
-    return {1: "encoder_layer", 2: "decoder_layer"}.get(given.index("weights"))
-
-
-def taken(contract: str, formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
-    """The optional parameters of a contract that a signature names; all of them where it takes any."""
-    if any(p.kind is p.VAR_KEYWORD for p in formal.values()):
-        return PARAMETERS[contract]
-    return tuple(name for name in PARAMETERS[contract] if name in formal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,19 +85,3 @@ def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[A
     if not target.framework.is_array(result):
         raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
     return target.framework.read(result), target.framework.describe(result)
-
-
-def smoke(target: Target, dtype: str, device: str) -> str:
-    """One small call with all sizes different; what is wrong with the answer, nothing if nothing is. Raises Raised."""
-    from ..engine.cases.case import Case
-    from .trial import make_block
-
-    case = Case(batch=2, kv_heads=3, queries=5, keys=7, dim=2, hidden=4, dtype=dtype, device=device,
-                norm_first=target.supports.norm_first, activation=target.supports.activation)  # fmt: skip
-    inputs = make_block(case, target.contract)
-    out, _ = call_block(target, inputs, target.buffers())
-    if out.shape == inputs.x.shape:
-        return ""
-    if out.shape == (5, 2, 6):
-        return f"it returns (length, batch, embed) {out.shape} for x {inputs.x.shape}, which is (batch, length, embed)"
-    return f"it returns shape {out.shape} for x {inputs.x.shape}; expected the same"

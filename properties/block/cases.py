@@ -1,49 +1,222 @@
-"""Which cases are drawn for a property of encoder and decoder layers."""
+"""A case of an encoder or decoder layer, and which cases are drawn for a property of such layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
-from ..attention.inputs import MASK_AXES, MASKS
-from ..engine.cases.case import Case
+from ..engine.cases.case import Case as BaseCase
+from ..engine.cases.case import device_field, dtype_field, seed_field
+from ..engine.cases.coordinates import Array
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.field import field
+from ..engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS
+from ..engine.core.contract import Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
-from .trial import TOKENS
+
+# Tokens: as drawn; small round numbers; far from zero; nearly constant; of very different size.
+TOKENS: dict[str, Callable[[Array, Any], Array]] = {
+    "normal": lambda x, case: x,
+    "simple": lambda x, case: np.round(2 * x) / 2,
+    "offset": lambda x, case: x + 30,
+    "constant": lambda x, case: 1 + x / 64,
+    "uneven_rows": lambda x, case: x * 2.0 ** (np.arange(x.shape[1]) % 9 - 4.0)[:, None],
+}
+
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 33, 65)
+
+
+@dataclass(frozen=True, repr=False)
+class Case(BaseCase):
+    """One call: x (batch, queries, embed), memory (batch, keys, embed), with embed = kv_heads·dim."""
+
+    batch: int = field(
+        1,
+        least=0,
+        drawn=(1, 1, 2, 2, 3, 4),
+        varied=(1, 2, 3),
+        why="elements of a batch share nothing; padding differs from one to the next",
+    )
+    kv_heads: int = field(
+        1,
+        least=0,
+        drawn=(1, 2, 2, 3, 4, 8),
+        varied=(1, 2, 3),
+        why="heads share nothing: split or merged by a reshape without a transpose",
+        unusual={(1, 3): "odd: PyTorch's native path takes even numbers only"},
+    )
+    queries: int = field(
+        1,
+        least=0,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="tokens: the norm is over features, not over these",
+        unusual={(33, 65): "beyond a tile"},
+    )
+    keys: int = field(
+        1,
+        least=0,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="decoder layers: tokens of the memory, more or fewer than those that read it",
+        unusual={(33, 65): "beyond a tile"},
+    )
+    dim: int = field(
+        1,
+        least=0,
+        drawn=(1, 2, 2, 3, 4, 4, 5, 8, 16),
+        varied=(1, 3, 4, 8),
+        why="features of a head: the scale is 1/sqrt of these, not of the width",
+    )
+    hidden: int = field(
+        1,
+        least=1,
+        drawn=(1, 2, 3, 4, 5, 8, 8, 16, 17, 33),
+        varied=(1, 4, 8),
+        why="features between the two linear maps of the feed-forward part: equal to the width, one taken for the other",
+    )
+    dtype: str = dtype_field()
+    device: str = device_field()
+    is_causal: bool = field(
+        False,
+        drawn=(False, True),
+        varied=(False, True),
+        needs="is_causal",
+        says="causal",
+        why="a hint of causality that some paths ignore",
+    )
+    mask: str = field(
+        "none",
+        choices=("none", *MASKS),
+        varied=("none", "random", "everything"),
+        needs="attn_mask",
+        says="mask {}",
+        why="which tokens see which: a float mask read as a bool one on the native path (pytorch#118628)",
+    )
+    mask_kind: str = field(
+        "bool",
+        choices=MASK_KINDS,
+        varied=("bool", "minus_infinity"),
+        why="how visibility is said: polarities of bool masks differ from function to function",
+    )
+    mask_axes: str = field(
+        "LS",
+        choices=MASK_AXES,
+        varied=("LS", "BHLS"),
+        why="the axes along which the mask varies; the others have size 1",
+    )
+    mask_rank: int = field(
+        2, choices=(0, 1, 2, 3, 4), why="leading axes along which the mask does not vary are dropped down to this rank"
+    )
+    mask_density: float = field(0.5, why="how much of a random mask is visible")
+    memory_mask: str = field(
+        "none",
+        choices=("none", *MASKS),
+        varied=("none", "random", "everything"),
+        needs="memory_mask",
+        says="memory mask {}",
+        why="decoder layers: which tokens of the memory are visible; taken for the mask of the tokens",
+    )
+    values: str = field(
+        "normal",
+        choices=("normal", *TOKENS),
+        drawn=("normal", "normal", *TOKENS),
+        varied=("normal", "simple"),
+        says="values {}",
+        why="what the tokens look like: far from zero and nearly constant ones cancel in the variance of a norm",
+    )
+    magnitude: int = field(
+        0, drawn=(0, 0, 0, 0, 1, 3, -3), why="tokens times 2**magnitude: a norm takes it out again, eps shows"
+    )
+    layout: str = field(
+        "contiguous",
+        choices=LAYOUTS,
+        drawn=("contiguous",) * 6 + LAYOUTS[2:7],
+        varied=("contiguous", "transposed"),
+        says="layout {}",
+        why="how the tokens lie in memory",
+    )
+    explicit: bool = field(
+        False, drawn=(False, False, True), why="parameters are passed even where they have their default value"
+    )
+    with_bias: bool = field(
+        True,
+        drawn=(True, True, False),
+        varied=(True, False),
+        says="no biases",
+        why="the maps and norms have biases, or none",
+    )
+    norm_first: bool = field(
+        False,
+        drawn=(False, True),
+        varied=(False, True),
+        needs="norm_first",
+        why="norms before the sublayers, or after: the residual taken from the wrong side",
+    )
+    activation: str = field(
+        "relu",
+        choices=("relu", "gelu"),
+        drawn=("relu", "gelu"),
+        varied=("relu", "gelu"),
+        needs="activation",
+        why="the activation of the feed-forward part: gelu exact or by tanh",
+    )
+    padding: bool = field(
+        False,
+        drawn=(False, False, True),
+        varied=(False, True),
+        needs="key_padding_mask",
+        says="padding",
+        why="key_padding_mask is given: True is padding here, where True in a mask is seen",
+    )
+    memory_padding: bool = field(
+        False,
+        drawn=(False, False, True),
+        varied=(False, True),
+        needs="memory_key_padding_mask",
+        says="memory padding",
+        why="memory_key_padding_mask is given: lost when both are",
+    )
+    seed: int = seed_field()
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.kv_heads
+
+    @property
+    def empty(self) -> bool:
+        """Whether some dimension is 0."""
+        return 0 in (self.batch, self.kv_heads, self.queries, self.keys, self.dim)
+
+
+# The order in which fields are drawn.
 FIELDS: dict[str, tuple[Any, ...]] = {
-    "batch": (1, 1, 2, 2, 3, 4),
-    "queries": LENGTHS,
-    "kv_heads": (1, 2, 2, 3, 4, 8),
-    "dim": (1, 2, 2, 3, 4, 4, 5, 8, 16),
-    "hidden": (1, 2, 3, 4, 5, 8, 8, 16, 17, 33),
-    "with_bias": (True, True, False),
-    "values": ("normal", "normal", *TOKENS),
-    "magnitude": (0, 0, 0, 0, 1, 3, -3),
-    "layout": ("contiguous",) * 6 + LAYOUTS[2:7],
-    "explicit": (False, False, True),
-    "keys": LENGTHS,
-    "is_causal": (False, True),
-    "norm_first": (False, True),
-    "activation": ("relu", "gelu"),
-    "padding": (False, False, True),
-    "memory_padding": (False, False, True),
-}
+    name: Case.fields()[name].drawn
+    for name in ("batch", "queries", "kv_heads", "dim", "hidden", "with_bias", "values", "magnitude", "layout", "explicit", "keys", "is_causal",
+                 "norm_first", "activation", "padding", "memory_padding")
+}  # fmt: skip
+
 # Sizes are drawn together: as above, or so that axes coincide and one may be taken for another.
 ALIKE: dict[str, tuple[int, ...]] = {name: (1, 2, 2, 3, 3) for name in ("batch", "queries", "keys", "kv_heads", "dim")}
 MEMORY_FIELDS = ("keys", "memory_mask", "memory_padding")  # what a decoder has and an encoder has not
-PARAMETER_OF = {"is_causal": "is_causal", "norm_first": "norm_first", "activation": "activation", "padding": "key_padding_mask",
-                "memory_padding": "memory_key_padding_mask", "mask": "attn_mask", "memory_mask": "memory_mask"}  # fmt: skip
+PARAMETER_OF = {name: known.needs for name, known in Case.fields().items() if known.needs}
 PATTERNS = (*MASKS,) * 2 + ("random",) * 4
 NAMED = ("mask_kind", "mask_axes", "mask_rank", "mask_density")
 DEFINITE = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity")
 NOT_FIELDS = {"dtypes", "dtype", *NAMED}
+DRAWN = (*FIELDS, "mask", "memory_mask", "mask_kind", "mask_axes")
+BLOCK = Topic("block", "encoder and decoder layers", Case, DRAWN, frozenset(("dtypes",)))
+ENCODER = Topic("encoder_layer", "encoder layers", Case, DRAWN, frozenset(("dtypes",)))
+DECODER = Topic("decoder_layer", "decoder layers", Case, DRAWN, frozenset(("dtypes",)))
 
 
 def fixed(target: Target, name: str) -> Any:
@@ -117,7 +290,12 @@ def _masks(target: Target, prop: Property, chosen: dict[str, Any]) -> list[dict[
     axes = [a for a in prop.domain.get("mask_axes", MASK_AXES) if a in supports.mask_axes]
     if not kinds or not axes:
         return [{}]
-    how = {"mask_kind": pick(kinds), "mask_axes": pick(axes), "mask_rank": pick((2, 0, 1, 3, 4)), "mask_density": pick((0.5, 0.8, 0.2))}
+    how = {
+        "mask_kind": pick(kinds),
+        "mask_axes": pick(axes),
+        "mask_rank": pick((2, 0, 1, 3, 4)),
+        "mask_density": pick((0.5, 0.8, 0.2)),
+    }
     names = [name for name in ("mask", "memory_mask") if PARAMETER_OF[name] in target.parameters and
              (target.contract == "decoder_layer" or name == "mask")]  # fmt: skip
     free = [name for name in names if name not in chosen]
@@ -137,24 +315,9 @@ def block_dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None 
     return allowed if prop.domain.get("dtypes") == "all" or len(allowed) <= 1 else allowed[:1] * 3 + allowed[1:]
 
 
-def block_features(target: Target, case: Case) -> Iterable[str]:
-    """What a case exercises, in the words of the report."""
-    yield case.dtype
+def block_features(case: Case) -> Iterable[str]:
+    """What a case exercises beyond the words of its fields."""
     yield "pre-norm" if case.norm_first else "post-norm"
     yield case.activation
     if case.mask != "none":
-        yield f"mask {case.mask}"
         yield f"{case.mask_kind} mask"
-    if case.memory_mask != "none":
-        yield f"memory mask {case.memory_mask}"
-    for name in ("is_causal", "padding", "memory_padding"):
-        if getattr(case, name):
-            yield name.replace("_", " ").removeprefix("is ")
-    if not case.with_bias:
-        yield "no biases"
-    if case.layout != "contiguous":
-        yield f"layout {case.layout}"
-    if case.values != "normal":
-        yield f"values {case.values}"
-    if target.contract == "decoder_layer" and case.queries != case.keys:
-        yield "L > S" if case.queries > case.keys else "L < S"

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..attention.inputs import frontier, make_mask
-from ..attention.trial import Trial
-from ..engine.cases.case import Case
 from ..engine.cases.coordinates import Array, bits, normal
 from ..engine.cases.dtypes import round_to
+from ..engine.cases.masks import frontier, make_mask
+from ..engine.core.trial import Trial
 from . import exact as exactly
 from .call import ATTENTION, BlockInputs, call_block
-
-# Tokens: as drawn; small round numbers; far from zero; nearly constant; of very different size.
-TOKENS: dict[str, Callable[[Array, Case], Array]] = {
-    "normal": lambda x, case: x,
-    "simple": lambda x, case: np.round(2 * x) / 2,
-    "offset": lambda x, case: x + 30,
-    "constant": lambda x, case: 1 + x / 64,
-    "uneven_rows": lambda x, case: x * 2.0 ** (np.arange(x.shape[1]) % 9 - 4.0)[:, None],
-}
+from .cases import TOKENS, Case
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +69,7 @@ def make_block(case: Case, contract: str) -> BlockInputs:
     if not case.with_bias:
         weights = {name: w for name, w in weights.items() if "b_" not in name and "beta" not in name}
     shape = (case.batch, case.heads, case.queries)
-    of_memory = dataclasses.replace(case, mask=case.memory_mask, seed=case.seed + 1)
+    of_memory = case.but(mask=case.memory_mask, seed=case.seed + 1)
     has_memory = contract == "decoder_layer"
     return BlockInputs(
         x=tokens("x", case.queries),

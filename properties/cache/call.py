@@ -9,7 +9,6 @@ Only the first four arguments and ``append(q, k, v)`` are required. What an obje
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,10 +17,6 @@ import numpy as np
 
 from ..engine.core.target import Raised, Target
 
-CACHED = {
-    "cached": "cached(batch, kv_heads, dim, capacity, *, num_heads=None, value_dim=None, dtype=…, device=…, window_size=None, "
-    "page_size=None, fill=0.0, rotary_base=None), an object with append(q, k, v, *, lengths=None, padding=None)",
-}
 # What the first arguments are called where a signature is that of a cache; other names need supports["contract"].
 NAMES: tuple[tuple[str, ...], ...] = (
     ("batch", "batch_size", "max_batch_size"),
@@ -34,18 +29,6 @@ PER_APPEND = ("lengths", "padding")
 METHODS = ("fork", "reset", "truncate", "reorder")
 
 
-def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
-    """``cached`` if the first arguments of a signature are named as those of a cache are."""
-    given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][: len(NAMES)]
-    named = len(given) == len(NAMES) and all(name in known for name, known in zip(given, NAMES, strict=True))
-    return "cached" if named else None
-
-
-def taken(formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
-    """The optional parameters that a signature names, beyond the four sizes."""
-    return tuple(name for name in OPTIONS if name in list(formal)[len(NAMES) :])
-
-
 def make_cache(target: Target, sizes: tuple[int, int, int, int], heads: int, dtype: str, device: str, options: Mapping[str, Any]) -> Any:
     """A new cache of a target, for sizes (batch, kv_heads, dim, capacity). Raises Raised."""
     given = dict(options)
@@ -54,18 +37,7 @@ def make_cache(target: Target, sizes: tuple[int, int, int, int], heads: int, dty
     return target.apply(*sizes, **given)
 
 
-def discover(target: Target, device: str) -> Target:
-    """The target with what its objects can do among its parameters, as one object shows."""
-    held = make_cache(target, smoke_sizes(target), 3, target.dtypes[0], device, {})
-    formal = _parameters(held.append)
-    found = [name for name in PER_APPEND if name in formal] + [name for name in METHODS if callable(getattr(held, name, None))]
-    untried = {name: "the cache has no such method" for name in METHODS if name not in found}
-    if target.supports.parameters is not None:
-        found = []
-    return dataclasses.replace(target, parameters=(*target.parameters, *found), untried={**target.untried, **untried})
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -75,21 +47,6 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 def smoke_sizes(target: Target) -> tuple[int, int, int, int]:
     """Batch, key/value heads, features and slots of the first cache, all different."""
     return 2, 3, target.supports.head_dims[0] if target.supports.head_dims else 4, 8
-
-
-def smoke(target: Target, dtype: str, device: str) -> str:
-    """Five tokens, then one more; what is wrong with the answers, nothing if nothing is. Raises Raised."""
-    sizes = smoke_sizes(target)
-    batch, heads, dim, _ = sizes
-    held = make_cache(target, sizes, heads, dtype, device, {})
-    if not callable(getattr(held, "append", None)):
-        return f"it makes a {type(held).__name__}, which has no method append(q, k, v)"
-    for count in (5, 1):
-        made = [np.ones((batch, heads, count, dim))] * 3
-        out = target.read(told(target, held, [target.buffers().array("x", x, dtype, device, "contiguous") for x in made]))
-        if out.shape != (batch, heads, count, dim):
-            return f"append returns shape {out.shape} for q, k, v of {(batch, heads, count, dim)}"
-    return ""
 
 
 def told(target: Target, held: Any, tensors: list[Any], **options: Any) -> Any:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..attention.inputs import make_inputs
-from ..attention.trial import Trial
-from ..engine.cases.case import Case
 from ..engine.cases.coordinates import Array, bits
 from ..engine.cases.dtypes import round_to
+from ..engine.cases.operands import operands
+from ..engine.core.trial import Trial
 from ..exact import oracle
 from . import exact as cache_exact
 from .call import applied, chunk_sizes, make_cache, told
@@ -137,10 +136,10 @@ class CacheTrial(Trial):
     def universe(self) -> Tokens:
         """``keys`` tokens of every sequence, all of them said."""
         case = self.case
-        x = make_inputs(Case(batch=case.batch, kv_heads=case.kv_heads, group=case.group, queries=case.keys, keys=case.keys,
-                             dim=self.dim, value_dim=case.value_dim, dtype=case.dtype, values=case.values,
-                             magnitude=case.magnitude, seed=case.seed))  # fmt: skip
-        return Tokens(x.q, x.k, x.v, np.full(case.batch, case.keys))
+        shapes = ((case.heads, self.dim), (case.kv_heads, self.dim), (case.kv_heads, self.dim if case.value_dim is None else case.value_dim))
+        of_q, of_k, of_v = ((case.batch, heads, case.keys, width) for heads, width in shapes)
+        q, k, v = operands(case, of_q, of_k, of_v)
+        return Tokens(q, k, v, np.full(case.batch, case.keys))
 
     @property
     def dim(self) -> int:

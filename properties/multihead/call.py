@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..attention.cases import ATTENTION
 from ..engine.cases.coordinates import Array
-from ..engine.core.declare import Property
 from ..engine.core.target import Raised, Target
 from ..engine.frameworks import Buffers
+from .cases import MULTIHEAD
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +70,13 @@ def call_layer(
     return target.framework.read(out), weights_read, target.framework.describe(out)
 
 
-def subject(target: Target, prop: Property) -> Target:
-    """What a property is put to: of a layer, where it is about attention, the attention inside."""
-    return as_attention(target) if prop.contract == "attention" else target
-
-
 def as_attention(target: Target) -> Target:
     """A layer seen as the attention inside it; an attention is returned as it is.
 
     With identity projections every projection is exact (a product by 1 and sums with 0), so that the layer equals its
     kernel and every property of attention holds of it, with the kernel's own tight bound.
     """
-    if target.contract != "multihead":
+    if target.contract != MULTIHEAD.name:
         return target
     kept: dict[Any, Any] = {}
 
@@ -105,5 +101,5 @@ def as_attention(target: Target) -> Target:
     axes = tuple(axes for axes in target.supports.mask_axes if separate or "H" not in axes)
     facts = dataclasses.replace(target.supports, value_dim=False, zero_sizes=False, mask_axes=axes)
     parameters = tuple(p for p in target.parameters if p in ("attn_mask", "is_causal"))
-    return dataclasses.replace(target, function=kernel, contract="attention", supports=facts, parameters=parameters,
+    return dataclasses.replace(target, function=kernel, contract=ATTENTION.name, supports=facts, parameters=parameters,
                                mixes_heads=True)  # fmt: skip

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..attention.inputs import frontier, make_mask
-from ..attention.trial import Trial
 from ..engine.cases.coordinates import Array, bits, normal
 from ..engine.cases.dtypes import round_to
+from ..engine.cases.masks import frontier, make_mask
+from ..engine.core.trial import Trial
 from ..exact import bound, oracle
 from .call import LayerInputs, call_layer
 

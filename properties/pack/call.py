@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
 from ..engine.frameworks import Buffers, SendBack
 
-PACKED = "packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)"
 BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens")
 # Each parameter, and what else it is called.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -32,18 +30,6 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
-
-
-def recognise(formal: Mapping[str, inspect.Parameter]) -> str | None:
-    """``packed`` if the fourth of the first five arguments is named as the boundaries of queries are, and no other is required."""
-    given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p.name for p in formal.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return "packed" if len(given) >= 5 and given[3] in BOUNDARIES and not set(required) - set(given[:5]) - set(ALL_NAMES) else None
-
-
-def taken(formal: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
-    """The optional parameters that a signature names, as the contract calls them."""
-    return tuple(name for name, names in NAMES.items() if set(names) & set(formal))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +103,6 @@ def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tupl
     if not target.framework.is_array(result):
         raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
     return target.framework.read(result), target.framework.describe(result)
-
-
-def smoke(target: Target, dtype: str, device: str) -> str:
-    """One small call of two sequences; what is wrong with the form of the answer, nothing if nothing is. Raises Raised."""
-    x = smoke_inputs(target, dtype, device)
-    out, _ = call(target, x, target.buffers())
-    return "" if out.shape == x.q.shape else f"it returns shape {out.shape} for q of {x.q.shape}; expected (total queries, heads, dim)"
 
 
 def smoke_inputs(target: Target, dtype: str, device: str) -> PackedInputs:

@@ -3,61 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ..engine.cases.case import Case
 from ..engine.cases.coordinates import Array, bits
 
 
-def _drawn(case: Case, name: str, least: int, most: int) -> Array:
+def _drawn(case: Any, name: str, least: int, most: int) -> Array:
     draw = bits(case.seed, name, (case.batch,)) >> np.uint64(33)
     return least + (draw % np.uint64(max(most, least) + 1 - least)).astype(np.int64)
 
 
-def _mixed(case: Case) -> tuple[Array, Array]:
+def _mixed(case: Any) -> tuple[Array, Array]:
     return _drawn(case, "queries", 1, case.queries), _drawn(case, "keys", 1, case.keys)
 
 
-def _self(case: Case) -> tuple[Array, Array]:
+def _self(case: Any) -> tuple[Array, Array]:
     """As many keys as queries."""
     return (same := _drawn(case, "keys", 1, case.keys)), same
 
 
-def _decoding(case: Case) -> tuple[Array, Array]:
+def _decoding(case: Any) -> tuple[Array, Array]:
     """One query each."""
     return np.ones(case.batch, dtype=np.int64), _drawn(case, "keys", 1, case.keys)
 
 
-def _ones(case: Case) -> tuple[Array, Array]:
+def _ones(case: Any) -> tuple[Array, Array]:
     return (same := np.ones(case.batch, dtype=np.int64)), same
 
 
-def _long_last(case: Case) -> tuple[Array, Array]:
+def _long_last(case: Any) -> tuple[Array, Array]:
     last = np.arange(case.batch) == case.batch - 1
     return np.where(last, case.queries, 1), np.where(last, case.keys, 1)
 
 
-def _some_empty(case: Case) -> tuple[Array, Array]:
+def _some_empty(case: Any) -> tuple[Array, Array]:
     """Some sequences have neither queries nor keys."""
     there = _drawn(case, "empty", 0, 2) > 0
     queries, keys = _mixed(case)
     return queries * there, keys * there
 
 
-def _no_queries(case: Case) -> tuple[Array, Array]:
+def _no_queries(case: Any) -> tuple[Array, Array]:
     """Some sequences have keys, but no query."""
     queries, keys = _mixed(case)
     return queries * (_drawn(case, "empty", 0, 1) > 0), keys
 
 
-def _no_keys(case: Case) -> tuple[Array, Array]:
+def _no_keys(case: Any) -> tuple[Array, Array]:
     """Some sequences have queries, but no key: their rows follow the convention for empty rows."""
     queries, keys = _mixed(case)
     return queries, keys * (_drawn(case, "empty", 0, 1) > 0)
 
 
-PACKINGS: dict[str, Callable[[Case], tuple[Array, Array]]] = {
+PACKINGS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
     "equal": lambda case: (np.full(case.batch, case.queries), np.full(case.batch, case.keys)),
     "mixed": _mixed, "self": _self, "decoding": _decoding, "ones": _ones, "long_last": _long_last, "some_empty": _some_empty,
     "no_queries": _no_queries, "no_keys": _no_keys,

@@ -1,80 +1,22 @@
-"""A trial of packed sequences: which cases are drawn, and what a property sees."""
+"""A trial of packed sequences: what a property sees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
-from ..attention.inputs import frontier
-from ..attention.trial import Trial
-from ..engine.cases.case import Case
 from ..engine.cases.coordinates import Array
-from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.dtypes import FLOAT_TYPES, round_to
+from ..engine.cases.dtypes import round_to
+from ..engine.cases.masks import frontier
 from ..engine.cases.regimes import REGIMES
-from ..engine.core.declare import Property
-from ..engine.core.target import Target
+from ..engine.core.trial import Trial
 from ..exact import bound, gradient_bound, oracle
 from ..exact.gradient_oracle import differentiate
 from .call import PackedInputs, boundaries, call, forward
-from .packing import FILLED, PACKINGS
-
-LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
-FIELDS: dict[str, tuple[Any, ...]] = {
-    "batch": (1, 2, 2, 3, 3, 4, 5, 7), "kv_heads": (1, 1, 2, 3), "queries": LENGTHS, "keys": LENGTHS, "dim": (1, 2, 3, 4, 5, 8, 16, 17),
-    "value_dim": (None, None, None, 1, 3, 8), "scale": (None, None, None, 1.0, 0.3, -0.5, 0.0, 4.0),
-    "is_causal": (False, True), "group": (1, 1, 2, 3), "values": ("normal", "normal", "near_ties", "one_hot", "simple", "rising", "positive"),
-    "magnitude": (0, 0, 0, 1, 3, -3), "packing": tuple(PACKINGS), "layout": ("contiguous",) * 4 + ("offset", "padded", "strided"),
-}  # fmt: skip
-PARAMETER_OF = {"scale": "scale", "is_causal": "is_causal", "group": "enable_gqa"}
-
-
-def packed_fields(target: Target) -> tuple[str, ...]:
-    """The fields of a case that decide a call of this target."""
-    return ("dtype", "seed", *(name for name in FIELDS if name not in PARAMETER_OF or PARAMETER_OF[name] in target.parameters))
-
-
-def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
-    """Cases for one property of one target of packed sequences."""
-    supports, longest = target.supports, target.supports.max_length or 2**62
-    fields: dict[str, Strategy] = {"seed": natural(2**31)}
-    if device != "cpu":
-        fields["device"] = st.just(device)
-    for name in filter(FIELDS.__contains__, packed_fields(target)):
-        value = prop.domain.get(name, FIELDS[name])
-        table = value if isinstance(value, tuple) else (value,)
-        if name in ("queries", "keys"):
-            table = tuple(n for n in table if n <= longest) or (1,)
-        if name == "packing":
-            table = tuple(n for n in table if n in FILLED or (supports.zero_sizes and (n != "no_keys" or supports.empty_rows != "mean")))
-        if name == "dim" and supports.head_dims:
-            table = supports.head_dims
-        if name == "value_dim" and (supports.head_dims or not supports.value_dim):
-            table = (None,)
-        fields[name] = pick(table)
-    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (dtypes is None or d in dtypes)]
-    often = allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
-    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))
-
-
-def packed_features(target: Target, case: Case) -> Iterable[str]:
-    """What a case exercises, in the words of the report."""
-    yield case.dtype
-    yield f"packing {case.packing}"
-    if case.is_causal:
-        yield "causal"
-    if case.group > 1:
-        yield "grouped heads"
-    if case.scale is not None:
-        yield "explicit scale"
-
-
-# ---------------------------------------------------------------- the trial
+from .packing import PACKINGS
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,18 @@
-"""Which cases are drawn for a property of positions."""
+"""A case of positions, and which cases are drawn for a property of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
 
-from ..engine.cases.case import Case
+from ..engine.cases.case import Case as BaseCase
+from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.field import field
+from ..engine.core.contract import Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
@@ -22,6 +25,108 @@ EVEN = (2, *(4, 6, 8) * 2, 2, 10, 12, 16, 32, 64, 96, 128)
 OFFSETS = (0, 0, 0, 1, 2, 3, 7, 100, 255, 256, 257, 511, 513, 1000, 2047, 2049, 4097, 10_007, 32_769, 100_000)
 BASES = (None, None, None, 100.0, 10.0, 500_000.0, 1_000_000.0)
 HEADS = (1, *range(2, 18), 3, 5, 6, 12, 20, 24, 31, 32, 33, 40, 48, 64, 71, 96, 112, 128)
+
+
+@dataclass(frozen=True, repr=False)
+class Case(BaseCase):
+    """One call: ``queries`` positions of ``dim`` features; rotary: x (batch, kv_heads, queries, dim); slopes: kv_heads of them."""
+
+    batch: int = field(1, least=0, varied=(1, 2, 3), why="rotations: elements of a batch turn alike")
+    kv_heads: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 3),
+        why="heads: ALiBi's slopes of numbers that are no power of two have a rule of their own",
+        unusual={
+            (12, 20, 24, 40, 48, 71, 96, 112): "numbers of heads that models have",
+            (3, 5, 31, 33): "beside a power of two",
+        },
+    )
+    queries: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 5, 17),
+        why="positions",
+        unusual={
+            0: "no position",
+            (257, 300): "beyond what bfloat16 counts",
+            (5000, 100_001): "a whole table, past position 100,000",
+        },
+    )
+    keys: int = field(
+        1,
+        least=0,
+        varied=(1, 2, 5, 17),
+        why="buckets: keys; tables: rows that are never looked up",
+        unusual={(129, 300): "beyond the largest distance"},
+    )
+    dim: int = field(
+        1,
+        least=0,
+        varied=(1, 3, 4, 8),
+        why="features, which turn in pairs",
+        unusual={(1, 3, 5, 7, 9, 17, 63): "odd: the last feature has no partner"},
+    )
+    dtype: str = dtype_field()
+    device: str = device_field()
+    magnitude: int = field(0, why="x is multiplied by 2**magnitude")
+    layout: str = field(
+        "contiguous", choices=LAYOUTS, varied=("contiguous", "transposed"), why="how x or the table lies in memory"
+    )
+    offset: int = field(
+        0,
+        least=0,
+        varied=(0, 1, 300),
+        needs="offset",
+        why="the first position: a cache of angles that ignores it",
+        unusual={
+            (255, 256, 257): "bfloat16 counts to 256",
+            (2047, 2049): "float16 counts to 2048",
+            (511, 513, 1000, 4097): "a usual table ends",
+            (10_007, 32_769, 100_000): "long contexts: angles in short types are wrong",
+        },
+    )
+    scattered: bool = field(
+        False,
+        varied=(False, True),
+        says="scattered positions",
+        why="drawn about the offset instead of consecutive: positions taken for their index",
+    )
+    base: float | None = field(
+        None,
+        varied=(None, 100.0),
+        needs="base",
+        why="base of the frequencies; None: the parameter is not passed",
+        unusual={(500_000.0, 1_000_000.0): "bases that models have"},
+    )
+    rotary_dim: int | None = field(
+        None,
+        least=2,
+        varied=(None, 2, 4),
+        needs="rotary_dim",
+        says="partial rotation",
+        why="how many of the features rotate; None: the parameter is not passed",
+    )
+    bidirectional: bool = field(
+        True,
+        varied=(True, False),
+        needs="bidirectional",
+        why="buckets: future and past have buckets of their own, easily exchanged",
+    )
+    num_buckets: int = field(
+        32, least=4, varied=(32, 8), needs="num_buckets", why="buckets: half of them are exact distances"
+    )
+    max_distance: int = field(
+        128, least=2, varied=(128, 64), needs="max_distance", why="buckets: distances beyond it share the last one"
+    )
+    explicit: bool = field(False, why="parameters are passed even where they have their default value")
+    seed: int = seed_field()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no position, or nothing at one."""
+        return 0 in (self.batch, self.kv_heads, self.queries, self.keys, self.dim)
+
 
 # The fields of a case that each contract reads; all others have no part.
 FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -42,16 +147,27 @@ FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "max_distance": (128, 128, 64, 20, 256, 1000, 41), "explicit": (False, True),
     },
 }  # fmt: skip
-EVERYWHERE = ("dtype", "seed")
-OPTIONAL = ("base", "rotary_dim", "bidirectional", "num_buckets", "max_distance")
+DIRECTIVES = frozenset(("dtypes",))
+POSITIONS = Topic(
+    "positions",
+    "positions",
+    Case,
+    tuple(dict.fromkeys(name for table in FIELDS.values() for name in table)),
+    DIRECTIVES,
+)
+TOPICS = {name: Topic(name, words, Case, tuple(FIELDS[name]), DIRECTIVES) for name, words in (
+    ("sinusoidal", "sinusoidal positions"), ("rotary", "rotary positions"), ("learned", "learned positions"),
+    ("slopes", "the slopes of ALiBi"), ("buckets", "the buckets of T5"))}  # fmt: skip
 LONG = (5000, 100_001)  # a whole table, up to and beyond position 100,000; of few features
 
 
 def position_fields(target: Target) -> tuple[str, ...]:
     """The fields of a case that decide a call of this target."""
-    contract, parameters = target.contract, target.parameters
-    optional = (*OPTIONAL, "offset") if contract in ("sinusoidal", "learned") else OPTIONAL
-    return (*EVERYWHERE, *(name for name in FIELDS[contract] if name not in optional or name in parameters))
+    contract, known = target.contract, Case.fields()
+    fixed = {name for name, field in known.items() if field.needs and field.needs not in target.parameters}
+    if contract not in ("sinusoidal", "learned"):
+        fixed.discard("offset")  # others are given positions
+    return ("dtype", "seed", *(name for name in FIELDS[contract] if name not in fixed))
 
 
 def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
@@ -112,26 +228,3 @@ def position_dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | No
     """As for attention: the widest first and most often, unless the property is about every type."""
     allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (wanted is None or d in wanted)]
     return allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
-
-
-def position_features(target: Target, case: Case) -> Iterable[str]:
-    """What a case exercises, in the words of the report."""
-    yield case.dtype
-    contract = target.contract
-    if contract in ("sinusoidal", "rotary"):
-        if case.offset + case.queries > 256:
-            yield "positions above 256"
-        if case.offset + case.queries > 2048:
-            yield "positions above 2048"
-    if contract == "sinusoidal" and case.dim % 2:
-        yield "odd dim"
-    if contract == "learned" and case.offset:
-        yield "offset"
-    if case.scattered:
-        yield "scattered positions"
-    if case.rotary_dim is not None:
-        yield "partial rotation"
-    if contract == "slopes" and case.kv_heads & (case.kv_heads - 1):
-        yield "heads no power of two"
-    if contract == "buckets":
-        yield "bidirectional" if case.bidirectional else "one direction"

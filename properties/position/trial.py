@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..attention.trial import Trial
 from ..engine.cases.coordinates import Array, bits, normal
 from ..engine.cases.dtypes import round_to
+from ..engine.core.trial import Trial
 from . import exact as exactly
 from .call import answer
 

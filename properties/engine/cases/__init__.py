@@ -1,0 +1,1 @@
+"""Cases: what is drawn, why, and the numbers that follow from it."""

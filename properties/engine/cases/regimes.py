@@ -8,66 +8,66 @@ random ones, which the probabilistic bound needs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from .case import Case
 from .coordinates import Array, bits, uniform
 from .dtypes import FLOAT_TYPES
 
-Regime = Callable[[Array, Array, Array, Case], tuple[Array, Array, Array]]
+Regime = Callable[[Array, Array, Array, Any], tuple[Array, Array, Array]]
 HEADROOM = 2.0**8  # weights before normalisation: FlashAttention-4 moves its shift only where the maximum has risen by more than 8 ln 2
 
 
-def _normal(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _normal(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Independent, mean 0, variance 1."""
     return q, k, v
 
 
-def _large(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _large(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Logits up to ±1e5 (±1e4 in float16, whose scores end at 65504): exp without max-subtraction overflows."""
     power = 5.0 if case.dtype == "float16" else 8.0
     return q * 2**power, k * 2**power, v
 
 
-def _negative(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _negative(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Every logit far below zero: a running maximum that starts at a finite number instead of -inf is wrong."""
     power = 4.0 if case.dtype == "float16" else 9.0
     return (np.abs(q) + 1) * 2**power, -(np.abs(k) + 1) * 2**power, v
 
 
-def _near_ties(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _near_ties(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """All keys within 1/1024 of one another."""
     return q, k[:, :, :1] + k * 2.0**-10 if k.shape[2] else k, v
 
 
-def _one_hot(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _one_hot(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Logits some tens apart: nearly all the weight falls on one key."""
     return q * 8, k * 8, v
 
 
-def _cancelling(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _cancelling(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Values of ±128 that nearly cancel in the weighted sum."""
     sign = np.where(np.arange(v.shape[2]) % 2, -1.0, 1.0)[:, None]
     return q * 0.125, k * 0.125, sign * 128 + v * 0.0625
 
 
-def _constant(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _constant(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """All values nearly the same."""
     return q, k, 10 + v * 2.0**-10
 
 
-def _tiny(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _tiny(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Values around the smallest normal number, many of them subnormal."""
     return q, k, v * FLOAT_TYPES[case.dtype].tiny
 
 
-def _heavy(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _heavy(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Heavy tails: a few numbers far larger than the others."""
     return q * q * q * 0.25, k, v * v * v
 
 
-def _simple(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _simple(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Small round numbers: exact products, ties, zeros."""
     table = np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0, 1.0, -2.0])
     pick = [table[(bits(case.seed, name + " simple", x.shape) >> np.uint64(40)) % np.uint64(8)]
@@ -75,40 +75,40 @@ def _simple(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Arr
     return pick[0], pick[1], pick[2]
 
 
-def _offset(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _offset(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """All dot products large and alike: only the differences count."""
     return q + 3, k + 3, v
 
 
-def _positive(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _positive(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Nothing negative."""
     return np.abs(q), np.abs(k), np.abs(v)
 
 
-def _wide(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _wide(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Values of very different magnitude (2^±11), queries scaled up and keys down."""
     exponent = np.floor(uniform(case.seed, "v exponent", v.shape) * 23) - 11
     return q * 2.0**5, k * 2.0**-5, np.ldexp(v, exponent.astype(np.int64))
 
 
-def _uneven_rows(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _uneven_rows(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Rows of very different magnitude: a maximum taken over more than the row underflows the small ones."""
     power = np.arange(q.shape[2]) % 3 * (4.0 if case.dtype == "float16" else 6.0)
     return q * 2.0 ** power[:, None], k * 2, v
 
 
-def _identical_rows(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _identical_rows(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """All queries the same, all keys the same: every visible key has the same weight."""
     return (q[:, :, :1] + 0 * q if q.shape[2] else q), (k[:, :, :1] + 0 * k if k.shape[2] else k), v
 
 
-def _rising(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _rising(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Logits that grow along the keys: a running softmax has to rescale at every block."""
     step = 0.25 if case.dtype == "float16" else 1.0
     return np.abs(q) + 0.5, step * (np.abs(k) / 4 + np.arange(k.shape[2])[:, None]), v
 
 
-def _limits(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _limits(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Values near the largest number of the type, of one sign or both; their sum has to fit into the accumulator, wider only for float16.
 
     So has the sum of a softmax that is shifted by less than its maximum.
@@ -118,7 +118,7 @@ def _limits(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Arr
     return q, k, sign * (0.4 + 0.4 * np.tanh(np.abs(v))) * (FLOAT_TYPES[case.dtype].max / terms)
 
 
-def _signed_zeros(q: Array, k: Array, v: Array, case: Case) -> tuple[Array, Array, Array]:
+def _signed_zeros(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Zeros of both signs among the values and the queries."""
     zero = uniform(case.seed, "zeros", v.shape) < 0.5
     return np.where(q < -0.8, -0.0, q), k, np.where(zero, np.copysign(0.0, v), v)

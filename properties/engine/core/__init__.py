@@ -1,0 +1,1 @@
+"""What everything else speaks of: contracts, properties, targets, trials, findings."""

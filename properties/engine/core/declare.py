@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+from ..cases.case import Case
+from .contract import Topic, topic_named
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,18 +39,49 @@ class Property:
     direct: bool
     domain: Mapping[str, Any]
 
+    @property
+    def topic(self) -> Topic:
+        """What it is about."""
+        return topic_named(self.contract)
+
+    def excludes(self, case: Case, names: Iterable[str]) -> str:
+        """Why a case is none that the property is about, by these of its fields; empty if it is one."""
+        for name, about in self.domain.items():
+            value = getattr(case, name, None)
+            if name not in names or isinstance(about, SearchStrategy) or isinstance(value, tuple):
+                continue
+            if not covers(about, value):
+                return f"it is about other {name} than {value!r}" if isinstance(about, tuple) else f"it is about {name} = {about!r}"
+        return ""
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by name: another process finds it in its own catalogue."""
-        return _by_name, (self.name,)
+        """Pickled by name: another process imports its theme."""
+        return _by_name, (self.check.__module__, self.name)
 
     def __repr__(self) -> str:
         return f"<property {self.name}>"
 
 
-def _by_name(name: str) -> Property:
-    from ...catalogue import PROPERTIES
+def covers(about: Any, value: Any) -> bool:
+    """Whether a field may have a value: the only one, one of a table, or a number between those of a table."""
+    if not isinstance(about, tuple):
+        return bool(value == about)
+    numbers = [x for x in about if isinstance(x, int | float) and not isinstance(x, bool)]
+    between = numbers and isinstance(value, int | float) and not isinstance(value, bool)
+    return value in about or bool(between and value != 0 and min(numbers) <= value <= max(numbers))
 
-    return PROPERTIES[name]
+
+_DECLARED: dict[str, Property] = {}
+
+
+def declared() -> Mapping[str, Property]:
+    """Every property that was declared, by name."""
+    return _DECLARED
+
+
+def _by_name(module: str, name: str) -> Property:
+    found: Property = getattr(importlib.import_module(module), name)
+    return found
 
 
 def declare(
@@ -53,19 +90,23 @@ def declare(
     needs: tuple[str, ...] = (),
     exact: bool = False,
     direct: bool = False,
-    contract: str = "attention",
+    contract: str,
     **domain: Any,
 ) -> Callable[[Callable[[Any], None]], Property]:
     """Make a property of a function that takes a trial and raises if the property does not hold.
 
-    Its name is the function's, its statement the first paragraph of the docstring, its theme the module.
+    Its name is the function's, its statement the first paragraph of the docstring, its theme the module. ``contract`` names
+    the topic. Raises ValueError for a property without a docstring, and for one that says of its cases what they have not.
     """
 
     def decorate(check: Callable[[Any], None]) -> Property:
         statement = " ".join((inspect.getdoc(check) or "").split("\n\n")[0].split())
         if not statement:
             raise ValueError(f"property {check.__name__} says nothing: give it a docstring")
+        topic_named(contract).check(check.__name__, domain)
         theme = check.__module__.rpartition(".")[2]
-        return Property(check.__name__, theme, statement, formula, check, contract, needs, exact, direct, domain)
+        made = Property(check.__name__, theme, statement, formula, check, contract, needs, exact, direct, domain)
+        _DECLARED.setdefault(made.name, made)
+        return made
 
     return decorate

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...attention.inputs import MASK_AXES, MASK_KINDS
 from ...exact.arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
 from ..cases.dtypes import DTYPES
-from .contracts import CONTRACTS
+from ..cases.masks import MASK_AXES, MASK_KINDS
+from .contract import contracts
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -32,7 +32,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "causal": ("top-left", "bottom-right"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
-    "contract": tuple(CONTRACTS),
     "pairing": ("interleaved", "half"),
     "activation": ("relu", "gelu"),
     "gelu": ("erf", "tanh"),
@@ -107,8 +106,9 @@ class Supports:
 
 
 def _value(key: str, value: Any) -> Any:
-    if key in CHOICES and value not in CHOICES[key]:
-        raise ValueError(f"supports[{key!r}] is {value!r}; it can be {' or '.join(map(repr, CHOICES[key]))}")
+    choices = tuple(contracts()) if key == "contract" else CHOICES.get(key)
+    if choices and value not in choices:
+        raise ValueError(f"supports[{key!r}] is {value!r}; it can be {' or '.join(map(repr, choices))}")
     if key == "arithmetic":
         # a single kind is that of every dtype that has it: tf32 is one of float32 alone
         kinds = {dtype: value for dtype in DTYPES if _has(dtype, value)} if isinstance(value, str) else dict(value)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...attention.inputs import Inputs
 from ..cases.coordinates import Array
 from ..frameworks import Buffers, Framework, SendBack
+from .contract import contract_named
 
 if TYPE_CHECKING:
+    from .contract import Contract
     from .supports import Supports
-
-# Layouts that differ between the tensors; every other layout is that of all of them.
-LAYOUT_OF = {
-    "expanded": {"q": "contiguous", "mask": "contiguous"},
-    "mixed": {"q": "contiguous", "k": "transposed", "v": "padded", "mask": "contiguous"},
-}
-
 
 class CannotRun(Exception):
     """The target cannot be checked at all; the message says in one sentence what to change."""
@@ -42,7 +36,7 @@ class Target:
 
     name: str
     function: Callable[..., Any]
-    contract: str
+    contract: str  # the name of its contract
     supports: Supports
     framework: Framework
     parameters: tuple[str, ...]
@@ -50,6 +44,11 @@ class Target:
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
+
+    @property
+    def kind(self) -> Contract:
+        """Its contract."""
+        return contract_named(self.contract)
 
     @property
     def costly_shapes(self) -> bool:
@@ -61,50 +60,11 @@ class Target:
         """Fresh memory for the calls of one case."""
         return Buffers(self.framework)
 
-    def arrays(self, inputs: Inputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and keyword arguments of the ``attention`` call, in the framework's own arrays."""
-        def place(name: str, carrier: Array) -> Any:
-            layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout)
-            return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
-
-        tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
-        if self.supports.layout == "blhd":
-            tensors = [self.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
-        defaults = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": True, "dropout_p": 0.0}
-        taken = self.parameters if inputs.explicit else ()
-        options: dict[str, Any] = {name: value for name, value in defaults.items() if name in taken}
-        if inputs.mask is not None:
-            options["attn_mask"] = self.ranked(place("mask", inputs.mask))
-        if inputs.is_causal:
-            options["is_causal"] = True
-        if inputs.scale is not None:
-            options["scale"] = inputs.scale
-        if inputs.group != 1:
-            options["enable_gqa"] = True
-        if inputs.window is not None:
-            options["window_size"] = tuple(-1 if side is None else side for side in inputs.window)
-        if inputs.softcap is not None:
-            options["softcap"] = inputs.softcap
-        for name, carrier in (("alibi_slopes", inputs.slopes), ("sinks", inputs.sinks), ("kv_lengths", inputs.lengths)):
-            if carrier is not None:
-                options[name] = place(name, carrier)
-        if inputs.return_lse:
-            options["return_lse"] = True
-        if inputs.dropout:
-            options["dropout_p"] = inputs.dropout
-        return tensors, options
-
     def ranked(self, mask: Any) -> Any:
         """A mask with leading axes of size 1, up to the rank that is declared."""
         for _ in range(self.supports.mask_rank - len(mask.shape)):
             mask = mask[None]
         return mask
-
-    def answer(self, inputs: Inputs, buffers: Buffers) -> Any:
-        """All that the target returns. Raises Raised if it raises."""
-        tensors, options = self.arrays(inputs, buffers)
-        with self.framework.chance(inputs.chance) if inputs.dropout else nullcontext():
-            return self.apply(*tensors, **options)
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
         """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
@@ -116,12 +76,8 @@ class Target:
 
         Both raise Raised.
         """
-        def first(*given: Any) -> Any:
-            out = call(*given)
-            return out[0] if isinstance(out, tuple | list) and out else out
-
         with _raising({}):
-            out, send_back = self.framework.record(first, leaves)
+            out, send_back = self.framework.record(lambda *given: self.first(call(*given)), leaves)
 
         def sent(grad_out: Any, again: bool = False) -> list[Any]:
             assert send_back is not None
@@ -130,16 +86,14 @@ class Target:
 
         return out, sent if send_back else None
 
-    def leaves_changed(self, inputs: Inputs, buffers: Buffers) -> list[str]:
-        """The settings of the process that a call does not leave as they were. Raises Raised if the target raises."""
-        tensors, options = self.arrays(inputs, buffers)
+    def leaves_changed(self, *arguments: Any, **options: Any) -> list[str]:
+        """The settings of the process that such a call does not leave as they were. Raises Raised if the target raises."""
         with _raising(options), self.framework.settings_kept() as changed:
-            self.function(*tensors, **options)
+            self.function(*arguments, **options)
             return changed()
 
-    def call(self, inputs: Inputs, buffers: Buffers) -> Any:
-        """The target's own output, unread. Raises Raised if the target raises."""
-        result = self.answer(inputs, buffers)
+    def first(self, result: Any) -> Any:
+        """Of several results the first."""
         return result[0] if isinstance(result, tuple | list) and result else result
 
     def read(self, result: Any) -> Array:
@@ -148,9 +102,6 @@ class Target:
             raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {self.framework.name}"))
         out = self.framework.read(result)
         return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out
-
-    def __call__(self, inputs: Inputs, buffers: Buffers | None = None) -> Array:
-        return self.read(self.call(inputs, buffers or self.buffers()))
 
 
 @contextmanager
@@ -178,3 +129,7 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else ""
 
 
+def blame(raised: Raised) -> str:
+    """What it did, in the words that follow "it"."""
+    said = first_line(raised.error)
+    return said if said.startswith("returned") else f"raised {raised}"

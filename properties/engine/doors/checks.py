@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ... import catalogue
-from ...attention.inputs import read_case
-from ...multihead.call import as_attention
 from ..cases.dtypes import DTYPES
+from ..core.contract import contracts
 from ..core.declare import Property
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
+from ..explain.explain import explain
+from ..explain.suspects import known_mistakes
 from ..report import text
 from ..search.deviations import Deviation
 from ..search.probe import make_target
 from ..search.run import Report, applies, look_again, verify_target
-from ..search.search import Plan, inapplicable, search, try_only
+from ..search.search import Plan, inapplicable, search, try_only, written_cases
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,23 +45,26 @@ class Check:
 
     def __call__(self) -> None:
         __tracebackhide__ = True
-        outcome = search(self.target, self.property, self.plan)
-        if outcome.finding:
-            raise AssertionError("\n" + text.finding_text(outcome.finding, self.plan.device, self.plan.examples))
+        report = Report(self.target, self.plan.device)
+        report.add(search(self.target, self.property, self.plan))
+        if report.findings:
+            explain(report, known_mistakes())
+            raise AssertionError("\n" + text.findings_text(report, self.plan.examples))
 
     def __repr__(self) -> str:
         return f"Check({self.id})"
 
 
-def fits(target: Target, dtype: str, *, layer: bool = False, needs: tuple[str, ...] = (), dtypes: tuple[str, ...] = DTYPES,
+def fits(target: Target, dtype: str, *, about: str = "", needs: tuple[str, ...] = (), dtypes: tuple[str, ...] = DTYPES,
          mask_kinds: tuple[str, ...] = (), length: int = 1, dim: int | None = None) -> bool:
     """Whether a worked example that needs all this can be put to a target: the marker ``example`` of a test.
 
-    ``layer``: the example is about a multi-head layer; else it is put to the attention itself, or to the one in a layer.
+    ``about`` is the topic of the example; without one it is put to attentions, also to those inside a layer.
     """
-    if target.contract not in ("multihead",) if layer else target.contract not in ("attention", "multihead"):
+    topic = about or next(kind.name for kind in contracts().values() if kind.fallback)
+    if topic not in (known.name for known in target.kind.topics):
         return False
-    seen = target if layer else as_attention(target)
+    seen = target.kind.view(target, topic)
     facts = seen.supports
     return (
         dtype in dtypes and dtype in target.dtypes
@@ -144,12 +148,19 @@ def verify(
     target = dataclasses.replace(target, address=address_of(attention, supports))
     plan = Plan(examples=1 if case else cases, device=device)
     if case is None:
-        return Verdict(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
+        return made_whole(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
     report = Report(target, device)
+    written = written_cases(target, case)
     for prop in catalogue.select(properties):
-        report.add(try_only(target, prop, read_case(case)))
+        report.add(try_only(target, prop, written.get(prop.topic.case)))
     if not report.cases:
         raise CannotRun(f"no property can be put to {case}")
+    return made_whole(report, plan)
+
+
+def made_whole(report: Report, plan: Plan) -> Verdict:
+    """The verdict on a report, whose findings are explained."""
+    explain(report, known_mistakes() if report.findings else [])
     return Verdict(report, plan)
 
 

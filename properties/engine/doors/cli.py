@@ -21,26 +21,24 @@ from typing import Any, TextIO
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
-from ...attention.inputs import read_case
-from ...attention.measure import measured
-from ...multihead.call import subject
-from ..cases.case import Case
 from ..cases.dtypes import DTYPES
+from ..core.attempt import subject, try_case
+from ..core.crash import CAN_FORK, forked, isolated
 from ..core.declare import Property
+from ..core.finding import Finding
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
-from ..explain.contrast import read_report
-from ..explain.diagnosis import Finding
-from ..frameworks import no_device
+from ..explain.explain import explain
+from ..explain.suspects import known_mistakes
+from ..frameworks import Framework, framework, no_device
+from ..frameworks.machine import machine, machine_text
 from ..report import text
 from ..report.as_json import report_json
-from ..search.attempt import try_case
-from ..search.crash import CAN_FORK, forked, isolated
 from ..search.deviations import Deviation, read_deviations
 from ..search.find_target import Builtins, find_targets
 from ..search.interrupt import listening
 from ..search.run import Report, verify_target
-from ..search.search import Outcome, Plan, try_only
+from ..search.search import Outcome, Plan, try_only, written_cases
 
 DATABASE = ".hypothesis/attncheck"
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
@@ -69,7 +67,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
                         "where a target kills the process")
-    parser.add_argument("--version", action="version", version=f"attncheck {version()}")
+    parser.add_argument("--version", action="store_true", help="that of the installed attncheck; with -v the machine, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
@@ -81,6 +79,14 @@ def version() -> str:
         return metadata.version("attncheck")
     except metadata.PackageNotFoundError:
         return "(a clone)"
+
+
+def richest() -> Framework:
+    """The framework that tells most of the machine: PyTorch, where it is installed."""
+    try:
+        return framework("torch")
+    except ImportError:
+        return framework("numpy")
 
 
 def count(text: str) -> int:
@@ -135,6 +141,9 @@ class Progress:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse(arguments)
+    if options.version:
+        print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
+        return 0
     if options.target == "":
         print("attncheck: the target is empty", file=sys.stderr)
         return 2
@@ -186,7 +195,7 @@ def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None)
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
     if options.case:
-        return try_one(one(options, builtins, supports), properties, read_case(options.case), out)
+        return try_one(one(options, builtins, supports), properties, options.case, out)
     names = [options.target] if options.target else list(builtins.entries)
     absent: dict[str, str] = {}
     reports: list[Report] = []
@@ -265,10 +274,8 @@ def check(
                 with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
                     fresh = find_targets(target.name, builtins, supports, plan.device)[0]
                     outcome.finding = tried_alone(outcome.finding, fresh)
-    suspects = builtins.suspects() if any(finding.alone for finding in report.findings) else []
-    shown = text.findings_text(report, plan.examples, options.verbose, read_report(report, suspects),
-                               lambda finding: measured(target, finding) if finding.alone else None)
-    print(shown, end="", file=out, flush=True)
+    explain(report, known_mistakes() if any(finding.alone for finding in report.findings) else [])
+    print(text.findings_text(report, plan.examples, options.verbose), end="", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)
     if not several:
@@ -282,12 +289,14 @@ def tried_alone(finding: Finding, fresh: Target) -> Finding:
     return dataclasses.replace(finding, alone=bool(shows))
 
 
-def try_one(target: Target, properties: Sequence[Property], case: Case, out: TextIO) -> int:
+def try_one(target: Target, properties: Sequence[Property], text_of_case: str, out: TextIO) -> int:
     """Put one case to the properties; print what is wrong."""
+    cases = written_cases(target, text_of_case)
+    case = next(iter(cases.values()))
     check_device(case.device)
     if case.dtype not in target.dtypes:
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
-    outcomes = [try_only(target, prop, case) for prop in properties]
+    outcomes = [try_only(target, prop, cases.get(prop.topic.case)) for prop in properties]
     tried = [outcome for outcome in outcomes if outcome.cases]
     if not tried:
         why = f"{properties[0].name} cannot" if len(properties) == 1 else "no property can"

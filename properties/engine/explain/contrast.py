@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ...attention.cases import outside
-from ...multihead.call import subject
 from ..cases.case import Case
+from ..core.attempt import subject, try_case
 from ..core.declare import Property
-from ..search.attempt import try_case
+from ..core.explanation import Reading
+from ..core.finding import Finding
 from ..search.run import Report
-from ..search.search import inapplicable
-from .diagnosis import Finding
+from ..search.search import inapplicable, outside
 from .reading import Suspect, anew, read_closely
 
 FAR, NEAR = 2, 12  # cases of a property that are looked at: of any, and of those that a suspect or a finding is about
 TOO_MANY = 10  # cases on which a suspect is wrong and the target is not, or one in so many: it does not even resemble it
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A known mistake that answers as a target does where that is wrong."""
-
-    suspect: Suspect
-    wrong: int = 0  # cases, of those on which the target is right, on which the suspect is not
-    tried: int = 0
-    example: Case | None = None  # one of them
-    whole: bool = True  # it answers alike on larger cases, too, where the target fails
-    explains: int = 1  # findings with this reading
 
 
 class Contrast:
@@ -63,7 +50,7 @@ class Contrast:
                 wrong, example = wrong + 1, example or case
                 if wrong > TOO_MANY:
                     break
-        return Reading(suspect, wrong, tried, example)
+        return Reading(suspect.name, suspect.mistake, wrong, tried, example)
 
     def _cases(self, suspect: Suspect, dtype: str) -> Iterator[tuple[Property, Case]]:
         """Those of the property that the suspect breaks first, then those of the refuted ones, then some of all others."""
@@ -102,10 +89,10 @@ def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[R
     explained: dict[str, set[str]] = {}
     for name, readings in found.items():
         for reading in readings:
-            explained.setdefault(reading.suspect.name, set()).add(name)
+            explained.setdefault(reading.name, set()).add(name)
 
     def settled(readings: list[Reading]) -> list[Reading]:
-        sets = [explained[reading.suspect.name] for reading in readings]
+        sets = [explained[reading.name] for reading in readings]
         kept = [replace(reading, explains=len(mine)) for reading, mine in zip(readings, sets, strict=True)
                 if not any(mine < other for other in sets)]
         return sorted(kept, key=lambda reading: -reading.explains)

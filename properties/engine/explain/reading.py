@@ -7,7 +7,6 @@ nothing is remembered of earlier calls, and random numbers start from the same s
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,23 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.backward import CAPABILITIES, Backward
-from ...attention.cases import outside
-from ...attention.trial import Run, Violation
-from ...multihead.call import as_attention, subject
 from ..cases.case import Case
 from ..cases.coordinates import Array
-from ..cases.dtypes import FLOAT_TYPES
-from ..core.declare import Property
+from ..core.attempt import attempt, subject
+from ..core.contract import known_capabilities
+from ..core.declare import Property, declared
+from ..core.finding import Finding
 from ..core.target import CannotRun, Raised, Target
-from ..frameworks import Buffers, Framework
-from ..search.attempt import attempt
-from ..search.probe import make_target, smoke_inputs
-from ..search.search import inapplicable
-from .diagnosis import Finding
+from ..core.trial import Violation
+from ..frameworks import Framework
+from ..search.probe import make_target
+from ..search.search import inapplicable, outside
 
-Tried = tuple[Case, Violation | None, list[Run]]  # a case, what the property says of the target, and what it answered
-UNSETTLING = "calls_between_change_nothing"  # its calls show what a target remembers
+Tried = tuple[Case, Violation | None, list[Any]]  # a case, what the property says of the target, and what it answered
 
 
 def nothing() -> bool:
@@ -76,7 +71,7 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     prop = finding.property
     if finding.violation.killed:
         return [], True  # nothing was answered
-    if prop.contract != "attention":
+    if not subject(target, prop).kind.repeats:
         return _read_answers(target, finding, suspects), True
     kin = _kin(target, finding, suspects)
     expected = [s for s in kin if s.killed_by == prop.name]
@@ -86,25 +81,25 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
     if finding.violation.raised:  # there is no answer to compare
         return [s for s in expected if _raises_alike(s, prop, tried)], True
     whole = True
-    larger = _try_all(target, prop, [case for case in variations(finding.case, prop) if case not in own], kin)
-    if any(isinstance(run, Backward) for _, _, runs in tried for run in runs):
-        found = [s for s in kin if s.killed_by in backward_properties() and _sends_back_alike(s, prop, tried)]
+    larger = _try_all(target, prop, [case for case in subject(target, prop).kind.larger(finding.case, prop) if case not in own], kin)
+    if any(run.sends_back for _, _, runs in tried for run in runs):
+        found = [s for s in kin if sends_back(s) and _sends_back_alike(s, prop, tried)]
         found = [s for s in found if _sends_back_alike(s, prop, larger)] or found
         if found or not _shows([*tried, *larger]):
             return sorted(found, key=lambda s: s.killed_by != prop.name), True
     if not _shows([*tried, *larger]):  # a matter of state, of form, or of bits: no answer alone is wrong
         found = [s for s in expected if _refuted_alike(s, prop, [*tried, *larger])]
-        found = [s for s in found if _behaves_alike(s, tried)] or found
+        found = [s for s in found if _behaves_alike(s, prop, tried)] or found
         found = [s for s in found if _refuted_alike(s, prop, tried, by_as_much=True)] or found
     else:
-        seed = 0 if _draws(target, tried, kin) else None
-        near = [s for s in kin if _behaves_alike(s, tried, seed)]
-        found = [s for s in near if _behaves_alike(s, larger, seed)]
+        seed = 0 if _draws(subject(target, prop), tried, kin) else None
+        near = [s for s in kin if _behaves_alike(s, prop, tried, seed)]
+        found = [s for s in near if _behaves_alike(s, prop, larger, seed)]
         if not found and _shows(tried):
             found, whole = near, not _shows(larger)
         found = [s for s in found if _is_refuted(s, prop, [*tried, *larger])]
     if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
-        found = [s for s in expected if _behaves_alike(s, after, unsettled=True)]
+        found = [s for s in expected if _behaves_alike(s, prop, after, unsettled=True)]
     return sorted(found, key=lambda s: s.killed_by != prop.name), whole
 
 
@@ -136,38 +131,28 @@ def _try_all(
     for case in cases:
         with anew(target.framework, suspects):
             if unsettled:
-                _unsettle(target, case)
+                subject(target, prop).kind.unsettle(subject(target, prop), case)
             violation, trial = attempt(target, prop, case)
         tried.append((case, violation, trial.runs))
     return tried
 
 
-def _draws(target: Target, tried: Iterable[Tried], suspects: Sequence[Suspect]) -> bool:
+def _draws(seen: Target, tried: Iterable[Tried], suspects: Sequence[Suspect]) -> bool:
     """Whether other random numbers give other answers; to seed for every suspect takes as long as to call it."""
-    seen = as_attention(target)
     for _, _, runs in tried:
         buffers = seen.buffers()
         with anew(seen.framework, suspects, 1):
             try:
-                if not all(np.array_equal(seen(run.inputs, buffers), run.out, equal_nan=True) for run in runs):
+                if not all(np.array_equal(run.again(seen, buffers), run.out, equal_nan=True) for run in runs):
                     return True
             except Raised:
                 return True
     return False
 
 
-def _unsettle(target: Target, case: Case) -> None:
-    """The first call that every target gets, and others that change one argument at a time."""
-    from ...catalogue import PROPERTIES
-
-    with suppress(Raised):
-        as_attention(target)(smoke_inputs(target.supports, case.dtype, case.device))
-    attempt(target, PROPERTIES[UNSETTLING], case)
-
-
 def _shows(tried: Iterable[Tried]) -> bool:
     """Whether some answer of a failing trial is outside its bound."""
-    return any(_is_wrong(run) for _, violation, runs in tried if violation for run in runs)
+    return any(run.is_wrong() for _, violation, runs in tried if violation for run in runs)
 
 
 def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -210,30 +195,9 @@ def _near(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
     return bool((near | (out == others) | (np.isnan(out) & np.isnan(others)) | (allowed == np.inf)).all())
 
 
-def variations(case: Case, prop: Property) -> list[Case]:
-    """Cases like the smallest, but larger: the smallest often leaves several mistakes possible.
-
-    No field gets a value with which the property draws no case.
-    """
-    changes: list[dict[str, Any]] = [
-        {"queries": 5, "keys": 7}, {"queries": 7, "keys": 5}, {"queries": 6, "keys": 6, "dim": 4},
-        {"batch": 3, "kv_heads": 2}, {"batch": 2, "kv_heads": 3, "queries": 4, "keys": 6, "dim": 5}, {"seed": case.seed + 1},
-    ]  # fmt: skip
-    def drawn(name: str, value: int) -> bool:
-        about = prop.domain.get(name, (value,))
-        return isinstance(about, tuple) and value in about
-
-    kept = [{name: value for name, value in change.items() if drawn(name, value)} for change in changes]
-    return [larger for change in kept if (larger := dataclasses.replace(case, **change)) != case]
-
-
-def _is_wrong(run: Run) -> bool:
-    return bool((run.exact.out_error(run.out) > run.bound).any())
-
-
-def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 0, unsettled: bool = False) -> bool:
+def _behaves_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried], seed: int | None = 0, unsettled: bool = False) -> bool:
     try:
-        wrong = as_attention(suspect.make())
+        wrong = subject(suspect.make(), prop)
         compared = False
         for case, violation, runs in tried:
             if not violation or not runs or case.dtype not in wrong.dtypes:
@@ -241,9 +205,9 @@ def _behaves_alike(suspect: Suspect, tried: Iterable[Tried], seed: int | None = 
             compared = True
             with anew(wrong.framework, [suspect], seed):
                 if unsettled:
-                    _unsettle(wrong, case)
+                    wrong.kind.unsettle(wrong, case)
                 buffers = wrong.buffers()  # one memory for all calls of a trial, as the target had
-                if not all(_agrees(wrong, run, buffers) for run in runs):
+                if not all(run.agrees(wrong, buffers) for run in runs):
                     return False
     except Raised:
         return False
@@ -256,12 +220,10 @@ def _is_refuted(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> boo
     return any(violation for case in cases for _, violation, _ in _try_all(wrong, prop, [case], [suspect]))
 
 
-@cache
-def backward_properties() -> frozenset[str]:
-    """The properties that ask for gradients."""
-    from ...catalogue import PROPERTIES
-
-    return frozenset(name for name, prop in PROPERTIES.items() if set(prop.needs) & set(CAPABILITIES))
+def sends_back(suspect: Suspect) -> bool:
+    """Whether a mistake is expected to break a property that asks for gradients."""
+    prop = declared().get(suspect.killed_by)
+    return prop is not None and bool(set(prop.needs) & known_capabilities())
 
 
 def _sends_back_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
@@ -275,30 +237,11 @@ def _sends_back_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) 
         ((_, refuted, others),) = _try_all(wrong, prop, [case], [suspect])
         if not refuted or len(others) != len(runs):
             return False
-        if not all(_near_outputs(a, b) for a, b in zip(runs, others, strict=True)):
+        if not all(a.near_output(b) for a, b in zip(runs, others, strict=True)):
             return False
-        if not all(_near_gradients(a, b) for a, b in zip(runs, others, strict=True) if isinstance(a, Backward) and isinstance(b, Backward)):
+        if not all(a.near_gradients(b) for a, b in zip(runs, others, strict=True) if a.sends_back and b.sends_back):
             return False
     return compared
-
-
-def _near_outputs(one: Run, other: Run) -> bool:
-    with np.errstate(all="ignore"):
-        near = (np.abs(one.out - other.out) <= 2 * one.bound) | (one.bound == np.inf) | (np.isnan(one.out) & np.isnan(other.out))
-    # Under dropout there is no bound of the output; what is dropped is the same, for the seed is.
-    return bool(one.inputs.dropout) or bool(near.all())
-
-
-def _near_gradients(one: Backward, other: Backward) -> bool:
-    """Two gradients of every input that was asked for, within both bounds of the right one and rounding of their own."""
-    with np.errstate(all="ignore"):
-        for name in one.parts:
-            a, b = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
-            limit = getattr(one.limits, name) if name in "qkv" else one.limits.of_sinks() if name == "sinks" else one.limits.of_bias(a.shape)
-            rounding = 64 * 2.0 ** -FLOAT_TYPES[one.inputs.dtype].precision * np.abs(a).max(initial=0.0)
-            if a.shape != b.shape or not ((np.abs(a - b) <= 2 * limit + rounding) | (np.isnan(a) & np.isnan(b))).all():
-                return False
-    return True
 
 
 def _raises_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried]) -> bool:
@@ -330,26 +273,3 @@ def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried], by_
 def _words(violation: Violation) -> str:
     """What is said, but for the numbers."""
     return re.sub(r"[-+]?\d[\d.e+-]*", "n", violation.says)
-
-
-def _agrees(wrong: Target, run: Run, buffers: Buffers) -> bool:
-    """As near to each other as two computations of the same are; nothing is asked where there is no bound.
-
-    The bound is that of the right answer, which may be an exact 0 or 1 where the wrong one is not. So a rounding error
-    for every term of the wrong sums is allowed besides; but at least half of what the target is off by must be explained.
-    A reading is a hint, not a verdict.
-    """
-    if run.inputs.dtype not in wrong.dtypes:
-        return True
-    out = wrong(run.inputs, buffers)
-    if out.shape != run.out.shape:
-        return False
-    if _is_wrong(run) and not (run.exact.out_error(out) > run.bound).any():
-        return False  # right where the target is wrong: near to it only because the target is nearly right
-    terms = run.inputs.shape[3] + run.inputs.q.shape[3] + 8
-    rounding = terms * 2.0 ** -FLOAT_TYPES[run.inputs.dtype].precision * np.abs(run.inputs.v).max(initial=0.0)
-    with np.errstate(invalid="ignore"):
-        apart, off = np.abs(out - run.out), run.exact.out_error(run.out)
-        near = (apart <= 2 * run.bound + rounding) & ~((off > run.bound) & (apart > off / 2))
-    nothing_told = (run.bound == np.inf) & (~np.isnan(run.exact.out) | (np.isnan(out) == np.isnan(run.out)))
-    return bool((near | (out == run.out) | (np.isnan(out) & np.isnan(run.out)) | nothing_told).all())

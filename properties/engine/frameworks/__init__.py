@@ -19,7 +19,7 @@ __all__ = [
     "LAYOUTS", "Buffers", "Framework", "SendBack", "Variant", "cache_variant", "framework", "frameworks", "has_layout",
     "likely_frameworks", "make_variant", "no_device",
 ]  # fmt: skip
-SHARED = ("buffers", "protocol", "variants")  # what is no framework
+SHARED = ("buffers", "machine", "protocol", "variants")  # what is no framework
 ALWAYS = ("numpy", "torch")  # tried on every callable that does not say; others where its process knows them
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.coordinates import Array
+from .machine import numbers
 from .protocol import LAYOUTS, Function, SendBack, Variant
 
 
@@ -74,6 +75,9 @@ class NumpyFramework:
         with np.errstate():  # the only setting that changes what is computed
             before = dict(np.geterr())
             yield lambda: [f"what happens on {name}" for name, how in dict(np.geterr()).items() if how != before[name]]
+
+    def facts(self, device: str) -> dict[str, Any]:
+        return {"numpy": numbers(np.__version__)}
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))

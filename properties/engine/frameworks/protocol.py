@@ -92,5 +92,8 @@ class Framework(Protocol):
     def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
         """While it is open, tells which settings of the process have changed since it was opened; afterwards they are as before."""
 
+    def facts(self, device: str) -> dict[str, Any]:
+        """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether writing to one array may change the other."""

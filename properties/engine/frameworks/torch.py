@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..cases.coordinates import Array
+from .machine import capped, kernel_flags, numbers
 from .protocol import LAYOUTS, Function, SendBack, Variant
 from .variants import over_batch
 
@@ -207,6 +210,29 @@ class TorchFramework:
             return str(torch.get_float32_matmul_precision())
         except RuntimeError:  # set in another way, for one device, in torch 2.9 and later
             return "highest"
+
+    def facts(self, device: str) -> dict[str, Any]:
+        gpu, capability = "", tuple[int, ...]()
+        if device.startswith("cuda"):
+            with suppress(AssertionError, RuntimeError):  # where there is none
+                gpu, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        mkldnn = torch.backends.mkldnn
+        built = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
+        used = mkldnn.is_available() and getattr(mkldnn, "enabled", True)
+        tells = getattr(torch.cpu, "get_capabilities", None)  # which older versions have not
+        names = kernel_flags() if tells is None else [name for name, has in tells().items() if has is True]
+        return {
+            "instructions": capped(names, os.environ),
+            "aten": torch.backends.cpu.get_cpu_capability(),
+            "onednn": numbers(built[1]) if built and used else (),
+            "gpu": gpu,
+            "capability": capability,
+            "cuda": numbers(torch.version.cuda or ""),
+            "threads": torch.get_num_threads(),
+            "numpy": numbers(np.__version__),
+            "torch": numbers(torch.__version__),
+            "torch_build": str(torch.__version__),
+        }
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         if a.numel() == 0 or b.numel() == 0:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..explain.diagnosis import Finding
+from ..core.explanation import Explanation
+from ..core.finding import Finding
+from ..frameworks.machine import machine_json
 from ..search.run import Report
 from ..search.search import Outcome
 
@@ -17,13 +19,14 @@ def report_json(report: Report) -> dict[str, Any]:
         "contract": report.target.contract,
         "framework": report.target.framework.name,
         "device": report.device,
+        "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
         "untried": dict(report.target.untried),
         "ok": report.ok,
         "cases": report.cases,
         "rounds": report.rounds,
         "seconds": round(report.seconds, 3),
-        "properties": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
+        "properties": {name: _outcome(outcome, report.explained.get(name, Explanation())) for name, outcome in report.outcomes.items()},
         "known_deviations": [
             {"property": s.deviation.shows, "case": repr(s.deviation.case), "state": s.state, "reason": s.deviation.reason,
              "seen_on": s.deviation.version, "seen_here": s.here}
@@ -32,7 +35,7 @@ def report_json(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome, explained: Explanation) -> dict[str, Any]:
     return {
         "theme": outcome.property.theme,
         "status": outcome.status,
@@ -44,11 +47,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "adequate": outcome.notes.adequate,
         "judged": outcome.notes.judged,
         "features": dict(outcome.features),
-        "finding": None if outcome.finding is None else _finding(outcome.finding),
+        "finding": None if outcome.finding is None else _finding(outcome.finding, explained),
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding, explained: Explanation) -> dict[str, Any]:
     violation = finding.violation
     return {
         "case": repr(finding.case),
@@ -61,6 +64,12 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "shrink_seconds": round(finding.shrink_seconds, 3),
         "matters": list(finding.matters),
         "does_not_matter": list(finding.indifferent),
+        "readings": [
+            {"name": r.name, "mistake": r.mistake, "resembles": r.wrong > 0, "on_larger_cases": r.whole, "explains": r.explains}
+            for r in explained.readings
+        ],
+        "precision_downgrade": explained.looser,
+        "measured": None if explained.measured is None else {"case": repr(explained.measured[0]), "says": explained.measured[1]},
     }
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...attention.measure import ranges
-from ...attention.precision import claimed, looser_kind
-from ...attention.trial import describe
-from ..cases.case import Case
 from ..cases.coordinates import Array
 from ..core.declare import Property
-from ..explain.contrast import Reading
-from ..explain.diagnosis import Finding
+from ..core.explanation import Explanation, Reading
+from ..core.finding import Finding
+from ..core.trial import describe
+from ..core.words import ranges
+from ..frameworks.machine import machine_text
 from ..search.run import Report, Status
 from ..search.search import Outcome
 
@@ -31,9 +30,8 @@ def finding_text(
     finding: Finding,
     device: str,
     total: int,
-    readings: Sequence[Reading] = (),
-    looser: str | None = None,
-    measured: tuple[Case, str] | None = None,
+    explained: Explanation = Explanation(),  # noqa: B008
+    measured: bool = True,
 ) -> str:
     """A refutation: what is wrong, where, what matters, and how to see it again."""
     prop, violation = finding.property, finding.violation
@@ -49,11 +47,11 @@ def finding_text(
         given = finding.case.differing()
         matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
         lines.append(f"  matters   {matters}   does not: {', '.join(finding.indifferent) or 'the rest was not varied'}")
-    if looser:
-        lines.append(f"  precision downgrade: the answer is as good as {looser} arithmetic, which is looser than what is claimed")
-    lines += reading_lines(readings)
-    if measured:
-        lines.append(f"  measured  on {measured[0]!r} {measured[1]}")
+    if explained.looser:
+        lines.append(f"  precision downgrade: the answer is as good as {explained.looser} arithmetic, which is looser than what is claimed")
+    lines += reading_lines(explained.readings)
+    if explained.measured and measured:
+        lines.append(f"  measured  on {explained.measured[0]!r} {explained.measured[1]}")
     lines.append(f"  replay    {replay_line(finding)}")
     return "\n".join(lines)
 
@@ -67,28 +65,22 @@ def reading_lines(readings: Sequence[Reading]) -> list[str]:
     """The named mistakes that the target behaves like, or resembles; none: nothing is said."""
     if not readings:
         return []
-    shown = [f'"{r.suspect.mistake}" ({r.suspect.name})' + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
+    shown = [f'"{r.mistake}" ({r.name})' + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
              + (f"; but that is wrong on {r.example!r}, too, and this is not" if r.wrong else "") for r in readings[:READINGS]]
     more = f", or {len(readings) - READINGS} other mistakes" if len(readings) > READINGS else ""
     verb = "resembles" if readings[0].wrong else "behaves like" if readings[0].whole else "behaves here, not on larger cases, like"
     return [f"  reading   {verb} " + "\n            or ".join(shown) + more]
 
 
-def findings_text(
-    report: Report,
-    total: int,
-    verbose: bool = False,
-    readings: Mapping[str, Sequence[Reading]] | None = None,
-    measure: Callable[[Finding], tuple[Case, str] | None] = lambda _: None,
-) -> str:
+def findings_text(report: Report, total: int, verbose: bool = False) -> str:
     """One finding in full for each mistake that explains some; the others, the same mistakes seen again, in two lines.
 
     Where nothing is recognised, two findings show the same mistake if the same fields matter, or if they met the same error.
     A rounding error too much is not shown in full where something is grossly wrong, unless it is a mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
-    readings = readings or {}
-    named = {f.property.name: [r.suspect.name for r in readings.get(f.property.name, ())] for f in findings}
+    known = {f.property.name: report.explained.get(f.property.name, Explanation()) for f in findings}
+    named = {name: [reading.name for reading in explained.readings] for name, explained in known.items()}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
     unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.property.name]}
@@ -96,12 +88,10 @@ def findings_text(
     findings = full + [f for f in findings if f not in full]
     parts, told = [], set[str]()
     for f in full:
-        measured = measure(f)
-        if measured and measured[1] in told:
-            measured = None
-        told |= {measured[1]} if measured else set()
-        looser = looser_kind(report.target, f)
-        parts.append(finding_text(f, report.device, total, readings.get(f.property.name, ()), looser, measured) + "\n")
+        explained = known[f.property.name]
+        new = explained.measured is not None and explained.measured[1] not in told
+        told |= {explained.measured[1]} if explained.measured else set()
+        parts.append(finding_text(f, report.device, total, explained, new) + "\n")
     rest = findings[len(full) :]
     if rest:
         more = f"and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}, in short (-v: in full)\n"
@@ -204,6 +194,7 @@ def verdict_text(report: Report, deviations: bool = True) -> str:
         lines += textwrap.wrap(counted, 120, initial_indent="  features  ", subsequent_indent="            ")
     lines += not_tried_lines(report)
     lines += arithmetic_lines(report)
+    lines.append(f"  on        {machine_text(report.machine)}")
     return "\n".join(lines)
 
 
@@ -258,7 +249,7 @@ def arithmetic_lines(report: Report) -> list[str]:
         if dtype not in named and used[f"{dtype} {kind}"] <= 1:
             named.add(dtype)
             share = f"at most {used[f'{dtype} {kind}']:.2f} of its bound used"
-            lines.append(f"  arithmetic  {dtype}: {claimed(report.target, dtype)} is claimed, {kind} fits, too: {share}")
+            lines.append(f"  arithmetic  {dtype}: {report.target.supports.declared(dtype).name} is claimed, {kind} fits, too: {share}")
     ill = sum(o.notes.ill_posed for o in report.outcomes.values())
     seen = sum(o.notes.compared for o in report.outcomes.values())
     if ill:
@@ -298,6 +289,8 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
         lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s{known}")
     lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
     lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
+    if reports:  # NumPy alone tells nothing of PyTorch
+        lines.append(f"  on  {machine_text(max((report.machine for report in reports), key=lambda facts: facts['torch']))}")
     return "\n".join(lines)
 
 

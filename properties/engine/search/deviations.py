@@ -7,20 +7,20 @@ that is gone, or whose time is over, is reported.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import datetime
+import difflib
 import fnmatch
-import itertools
 import operator
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ...attention.inputs import read_case
 from ..cases.case import Case
+from ..core.declare import Property, declared
+from ..frameworks.machine import FACTS, LIBRARIES, numbers
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
@@ -30,7 +30,6 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
 }  # fmt: skip
-FIELDS = (*(field.name for field in dataclasses.fields(Case)), "heads", "width")
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,12 @@ class Deviation:
     when: str  # an expression over the fields of the case
     kind: str  # library bug | undocumented | convention | crash: the stored case kills the process
     reason: str
-    version: str  # the library and version on which it was seen, "torch 2.13"
+    version: str  # the library and version on which it was seen, "torch 2.13", or "oneDNN 3.12", which is no distribution
     case: Case  # the smallest case that shows it
     shows: str  # the property that the stored case refutes
     expires: datetime.date | None = None
     fixed: str = ""  # the version from which on the library is right, "2.13": from then on the entry is left out
+    where: str = ""  # an expression over the facts of the machine; elsewhere the entry is left out
 
     def concerns(self, target: str, prop: str) -> bool:
         """Whether it is about this property of this target."""
@@ -59,35 +59,45 @@ class Deviation:
         """Whether its time is over, so that somebody should look again."""
         return self.expires is not None and datetime.date.today() > self.expires
 
-    def seen_here(self) -> bool:
-        """Whether the installed version of the library is the one on which it was seen (``torch 2.13``)."""
-        version = numbers(self.version.partition(" ")[2])
-        return self.installed is not None and self.installed[: len(version)] == version
+    def seen_here(self, facts: Mapping[str, Any] = FACTS) -> bool:
+        """Whether the version of the library that is here is the one on which it was seen (``torch 2.13``)."""
+        version, here = numbers(self.version.partition(" ")[2]), self.installed(facts)
+        return here is not None and here[: len(version)] == version
 
-    @property
-    def installed(self) -> tuple[int, ...] | None:
-        """The installed version of the library; None if there is none."""
+    def installed(self, facts: Mapping[str, Any] = FACTS) -> tuple[int, ...] | None:
+        """The version of the library that is here; None if there is none, or the facts do not tell."""
+        library = self.version.partition(" ")[0]
+        if library in LIBRARIES:
+            return facts[LIBRARIES[library]] or None
         try:
-            return numbers(metadata.version(self.version.partition(" ")[0]))
+            return numbers(metadata.version(library))
         except metadata.PackageNotFoundError:
             return None
 
-    def over(self) -> bool:
-        """Whether the installed version is one in which it is fixed."""
-        return bool(self.fixed) and self.installed is not None and self.installed >= numbers(self.fixed)
+    def over(self, facts: Mapping[str, Any] = FACTS) -> bool:
+        """Whether the version that is here is one in which it is fixed."""
+        here = self.installed(facts)
+        return bool(self.fixed) and here is not None and here >= numbers(self.fixed)
+
+    def found_on(self, facts: Mapping[str, Any]) -> bool:
+        """Whether it is to be looked for on a machine of these facts. Raises ValueError if the condition makes no sense."""
+        if self.over(facts):
+            return False
+        try:
+            return not self.where or bool(_evaluate(ast.parse(self.where, mode="eval").body, lambda name: _fact(name, facts)))
+        except TypeError as error:  # threads > 'two'
+            raise ValueError(f"the condition {self.where!r} makes no sense: {error}") from None
 
     def matches(self, case: Case) -> bool:
-        """Whether the case is one on which the target is known to be wrong."""
+        """Whether the case is one on which the target is known to be wrong; a case of another contract without such fields is not."""
         try:
-            return bool(_evaluate(ast.parse(self.when, mode="eval").body, case))
+            return bool(_evaluate(ast.parse(self.when, mode="eval").body, lambda name: _field(name, case)))
+        except UnknownField:
+            if isinstance(case, type(self.case)):
+                raise
+            return False
         except TypeError as error:  # scale <= 0, where there is no scale
             raise ValueError(f"the condition {self.when!r} makes no sense of {case!r}: {error}") from None
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """2.13.0+cu130 → (2, 13, 0); what is not made of numbers ends it."""
-    parts = itertools.takewhile(str.isdecimal, version.partition("+")[0].split("."))
-    return tuple(int(part) for part in parts)
 
 
 def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
@@ -109,12 +119,16 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
             kind=entry["kind"],
             reason=entry["reason"],
             version=entry["version"],
-            case=read_case(entry["case"]),
+            case=_shown(entry["shows"]).topic.case.parse(entry["case"]),
             shows=entry["shows"],
             expires=entry.get("expires"),
             fixed=entry.get("fixed", ""),
+            where=entry.get("where", ""),
         )
-        made.matches(Case())  # a condition has to make sense of every case
+        made.found_on(FACTS)  # a condition on the machine has to make sense of one of which nothing is known
+        for name in _names(made.where):  # those behind "and", too
+            _fact(name, FACTS)
+        made.matches(type(made.case)())  # a condition has to make sense of every case
         if not made.matches(made.case):
             raise ValueError("its own case does not match its condition")
     except (KeyError, ValueError, SyntaxError) as error:
@@ -122,27 +136,51 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
     return made
 
 
-def _evaluate(node: ast.expr, case: Case) -> Any:
-    """A comparison over the fields of a case: names, literals, and/or/not, comparisons, + - * %."""
+def _evaluate(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
+    """A comparison over the fields of a case, or the facts of a machine: names, literals, and/or/not, comparisons, + - * %."""
     match node:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return getattr(case, name) if name in FIELDS else _unknown(name)
+            return value_of(name)
         case ast.Tuple(elts=elements):
-            return tuple(_evaluate(element, case) for element in elements)
+            return tuple(_evaluate(element, value_of) for element in elements)
         case ast.BoolOp(op=op, values=values):
-            return (all if isinstance(op, ast.And) else any)(_evaluate(value, case) for value in values)
+            return (all if isinstance(op, ast.And) else any)(_evaluate(value, value_of) for value in values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _evaluate(operand, case)
+            return not _evaluate(operand, value_of)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluate(operand, case)
+            return -_evaluate(operand, value_of)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_evaluate(left, case), _evaluate(right, case))
+            return _BINARY[type(op)](_evaluate(left, value_of), _evaluate(right, value_of))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _COMPARE[type(op)](_evaluate(left, case), _evaluate(right, case))
+            return _COMPARE[type(op)](_evaluate(left, value_of), _evaluate(right, value_of))
     raise ValueError(f"cannot be used in a condition: {ast.unparse(node)}")
 
 
-def _unknown(name: str) -> Any:
-    raise ValueError(f"a case has no field {name!r}")
+class UnknownField(ValueError):
+    """A condition names what a case has not."""
+
+
+def _field(name: str, case: Case) -> Any:
+    if name not in case.fields() and not isinstance(getattr(type(case), name, None), property):
+        raise UnknownField(f"a case has no field {name!r}")
+    return getattr(case, name)
+
+
+def _shown(name: str) -> Property:
+    if name not in declared():
+        raise ValueError(f"there is no property {name!r}")
+    return declared()[name]
+
+
+def _names(condition: str) -> list[str]:
+    return [node.id for node in ast.walk(ast.parse(condition or "True", mode="eval")) if isinstance(node, ast.Name)]
+
+
+def _fact(name: str, facts: Mapping[str, Any]) -> Any:
+    if name not in FACTS:
+        near = difflib.get_close_matches(name, FACTS, 3, 0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(FACTS)}"
+        raise ValueError(f"a machine has no fact {name!r}; {hint}")
+    return facts[name]

@@ -12,15 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...cache.call import CACHED
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target, first_line
-from ..explain.reading import Suspect, suspect
 from ..frameworks import cache_variant, make_variant
 from .deviations import Deviation, read_deviations
 from .probe import make_target
-
-BATCHED = ("attention", "multihead", "encoder_layer", "decoder_layer", "rotary")  # contracts with a batch to map over
 
 
 class Builtins:
@@ -42,17 +38,6 @@ class Builtins:
     def matching(self, pattern: str) -> list[str]:
         """The names that a glob matches."""
         return [name for name in self.entries if fnmatch.fnmatchcase(name, pattern)]
-
-    def suspects(self) -> list[Suspect]:
-        """Attentions with a known mistake, for the reading of a failure; none where they cannot be imported."""
-        base = __package__.removesuffix("properties.engine.search")
-        try:
-            module = importlib.import_module(f"{base}impls.mutants")
-            mutants, _ = module.load_all()
-        except ImportError:
-            return []
-        return [suspect(f"mutants.{name}", m.mistake, m.contract, m.function, m.killed_by, module.forget)
-                for name, m in mutants.items()]
 
     def deviations(self) -> tuple[Deviation, ...]:
         """What is known to be wrong with them."""
@@ -84,11 +69,11 @@ def _varied(target: Target, variant: str, device: str) -> Target:
     fw, variants = target.framework, target.framework.variants
     if not variants:
         raise CannotRun(f"{target.name} takes arrays of {fw.name}, which has no variants")
-    known, stateful = variants.get(variant), target.contract in CACHED
+    known, stateful = variants.get(variant), target.kind.makes
     if stateful and known and not known.stateful:
         able = ", ".join(name for name in variants if variants[name].stateful) or "none"
         raise CannotRun(f"{target.name} makes a cache, which changes at every call: it can be seen through {able}, not {variant}")
-    if known and known.over_batch and target.contract not in BATCHED:
+    if known and known.over_batch and not target.kind.batched:
         raise CannotRun(f"{variant} maps over a batch, which the contract {target.contract} has not")
     try:
         function = (cache_variant if stateful else make_variant)(fw, variant, target.function)

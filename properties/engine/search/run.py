@@ -12,11 +12,13 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.declare import Property
+from ..core.attempt import try_case
+from ..core.crash import isolated
+from ..core.declare import Property, declared
+from ..core.explanation import Explanation
+from ..core.finding import Finding
 from ..core.target import Target
-from ..explain.diagnosis import Finding
-from .attempt import try_case
-from .crash import isolated
+from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import Builtins, find_targets
 from .search import Outcome, Plan, same_subject, search
@@ -40,6 +42,7 @@ class Report:
     device: str
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     statuses: list[Status] = field(default_factory=list)
+    explained: dict[str, Explanation] = field(default_factory=dict)  # by property
     rounds: int = 0
     seconds: float = 0.0
     interrupted: bool = False
@@ -53,6 +56,11 @@ class Report:
     def cases(self) -> int:
         """Cases tried, all properties together."""
         return sum(outcome.cases for outcome in self.outcomes.values())
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """The facts of the machine, as the target's framework has them."""
+        return machine(self.target.framework, self.device)
 
     @property
     def surprises(self) -> list[Status]:
@@ -168,14 +176,13 @@ def applies(deviation: Deviation, target: Target, device: str) -> bool:
         deviation.concerns(target.name, deviation.shows)
         and deviation.case.dtype in target.dtypes
         and deviation.case.device == device
+        and deviation.found_on(machine(target.framework, device))
     )
 
 
 def look_again(deviation: Deviation, target: Target) -> Status:
     """Try the stored case of a known deviation."""
-    from ...catalogue import PROPERTIES
-
     with isolated() if deviation.kind == "crash" else nullcontext():
-        wrong = try_case(target, PROPERTIES[deviation.shows], deviation.case) is not None
+        wrong = try_case(target, declared()[deviation.shows], deviation.case) is not None
     state = "gone" if not wrong else "expired" if deviation.expired() else "still there"
-    return Status(deviation, target.name, state, deviation.seen_here())
+    return Status(deviation, target.name, state, deviation.seen_here(machine(target.framework, deviation.case.device)))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from hypothesis.database import ExampleDatabase
 
-from ...attention.inputs import read_case
 from ..cases.case import Case
 from ..core.declare import Property
 from ..core.target import Target
@@ -22,7 +21,7 @@ class Saved:
     """
 
     def __init__(self, database: ExampleDatabase | None, target: Target, prop: Property) -> None:
-        self.database = database
+        self.database, self.kind = database, prop.topic.case
         facts = (target.supports, target.parameters, target.dtypes)
         self.key = "\0".join(("attncheck", prop.name, target.name, repr(facts))).encode()
 
@@ -32,7 +31,7 @@ class Saved:
             return None
         for text in sorted(self.database.fetch(self.key)):
             try:
-                case = read_case(text.decode())
+                case = self.kind.parse(text.decode())
             except ValueError:  # written by another version
                 self.database.delete(self.key, text)
                 continue

@@ -6,7 +6,7 @@ import dataclasses
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -14,22 +14,21 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
-from ...attention.backward import CAPABILITIES, refusal
-from ...attention.cases import MASK_FACTS, allowed_sizes, cases, drawable, mask_choices, outside
-from ...attention.trial import Notes
-from ...multihead.call import subject
 from ..cases.case import Case
 from ..cases.draws import Strategy, either, independent, narrowing
 from ..cases.dtypes import DTYPES
 from ..cases.forms import Form, forms
+from ..core.attempt import subject, try_case
+from ..core.contract import contracts, known_capabilities
 from ..core.declare import Property
-from ..core.families import APART, FAMILIES, SUBJECTS
+from ..core.finding import Finding
 from ..core.target import Target
-from ..explain.diagnosis import Finding, diagnose
+from ..core.trial import Notes
 from ..frameworks import LAYOUTS, has_layout
+from ..frameworks.machine import machine
 from . import interrupt
-from .attempt import has_zero_size, try_case
 from .deviations import Deviation
+from .diagnosis import diagnose
 from .saved import Saved
 
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
@@ -80,58 +79,56 @@ def seed_of(*parts: object) -> int:
     return zlib.crc32("\0".join(map(str, parts)).encode())
 
 
+FACTS = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")  # what a property may need beside parameters
+
+
 def concerns(prop: Property, target: Target) -> bool:
     """Whether a property is about what a target is: the attention inside a layer is an attention."""
-    family = FAMILIES.get(target.contract)
-    return prop.contract in (target.contract, family.name if family else "attention")
+    return prop.contract in (topic.name for topic in target.kind.topics)
 
 
 def same_subject(prop: Property, target: Target) -> bool:
-    """Whether a report on a target should mention a property at all: attention and what is apart have nothing in common."""
-    return concerns(prop, target) if target.contract in FAMILIES else prop.contract not in APART
+    """Whether a report on a target should mention a property at all: a cache and a pack have nothing in common."""
+    return concerns(prop, target) or prop.contract in target.kind.mentions
 
 
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
-        return f"is about {SUBJECTS.get(prop.contract, prop.contract.replace('_', ' '))}"
-    if prop.direct and target.contract != "attention":
-        return "is about the arguments of an attention"
+        return f"is about {prop.topic.subject}"
     seen = subject(target, prop)
-    facts = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")
-    missing = [name for name in prop.needs if name not in (*seen.parameters, *facts, "layouts", *CAPABILITIES)]
+    if prop.direct and seen is not target:
+        return f"is about the arguments of an {seen.contract}"
+    missing = [name for name in prop.needs if name not in (*seen.parameters, *FACTS, "layouts", *known_capabilities())]
     if missing:
         return f"the target takes no {', '.join(missing)}"
     if "layouts" in prop.needs and seen.framework.layouts == LAYOUTS[:1]:
         return f"arrays of {seen.framework.name} lie in memory in one way"
-    for fact in facts:
+    for fact in FACTS:
         if fact in prop.needs and not getattr(seen.supports, fact):
             return f"declared as not supported: {fact}"
-    for capability in CAPABILITIES:
-        if capability in prop.needs and (why := refusal(target, capability)):
+    for capability in sorted(set(prop.needs) & known_capabilities(), key=prop.needs.index):
+        if capability not in target.kind.capabilities:
+            return f"{capability.replace('_', ' ')} are asked of {_having(capability)}, not of {target.contract}"
+        if why := target.kind.lacks(target, capability):
             return why
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
-    longest = seen.supports.max_length
-    if target.contract in FAMILIES:
-        return FAMILIES[target.contract].refused(target, prop, dtypes)
-    for name in ("queries", "keys"):
-        table = prop.domain.get(name)
-        if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
-            return f"declared max_length {longest}, it needs {min(table)} {name}"
-    about = prop.domain.get("dtype", DTYPES)
-    if not set(seen.dtypes) & set(about):
-        return f"the target takes no {' or '.join(about)}"
-    if not drawable(seen, prop):
-        return "does not hold exactly in the declared arithmetic"
-    if dtypes and not set(dtypes) & set(drawable(seen, prop)):
-        return f"is about {' or '.join(drawable(seen, prop))}"
-    for name in MASK_FACTS:
-        if "attn_mask" in prop.needs and name in prop.domain and not mask_choices(seen, prop, name):
-            return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
-    if unknown := [kind for kind in prop.domain.get("writes", ()) if kind not in seen.supports.mask_kinds]:
-        return f"declared as not supported: mask kind {', '.join(unknown)}"
-    return ""
+    return seen.kind.refused(seen, prop, dtypes)
+
+
+def _having(capability: str) -> str:
+    return " and ".join(kind.topics[0].subject for kind in contracts().values() if capability in kind.capabilities)
+
+
+def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
+    """Cases for one property of one target. What the target does not support is not drawn."""
+    return target.kind.cases(target, prop, device, dtypes)
+
+
+def outside(target: Target, prop: Property, case: Case) -> str:
+    """Why a property is not put to a case, which somebody wrote; empty if it can be."""
+    return target.kind.outside(target, prop, case)
 
 
 def drawn(target: Target, prop: Property, plan: Plan) -> Strategy:
@@ -161,7 +158,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     if outcome.not_exercised:
         return outcome
     seen = subject(target, prop)
-    known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name))
+    known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name) and d.found_on(machine(target.framework, plan.device)))
     began = time.monotonic()
     ends = (plan.deadline, None if plan.seconds is None else began + plan.seconds)
     deadline = min((end for end in ends if end is not None), default=None)
@@ -177,14 +174,14 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeIsOver
             outcome.cases += 1
-            outcome.features.update(exercised(seen, case))
+            outcome.features.update(seen.kind.features(seen, case))
             tick(outcome.cases)
         violation = try_case(seen, prop, case, outcome.notes if not first else None)
         if violation and not first:
             first.extend((outcome.cases, time.monotonic()))
         if violation:
             failing.append(case)
-        elif len(outcome.right) < RIGHT_KEPT * (2 if first else 1) and not has_zero_size(case):
+        elif len(outcome.right) < RIGHT_KEPT * (2 if first else 1) and not case.empty:
             outcome.right.append(case)
         return violation is not None
 
@@ -220,51 +217,30 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     return outcome
 
 
-def exercised(target: Target, case: Case) -> Iterable[str]:
-    """What a case exercises of what a target is, in the words of the report."""
-    return FAMILIES[target.contract].features(target, case) if target.contract in FAMILIES else features(case)
+def written_cases(target: Target, text: str) -> dict[type[Case], Case]:
+    """A case that a replay line has or somebody wrote, for each topic of the target that has such cases.
+
+    Raises ValueError with one sentence if it is a case of none.
+    """
+    kinds = dict.fromkeys(topic.case for topic in target.kind.topics)
+    found: dict[type[Case], Case] = {}
+    errors: list[ValueError] = []
+    for kind in kinds:
+        try:
+            found[kind] = kind.parse(text)
+        except ValueError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
 
 
-def try_only(target: Target, prop: Property, case: Case) -> Outcome:
-    """A single case that somebody wrote, if the property can be put to it."""
+def try_only(target: Target, prop: Property, case: Case | None) -> Outcome:
+    """A single case that somebody wrote, if the property can be put to it. None: it is no case of the property's topic."""
     outcome = Outcome(prop, target.name)
     seen = subject(target, prop)
-    outcome.not_exercised = inapplicable(target, prop) or outside(seen, prop, case)
-    if not outcome.not_exercised:
+    outcome.not_exercised = inapplicable(target, prop) or ("it is about other cases" if case is None else outside(seen, prop, case))
+    if case is not None and not outcome.not_exercised:
         outcome.cases = 1
         outcome.finding = diagnose(target, prop, case, 1, 0.0) if try_case(target, prop, case) else None
     return outcome
-
-
-def features(case: Case) -> Iterable[str]:
-    """What a case exercises, in the words of the report."""
-    yield case.dtype
-    if case.mask != "none":
-        yield f"mask {case.mask}"
-        yield f"{case.mask_kind} mask"
-        yield f"mask rank {case.mask_rank}"
-        if case.is_causal:
-            yield "mask and causal"
-    if case.is_causal:
-        yield "causal"
-    if case.group > 1:
-        yield "grouped heads"
-    if case.scale is not None:
-        yield "explicit scale"
-    if case.queries != case.keys:
-        yield "L > S" if case.queries > case.keys else "L < S"
-    if case.width != case.dim:
-        yield "Dv != D"
-    for name in ("softcap", "alibi", "sinks", "lengths"):
-        if getattr(case, name):
-            yield name
-    if case.window_left is not None or case.window_right is not None:
-        yield "window"
-    if case.layout != "contiguous":
-        yield f"layout {case.layout}"
-    if case.grad_layout != "contiguous":
-        yield f"gradient {case.grad_layout}"
-    if case.values != "normal":
-        yield f"values {case.values}"
-    if has_zero_size(case):
-        yield "zero size"

@@ -1,0 +1,69 @@
+"""The call of an attention: its arguments in the framework's own arrays, and its answer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.target import Target
+from ..engine.frameworks import Buffers
+from .inputs import Inputs
+
+# Layouts that differ between the tensors; every other layout is that of all of them.
+LAYOUT_OF = {
+    "expanded": {"q": "contiguous", "mask": "contiguous"},
+    "mixed": {"q": "contiguous", "k": "transposed", "v": "padded", "mask": "contiguous"},
+}
+
+
+def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and keyword arguments of the ``attention`` call, in the framework's own arrays."""
+    def place(name: str, carrier: Array) -> Any:
+        layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout)
+        return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
+
+    tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
+    if target.supports.layout == "blhd":
+        tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
+    defaults = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": True, "dropout_p": 0.0}
+    taken = target.parameters if inputs.explicit else ()
+    options: dict[str, Any] = {name: value for name, value in defaults.items() if name in taken}
+    if inputs.mask is not None:
+        options["attn_mask"] = target.ranked(place("mask", inputs.mask))
+    if inputs.is_causal:
+        options["is_causal"] = True
+    if inputs.scale is not None:
+        options["scale"] = inputs.scale
+    if inputs.group != 1:
+        options["enable_gqa"] = True
+    if inputs.window is not None:
+        options["window_size"] = tuple(-1 if side is None else side for side in inputs.window)
+    if inputs.softcap is not None:
+        options["softcap"] = inputs.softcap
+    for name, carrier in (("alibi_slopes", inputs.slopes), ("sinks", inputs.sinks), ("kv_lengths", inputs.lengths)):
+        if carrier is not None:
+            options[name] = place(name, carrier)
+    if inputs.return_lse:
+        options["return_lse"] = True
+    if inputs.dropout:
+        options["dropout_p"] = inputs.dropout
+    return tensors, options
+
+
+
+def answer(target: Target, inputs: Inputs, buffers: Buffers) -> Any:
+    """All that the target returns. Raises Raised if it raises."""
+    tensors, options = arrays(target, inputs, buffers)
+    with target.framework.chance(inputs.chance) if inputs.dropout else nullcontext():
+        return target.apply(*tensors, **options)
+
+
+def call(target: Target, inputs: Inputs, buffers: Buffers) -> Any:
+    """The target's own output, unread. Raises Raised if the target raises."""
+    return target.first(answer(target, inputs, buffers))
+
+
+def attend(target: Target, inputs: Inputs, buffers: Buffers | None = None) -> Array:
+    """The output (B, H, L, Dv) as a carrier. Raises Raised if the target raises, or returns no array of its framework."""
+    return target.read(call(target, inputs, buffers or target.buffers()))

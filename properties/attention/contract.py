@@ -1,0 +1,99 @@
+"""The contract of an attention: how a callable of it is recognised, first called, and put to properties.
+
+    attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False) → (batch, heads, length, value_dim)
+
+Shapes are (batch, heads, length, dim). Semantics are those of PyTorch's ``scaled_dot_product_attention``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from ..engine.cases.draws import Strategy
+from ..engine.core import declare as declaring
+from ..engine.core.contract import Contract, Dtypes, Formal, Topic, register
+from ..engine.core.declare import Property
+from ..engine.core.finding import Finding
+from ..engine.core.supports import PARAMETERS
+from ..engine.core.target import Target
+from ..engine.core.trial import Trial as BaseTrial
+from . import backward, cases, discover, measure, precision
+from .cases import ATTENTION, Case
+from .reread import larger, unsettle
+from .trial import Trial
+
+declare = partial(declaring.declare, contract=ATTENTION.name)
+
+
+class Attention(Contract):
+    """Queries, keys and values in, one output a query."""
+
+    name = ATTENTION.name
+    call = "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)"
+    arguments = 3
+    topics: tuple[Topic, ...] = (ATTENTION,)
+    mentions: tuple[str, ...] = ("multihead",)
+    known = PARAMETERS
+    given = ("num_heads",)
+    fallback = True
+    probed = True
+    capabilities: tuple[str, ...] = tuple(backward.CAPABILITIES)
+    batched = True
+    repeats = True
+
+    def recognise(self, formal: Formal) -> bool:
+        return True
+
+    def options(self, formal: Formal) -> tuple[str, ...]:
+        return tuple(name for name in PARAMETERS if name in formal)
+
+    def smoke(self, target: Target, dtype: str, device: str) -> str:
+        wrong = discover.smoke(target, dtype, device)
+        if not wrong and discover.reads_blhd(target, dtype, device):
+            return "it answers as if q, k and v were (batch, length, heads, dim): declare supports['layout'] = 'blhd'"
+        return wrong
+
+    def discover(self, target: Target, device: str, open_ended: bool) -> Target:
+        target = discover.with_few_shapes(target, target, device)
+        return discover.probe_parameters(target, device) if open_ended else target
+
+    def trial(self, prop: Property) -> type[BaseTrial]:
+        return Trial
+
+    def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
+        return cases.cases(target, prop, device, dtypes)
+
+    def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
+        return cases.refused(target, prop, dtypes)
+
+    def lacks(self, target: Target, capability: str) -> str:
+        return backward.refusal(target, capability)
+
+    def features(self, target: Target, case: Case) -> Iterable[str]:
+        return cases.features(case)
+
+    def outside(self, target: Target, prop: Property, case: Case) -> str:
+        return cases.outside(target, prop, case)
+
+    def varies(self, target: Target, prop: Property, case: Case, name: str) -> bool:
+        return cases.varies(target, prop, case, name)
+
+    def table(self, prop: Property, name: str) -> Any:
+        return cases.table(prop, name)
+
+    def unsettle(self, target: Target, case: Case) -> None:
+        unsettle(target, case)
+
+    def larger(self, case: Case, prop: Property) -> list[Case]:
+        return larger(case, prop)
+
+    def measure(self, target: Target, finding: Finding) -> tuple[Any, str] | None:
+        return measure.measured(target, finding)
+
+    def looser(self, target: Target, finding: Finding) -> str | None:
+        return precision.looser_kind(target, finding)
+
+
+register(Attention())

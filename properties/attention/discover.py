@@ -1,0 +1,103 @@
+"""What an attention takes, found out with one small call per question."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.supports import Supports
+from ..engine.core.target import Raised, Target, blame
+from ..exact import oracle
+from .call import attend
+from .cases import Case
+from .inputs import Inputs, make_inputs
+
+
+def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
+    """One small call with all sizes different, no feature used."""
+    dim = supports.head_dims[0] if supports.head_dims else 4
+    return make_inputs(Case(batch=2, kv_heads=3, queries=5, keys=5, dim=dim, dtype=dtype, device=device))
+
+
+def smoke(target: Target, dtype: str, device: str) -> str:
+    """One small call of an attention; what is wrong with the form of its answer, nothing if nothing is."""
+    inputs = smoke_inputs(target.supports, dtype, device)
+    batch, heads, queries, _ = inputs.shape
+    wanted = (batch, heads, queries, inputs.v.shape[3])
+    try:
+        out = attend(target, inputs)
+    except Raised as raised:
+        return f"on {dtype} {target.framework.name} arrays q {inputs.q.shape} it {blame(raised)}"
+    if out.shape == (batch, queries, heads, wanted[3]) != wanted:
+        return (f"it returns (batch, length, heads, dim) {out.shape} for q {inputs.q.shape}: "
+                "declare supports['layout'] = 'blhd' if it also takes that layout")
+    return "" if out.shape == wanted else f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}"
+
+
+def reads_blhd(target: Target, dtype: str, device: str) -> bool:
+    """Whether it answers as an attention over the third axis from the end, and not over the second. A hint, no verdict."""
+    inputs = smoke_inputs(target.supports, dtype, device)
+    out = attend(target, inputs)
+
+    def answer(swapped: bool) -> Array:
+        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (inputs.q, inputs.k, inputs.v))
+        exact = oracle.solve(oracle.Problem(q, k, v, inputs.effective_scale)).out
+        return exact.swapaxes(1, 2) if swapped else exact
+
+    with np.errstate(invalid="ignore"):
+        right, other = (float(np.abs(out - answer(swapped)).max(initial=0.0)) for swapped in (False, True))
+    return target.supports.layout == "bhld" and other < 0.01 < 0.1 < right  # the numbers are of size one
+
+
+def probe_parameters(target: Target, device: str) -> Target:
+    """For a callable whose signature does not tell: give it one parameter at a time, and see."""
+    inputs = smoke_inputs(target.supports, target.dtypes[0], device)
+    trials: dict[str, Inputs] = {
+        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool)),
+        "is_causal": inputs.but(is_causal=True),
+        "scale": inputs.but(scale=0.5),
+        "enable_gqa": make_inputs(Case(batch=2, kv_heads=3, group=2, queries=5, keys=5, dim=inputs.q.shape[3],
+                                       dtype=inputs.dtype, device=device)),
+    }  # fmt: skip
+    taken: list[str] = []
+    untried = dict(target.untried)
+    for parameter, trial in trials.items():
+        try:
+            attend(target, trial)
+        except Raised as raised:
+            untried[parameter] = str(raised)
+        else:
+            taken.append(parameter)
+    return dataclasses.replace(target, parameters=tuple(taken), untried=untried)
+
+
+FEW_SHAPES = ("each new one costs a compilation, so a few are kept for a run, others in another --round; "
+              "costly_shapes = false in supports draws all")  # fmt: skip
+COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as many times the second, is no hiccup of the machine
+
+
+def with_few_shapes(target: Target, seen: Target, device: str) -> Target:
+    """The target; if every new shape costs it a compilation, with a word on what is not tried for that. ``seen``: as an attention."""
+    if target.supports.costly_shapes is None and measured_costly(seen, device):
+        target = dataclasses.replace(target, supports=dataclasses.replace(target.supports, costly_shapes=True))
+    return dataclasses.replace(target, untried={**target.untried, "most shapes": FEW_SHAPES}) if target.costly_shapes else target
+
+
+def measured_costly(seen: Target, device: str) -> bool:
+    """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both."""
+    plain = smoke_inputs(seen.supports, seen.dtypes[0], device)
+    for count in (4, 3):
+        inputs, seconds = plain.but(**{name: getattr(plain, name)[:, :, :count] for name in "qkv"}), []
+        try:
+            for _ in range(2):
+                began = time.perf_counter()
+                attend(seen, inputs)
+                seconds.append(time.perf_counter() - began)
+        except Raised:
+            return False
+        if seconds[0] < COSTLY_SECONDS or seconds[0] < COSTLY_TIMES * seconds[1]:
+            return False
+    return True

@@ -1,0 +1,62 @@
+"""Other calls than that of a case: those that a target may remember, and larger ones that show more of a mistake."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ..engine.core.declare import Property
+from ..engine.core.target import Raised, Target
+from ..engine.core.trial import Refuted
+from .call import attend
+from .cases import Case
+from .discover import smoke_inputs
+from .inputs import Inputs, make_inputs
+from .trial import Trial
+
+
+def unsettle(target: Target, case: Case) -> None:
+    """The first call that every target gets, and others that change one argument at a time."""
+    with suppress(Raised):
+        attend(target, smoke_inputs(target.supports, case.dtype, case.device))
+    trial = Trial(target, case)
+    with suppress(Raised, Refuted), np.errstate(all="ignore"):
+        for inputs in (trial.inputs, *other_calls(trial), trial.inputs):
+            trial.run(inputs)
+
+
+def other_calls(t: Trial) -> list[Inputs]:
+    """The call with one argument changed at a time, and a call of other shapes."""
+    x, takes = t.inputs, t.target.parameters
+    nan = {"q": np.full_like(x.q, np.nan), "v": np.full_like(x.v, np.nan)}
+    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
+             x.but(mask=None, is_causal=False)]
+    if x.mask is not None:
+        calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
+    if "scale" in takes:
+        calls.append(x.but(scale=0.75))
+    if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
+        calls.append(x.but(is_causal=not x.is_causal))
+    dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
+    calls.append(make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype,
+                                  device=t.case.device)))  # fmt: skip
+    return calls
+
+
+def larger(case: Case, prop: Property) -> list[Case]:
+    """Cases like the smallest, but larger: the smallest often leaves several mistakes possible.
+
+    No field gets a value with which the property draws no case.
+    """
+    changes: list[dict[str, Any]] = [
+        {"queries": 5, "keys": 7}, {"queries": 7, "keys": 5}, {"queries": 6, "keys": 6, "dim": 4},
+        {"batch": 3, "kv_heads": 2}, {"batch": 2, "kv_heads": 3, "queries": 4, "keys": 6, "dim": 5}, {"seed": case.seed + 1},
+    ]  # fmt: skip
+    def drawn(name: str, value: int) -> bool:
+        about = prop.domain.get(name, (value,))
+        return isinstance(about, tuple) and value in about
+
+    kept = [{name: value for name, value in change.items() if drawn(name, value)} for change in changes]
+    return [other for change in kept if (other := case.but(**change)) != case]

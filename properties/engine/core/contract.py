@@ -1,0 +1,224 @@
+"""What the engine asks of a contract, and the list of those that there are.
+
+A contract is what a callable is called with, and answers. The engine knows none by name: what it needs, it asks the target's own.
+A property is about a topic; a contract answers to one or more topics: a layer of attention to its own, and, seen as the attention
+inside it, to that of attention.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..cases.case import Case
+from ..cases.draws import Strategy
+
+if TYPE_CHECKING:
+    from .declare import Property
+    from .finding import Finding
+    from .target import Target
+    from .trial import Trial
+
+Formal = Mapping[str, inspect.Parameter]
+Dtypes = tuple[str, ...] | None
+EVERY_CASE = ("dtype", "device", "seed")
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What properties are about, and what they may say of the cases that they are put to."""
+
+    name: str
+    subject: str  # in the words of a report
+    case: type[Case]
+    drawn: tuple[str, ...]  # the fields of the case that a property may restrict
+    directives: frozenset[str] = frozenset()  # what else its cases follow: "dtypes", "at_least", …
+
+    def check(self, prop: str, domain: Iterable[str]) -> None:
+        """Raises ValueError if a property says of its cases what they have not, or what is not followed here."""
+        known = (*self.drawn, *EVERY_CASE, *self.directives)
+        for name in domain:
+            if name not in known:
+                there = (
+                    "is a field, but not drawn"
+                    if name in self.case.fields()
+                    else "is no field of its cases and nothing that they follow"
+                )
+                raise ValueError(
+                    f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(known))}"
+                )
+
+
+class Contract(ABC):
+    """How a callable of one contract is recognised, called, and put to properties."""
+
+    name: str
+    call: str  # in words
+    arguments: int  # by position
+    topics: tuple[Topic, ...]  # what its properties are about, its own first
+    mentions: tuple[str, ...] = ()  # topics beyond them that a report on it names as not exercised
+    known: tuple[str, ...] = ()  # parameters that are named elsewhere where a target does not take or support them
+    given: tuple[str, ...] = ()  # parameters, beyond those by position, that a signature may require
+    probed: bool = False  # where a signature does not say what it takes, calls do
+    makes: bool = False  # the callable makes what is checked: it may be a class
+    fallback: bool = False  # what a callable is taken for if it is nothing else
+    capabilities: tuple[str, ...] = ()  # what a property may need beyond parameters: gradients
+    batched: bool = False  # its calls can be mapped over a batch
+    dtypes: tuple[str, ...] | None = None  # those it is tried in, if not all
+
+    # ------------------------------------------------------------ what a callable is
+
+    @abstractmethod
+    def recognise(self, formal: Formal) -> bool:
+        """Whether a signature is one of this contract."""
+
+    @abstractmethod
+    def options(self, formal: Formal) -> tuple[str, ...]:
+        """The optional parameters of the contract that a signature names."""
+
+    @abstractmethod
+    def smoke(self, target: Target, dtype: str, device: str) -> str:
+        """A small call: what is wrong with the form of its answer, nothing if nothing is. Raises Raised."""
+
+    def discover(self, target: Target, device: str, open_ended: bool) -> Target:
+        """The target with what only calls can tell. ``open_ended``: its signature does not say what it takes."""
+        return target
+
+    def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
+        """What is not tried of a callable with these parameters → why."""
+        return {}
+
+    # ------------------------------------------------------------ which cases are put to it
+
+    @abstractmethod
+    def trial(self, prop: Property) -> type[Trial]:
+        """The kind of trial in which a property is put to it."""
+
+    @abstractmethod
+    def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
+        """The cases of a property; what the target does not support is not drawn."""
+
+    def view(self, target: Target, about: str) -> Target:
+        """The target as properties about a topic see it."""
+        return target
+
+    def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
+        """Why no case of a property can be drawn; empty if one can."""
+        return ""
+
+    def lacks(self, target: Target, capability: str) -> str:
+        """Why a target has not one of the ``capabilities``; empty if it has."""
+        return ""
+
+    def fields(self, target: Target) -> tuple[str, ...]:
+        """The fields of a case that decide a call of this target."""
+        known = self.topics[0].case.fields()
+        return tuple(
+            name
+            for name in dict.fromkeys((*EVERY_CASE, *self.topics[0].drawn))
+            if not known[name].needs or known[name].needs in target.parameters
+        )
+
+    def features(self, target: Target, case: Any) -> Iterable[str]:
+        """What a case exercises, in the words of the report."""
+        known = case.fields()
+        return [known[name].says.format(value) for name, value in case.differing().items() if known[name].says]
+
+    def outside(self, target: Target, prop: Property, case: Any) -> str:
+        """Why a property is not put to a case, which somebody wrote; empty if it can be."""
+        return prop.excludes(case, self.fields(target))
+
+    def varies(self, target: Target, prop: Property, case: Any, name: str) -> bool:
+        """Whether another value of a field means another call of the target, one that the property is about."""
+        return name in self.fields(target)
+
+    def table(self, prop: Property, name: str) -> tuple[Any, ...] | Any:
+        """What a property draws for a field, where it has a say in it; None if it has none."""
+        return prop.domain.get(name)
+
+    def hint(self, case: Any) -> str:
+        """What may not be supported of a case that raised, and the key that declares it."""
+        return ""
+
+    # ------------------------------------------------------------ what a failure says
+
+    repeats = False  # whether the calls of its trials can be put to another target, as ``Trial.runs`` hold them
+
+    def unsettle(self, target: Target, case: Any) -> None:
+        """Other calls than that of the case, which a target may remember."""
+        return None
+
+    def larger(self, case: Any, prop: Property) -> list[Any]:
+        """Cases like the smallest, but larger: the smallest often leaves several mistakes possible."""
+        return []
+
+    def measure(self, target: Target, finding: Finding) -> tuple[Any, str] | None:
+        """A case like the smallest, and in a line what is wrong on it; None if there is nothing simple to say."""
+        return None
+
+    def looser(self, target: Target, finding: Finding) -> str | None:
+        """The looser kind of arithmetic that explains a finding, if one does."""
+        return None
+
+
+_KNOWN: dict[str, Contract] = {}
+_TOPICS: dict[str, Topic] = {}
+
+
+def register(*contracts: Contract) -> None:
+    """Make contracts known. Raises ValueError for two of one name."""
+    for contract in contracts:
+        if contract.name in _KNOWN and _KNOWN[contract.name] is not contract:
+            raise ValueError(
+                f"two contracts are called {contract.name!r}: {type(_KNOWN[contract.name]).__name__} and {type(contract).__name__}"
+            )
+        _KNOWN[contract.name] = contract
+        for topic in contract.topics:
+            _TOPICS.setdefault(topic.name, topic)
+
+
+def make(kind: Callable[[], Contract]) -> Contract:
+    """A contract of a third party. Raises TypeError with one sentence if it lacks a method or a name."""
+    lacking = sorted(getattr(kind, "__abstractmethods__", ()))
+    lacking += [name for name in ("name", "call", "arguments", "topics") if not hasattr(kind, name)]
+    if lacking:
+        raise TypeError(
+            f"the contract {getattr(kind, '__name__', kind)} lacks {', '.join(lacking)}; attncheck.properties.engine.core.contract says what each is"
+        )
+    return kind()
+
+
+def contracts() -> Mapping[str, Contract]:
+    """All that are known, by name."""
+    return _KNOWN
+
+
+def contract_named(name: str) -> Contract:
+    """One of them. Raises ValueError that lists them."""
+    if name not in _KNOWN:
+        raise ValueError(f"there is no contract {name!r}; there are {', '.join(_KNOWN)}")
+    return _KNOWN[name]
+
+
+def topic_named(name: str) -> Topic:
+    """A topic of some contract. Raises ValueError that lists them."""
+    if name not in _TOPICS:
+        raise ValueError(f"there is no topic {name!r}; there are {', '.join(_TOPICS)}")
+    return _TOPICS[name]
+
+
+def recognised(formal: Formal) -> Contract:
+    """The contract that a signature has: the last known of those that recognise it, what is attention only if nothing else does."""
+    able = [contract for contract in _KNOWN.values() if contract.recognise(formal)]
+    return next(
+        (contract for contract in reversed(able) if not contract.fallback),
+        next(c for c in _KNOWN.values() if c.fallback),
+    )
+
+
+def known_capabilities() -> frozenset[str]:
+    """What some contract can have beyond parameters."""
+    return frozenset(capability for contract in _KNOWN.values() for capability in contract.capabilities)

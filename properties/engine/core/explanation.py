@@ -1,0 +1,28 @@
+"""What is said of a finding beyond its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A known mistake that answers as a target does where that is wrong."""
+
+    name: str  # of the mutant
+    mistake: str  # in one line
+    wrong: int = 0  # cases, of those on which the target is right, on which the mistake is not
+    tried: int = 0
+    example: Any = None  # one of them
+    whole: bool = True  # it answers alike on larger cases, too, where the target fails
+    explains: int = 1  # findings with this reading
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which known mistakes behave like a target, and what was measured."""
+
+    readings: tuple[Reading, ...] = ()
+    looser: str | None = None  # the looser kind of arithmetic under which every answer would be right
+    measured: tuple[Any, str] | None = None  # a case like the smallest, and in a line what is wrong on it

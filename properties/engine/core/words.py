@@ -1,0 +1,16 @@
+"""Words that reports and findings share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
+    """1, 3 to 5, 9."""
+    runs: list[list[int]] = []
+    for number in map(int, numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join(to.join(map(str, run)) for run in runs[:most]) + (" …" if len(runs) > most else "")

@@ -1,0 +1,51 @@
+"""What a failure is about: the smallest case, what is wrong on it, and which of its fields matter."""
+
+from __future__ import annotations
+
+from ..cases.case import Case
+from ..core.attempt import subject, try_case
+from ..core.declare import Property
+from ..core.finding import Finding
+from ..core.target import Target
+from ..core.trial import Violation
+from ..frameworks import has_layout
+
+LAID_OUT = ("layout", "grad_layout")  # fields that say how arrays lie in memory
+
+
+def diagnose(
+    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True
+) -> Finding:
+    """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter."""
+    violation = try_case(target, prop, case)
+    if violation is None:  # failed while searching, holds now
+        violation = Violation(
+            "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
+        )
+        return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
+    matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
+    return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent, address=target.address)
+
+
+def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which fields matter: those of which some other value makes the failure vanish."""
+    seen = subject(target, prop)
+    fixed = {name for name, value in prop.domain.items() if not isinstance(value, tuple)}
+    matters: list[str] = []
+    indifferent: list[str] = []
+    for name, known in case.fields().items():
+        if not known.varied or name in fixed or not seen.kind.varies(seen, prop, case, name):
+            continue
+        about = seen.kind.table(prop, name)
+        values = tuple(value for value in known.varied if value in about) if isinstance(about, tuple) else known.varied
+        values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
+        changed = [case.but(**{name: value}) for value in values if value != getattr(case, name)]
+        changed = [c for c in changed if c.dtype in seen.dtypes and all(has_layout(seen.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)]
+        simplest = getattr(type(case)(), name)
+        if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):
+            continue  # what it is not tried without may matter
+        if all(try_case(seen, prop, c) is not None for c in changed):
+            indifferent.append(name)
+        elif name in case.differing():
+            matters.append(name)
+    return tuple(matters), tuple(indifferent)

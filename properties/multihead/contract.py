@@ -1,0 +1,60 @@
+"""The contract of a multi-head layer: projections around an attention, which is checked, too."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..attention import discover
+from ..attention.cases import ATTENTION
+from ..attention.contract import Attention
+from ..engine.core import declare as declaring
+from ..engine.core.contract import Formal, register
+from ..engine.core.declare import Property
+from ..engine.core.finding import Finding
+from ..engine.core.target import Target
+from ..engine.core.trial import Trial
+from .call import as_attention
+from .cases import MULTIHEAD
+from .trial import LayerTrial
+
+declare = partial(declaring.declare, contract=MULTIHEAD.name)
+
+
+class Multihead(Attention):
+    """Queries, keys, values and weights in; the output and the attention weights out."""
+
+    name = MULTIHEAD.name
+    call = "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, need_weights=True)"
+    arguments = 4
+    topics = (MULTIHEAD, ATTENTION)
+    mentions = ()
+    fallback = False
+    probed = False
+    capabilities = ()
+    repeats = False
+
+    def recognise(self, formal: Formal) -> bool:
+        """What begins with a token is an encoder or decoder layer, and its weights come earlier."""
+        names = list(formal)
+        return "weights" in formal and "num_heads" in formal and (names[0] in ("q", "query") or names.index("weights") > 2)
+
+    def smoke(self, target: Target, dtype: str, device: str) -> str:
+        return discover.smoke(as_attention(target), dtype, device)
+
+    def discover(self, target: Target, device: str, open_ended: bool) -> Target:
+        return discover.with_few_shapes(target, as_attention(target), device)
+
+    def view(self, target: Target, about: str) -> Target:
+        return as_attention(target) if about == ATTENTION.name else target
+
+    def measure(self, target: Target, finding: Finding) -> None:
+        return None
+
+    def looser(self, target: Target, finding: Finding) -> None:
+        return None
+
+    def trial(self, prop: Property) -> type[Trial]:
+        return LayerTrial
+
+
+register(Multihead())

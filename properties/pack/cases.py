@@ -1,0 +1,182 @@
+"""A case of packed sequences, and which cases are drawn for a property of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ..engine.cases.case import Case as BaseCase
+from ..engine.cases.case import device_field, dtype_field, seed_field
+from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.field import field
+from ..engine.cases.regimes import REGIMES
+from ..engine.core.contract import Topic
+from ..engine.core.declare import Property
+from ..engine.core.target import Target
+from ..engine.frameworks import LAYOUTS
+from .packing import FILLED, PACKINGS
+
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
+
+
+@dataclass(frozen=True, repr=False)
+class Case(BaseCase):
+    """One call: ``batch`` sequences of at most ``queries`` and ``keys`` tokens, one after the other."""
+
+    batch: int = field(
+        1,
+        least=0,
+        drawn=(1, 2, 2, 3, 3, 4, 5, 7),
+        varied=(1, 2, 3),
+        why="sequences: the boundary of one taken for that of another (A37)",
+    )
+    kv_heads: int = field(1, least=0, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="heads share nothing")
+    group: int = field(
+        1,
+        least=1,
+        drawn=(1, 1, 2, 3),
+        varied=(1, 2),
+        needs="enable_gqa",
+        says="grouped heads",
+        why="query heads that share one key/value head",
+    )
+    queries: int = field(
+        1,
+        least=0,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="rows of the longest sequence",
+        unusual={(15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a tile ends here"},
+    )
+    keys: int = field(
+        1,
+        least=0,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="keys of the longest sequence",
+        unusual={(15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a tile ends here"},
+    )
+    dim: int = field(
+        1,
+        least=0,
+        drawn=(1, 2, 3, 4, 5, 8, 16, 17),
+        varied=(1, 3, 4, 8),
+        why="the default scale",
+        unusual={(3, 5, 17): "no power of two"},
+    )
+    value_dim: int | None = field(
+        None,
+        least=0,
+        drawn=(None, None, None, 1, 3, 8),
+        why="None: the same as dim; else values are wider or narrower than keys",
+    )
+    dtype: str = dtype_field()
+    device: str = device_field()
+    is_causal: bool = field(
+        False,
+        drawn=(False, True),
+        varied=(False, True),
+        needs="is_causal",
+        says="causal",
+        why="each sequence has a causal frontier of its own",
+    )
+    scale: float | None = field(
+        None,
+        drawn=(None, None, None, 1.0, 0.3, -0.5, 0.0, 4.0),
+        varied=(None, 0.5, 1.0),
+        needs="scale",
+        says="explicit scale",
+        why="None: the parameter is not passed",
+        unusual={0.0: "`scale or default` takes 0 for none", -0.5: "−inf · −1 is +inf: hidden keys win"},
+    )
+    values: str = field(
+        "normal",
+        choices=tuple(REGIMES),
+        drawn=("normal", "normal", "near_ties", "one_hot", "simple", "rising", "positive"),
+        varied=("normal", "simple", "one_hot"),
+        why="what the numbers look like: a missing rescale shows where logits rise",
+    )
+    magnitude: int = field(0, drawn=(0, 0, 0, 1, 3, -3), why="q is multiplied by 2**magnitude")
+    layout: str = field(
+        "contiguous",
+        choices=LAYOUTS,
+        drawn=("contiguous",) * 4 + ("offset", "padded", "strided"),
+        varied=("contiguous", "transposed"),
+        why="how the arrays lie in memory",
+    )
+    packing: str = field(
+        "equal",
+        choices=tuple(PACKINGS),
+        drawn=tuple(PACKINGS),
+        varied=("equal", "mixed", "ones"),
+        why="how long the sequences are: packing.py says which",
+        unusual={
+            ("some_empty", "no_queries", "no_keys"): "an empty sequence moves the boundaries of all others",
+            "long_last": "a grid made for the first sequence",
+        },
+    )
+    seed: int = seed_field()
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        return self.kv_heads * self.group
+
+    @property
+    def width(self) -> int:
+        """Features of a value."""
+        return self.dim if self.value_dim is None else self.value_dim
+
+    @property
+    def empty(self) -> bool:
+        """Whether some dimension is 0."""
+        return 0 in (self.batch, self.kv_heads, self.queries, self.keys, self.dim, self.width)
+
+
+# The order in which fields are drawn.
+FIELDS: dict[str, tuple[Any, ...]] = {
+    name: Case.fields()[name].drawn
+    for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim", "scale", "is_causal", "group", "values", "magnitude",
+                 "packing", "layout")
+}  # fmt: skip
+PACKED = Topic("packed", "packed sequences", Case, tuple(FIELDS), frozenset(("dtypes",)))
+
+
+def packed_fields(target: Target) -> tuple[str, ...]:
+    """The fields of a case that decide a call of this target."""
+    known = Case.fields()
+    return (
+        "dtype",
+        "seed",
+        *(name for name in FIELDS if not known[name].needs or known[name].needs in target.parameters),
+    )
+
+
+def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
+    """Cases for one property of one target of packed sequences."""
+    supports, longest = target.supports, target.supports.max_length or 2**62
+    fields: dict[str, Strategy] = {"seed": natural(2**31)}
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    for name in filter(FIELDS.__contains__, packed_fields(target)):
+        value = prop.domain.get(name, FIELDS[name])
+        table = value if isinstance(value, tuple) else (value,)
+        if name in ("queries", "keys"):
+            table = tuple(n for n in table if n <= longest) or (1,)
+        if name == "packing":
+            table = tuple(
+                n
+                for n in table
+                if n in FILLED or (supports.zero_sizes and (n != "no_keys" or supports.empty_rows != "mean"))
+            )
+        if name == "dim" and supports.head_dims:
+            table = supports.head_dims
+        if name == "value_dim" and (supports.head_dims or not supports.value_dim):
+            table = (None,)
+        fields[name] = pick(table)
+    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (dtypes is None or d in dtypes)]
+    often = allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
+    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))

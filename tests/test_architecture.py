@@ -1,0 +1,76 @@
+"""The rule of imports: who may know whom, late imports included, read off the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "properties"
+ENGINE = ("cases", "frameworks", "core", "search", "explain", "report", "doors")
+CONTRACTS = ("attention", "multihead", "block", "pack", "position", "cache")
+# From the ground up: a room may know what stands below it. Contracts stand beside each other, on core; search, explain and report know
+# none of them. Doors and what stands at the top of the package see everything.
+FLOORS = {"exact": 0, "cases": 1, "frameworks": 2, "core": 3, **dict.fromkeys(CONTRACTS, 4), "search": 5, "explain": 6, "report": 7}
+NEIGHBOURS = {("multihead", "attention"), ("cache", "position")}  # contracts that may know another
+SEE_ALL = ("doors", "top")
+
+
+def room(parts: tuple[str, ...]) -> str:
+    """Where a module stands, from its path below the package."""
+    if parts and parts[0] == "engine":
+        return parts[1] if len(parts) > 1 and parts[1] in ENGINE else "top"
+    return parts[0] if parts and (parts[0] in CONTRACTS or parts[0] == "exact") else "top"
+
+
+def imports(path: Path) -> list[tuple[str, ...]]:
+    """What a file imports, anywhere in it, as absolute names."""
+    package = ("properties", *path.relative_to(ROOT).parts[:-1])
+    found: list[tuple[str, ...]] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            found += [(*module, alias.name) for alias in node.names]
+    return found
+
+
+def allowed(here: str, there: str) -> bool:
+    if here == there or here in SEE_ALL or (here, there) in NEIGHBOURS:
+        return True
+    if there in SEE_ALL or (there in CONTRACTS):
+        return False
+    return FLOORS[there] < FLOORS[here]
+
+
+FILES = sorted(path for path in ROOT.rglob("*.py") if not path.name.startswith("test_"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_knows_only_what_stands_below_it(path: Path) -> None:
+    here = room(path.relative_to(ROOT).parts)
+    for name in imports(path):
+        if name[0] in ("torch", "jax"):
+            assert path == ROOT / "engine" / "frameworks" / f"{name[0]}.py", f"{name[0]} is imported outside its framework"
+        if name[0] == "properties":
+            assert allowed(here, room(name[1:])), f"{here} knows {'.'.join(name)}"
+
+
+def test_the_rule_can_be_broken() -> None:
+    """Each of these is an arrow that once was there."""
+    for here, there in (("search", "attention"), ("report", "attention"), ("core", "pack"), ("explain", "multihead"), ("cases", "core"),
+                        ("attention", "search"), ("pack", "attention"), ("exact", "cases"), ("attention", "multihead"), ("core", "top")):  # fmt: skip
+        assert not allowed(here, there)
+    assert room(("engine", "core", "target")) == "core" and room(("attention", "masks")) == "attention" and room(("catalogue",)) == "top"
+
+
+def test_the_engine_names_no_contract() -> None:
+    """No contract's or topic's name is a string in the engine; ``cached`` and the like are looked up by what a contract says of itself."""
+    names = {"attention", "multihead", "packed", "cached", "sinusoidal", "rotary", "learned", "buckets", "encoder_layer", "decoder_layer"}
+    for path in FILES:
+        if room(path.relative_to(ROOT).parts) in ENGINE:
+            strings = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)]
+            assert not names.intersection(s for s in strings if isinstance(s, str)), path
