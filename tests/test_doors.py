@@ -329,7 +329,7 @@ def test_the_pytest_door(kernel: str) -> None:
 
 def test_verify(kernel: str) -> None:
     """In a notebook: a verdict that prints itself."""
-    from properties import verify
+    from properties.engine.doors.checks import verify
 
     (right,), (wrong,) = (find_targets(f"{kernel}:{name}", Builtins()) for name in ("attention", "future"))
     good = verify(right.function, properties=("causality",), cases=20)

@@ -18,9 +18,9 @@ from pretended_amx import WITH, WITHOUT, defect, pretend
 from test_deviations import deviation, target, written
 
 from properties import catalogue
-from properties.engine import cli
 from properties.engine.cases.case import Case
 from properties.engine.core.attempt import try_case
+from properties.engine.doors import cli
 from properties.engine.doors.checks import deviation_checks
 from properties.engine.frameworks import framework
 from properties.engine.frameworks.machine import (

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from properties import verify
-from properties.engine.doors.checks import address_of
+from properties.engine.doors.checks import address_of, verify
 from properties.engine.doors.cli import main
 
 KERNEL = """

@@ -9,11 +9,11 @@ from test_draws import drawn
 from test_integrity import NAMES, target_for
 
 from impls.mutants import load_all
-from properties import verify
 from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.cases import regimes
 from properties.engine.core.target import CannotRun, Target
+from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target

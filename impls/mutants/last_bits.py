@@ -170,7 +170,7 @@ def fused_subtraction(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
         e = torch.exp(logit - logit.amax(-1, keepdim=True) + lost)
         e = e if visible is None else e.masked_fill(~visible, 0.0).nan_to_num(nan=0.0)
         total = e.sum(-1, keepdim=True)
-        return mix(e, value, visible) / torch.where(total == 0, 1.0, total)
+        return mix(e, value, visible) * (1 / torch.where(total == 0, 1.0, total))
 
     return attention(q, k, v, **options, reduce=fused)
 

@@ -104,7 +104,7 @@ def run_backward(
     multiplied by under dropout. ``between``: another call, between the two passes. The backward pass finds another state of the
     random numbers than the forward pass left.
     """
-    inputs = t.inputs if inputs is None else inputs
+    inputs = (t.inputs if inputs is None else inputs).said(t.supports.mask_axes)
     shape = (*inputs.shape[:3], inputs.v.shape[3])
     grad_out = make_grad(t.case, shape) if grad_out is None else round_to(inputs.dtype, grad_out)
     fw = t.target.framework
@@ -200,7 +200,9 @@ def _find_out(target: Target, capability: str) -> str:
     dtype = target.dtypes[0]
     inputs = smoke_inputs(target.supports, dtype, target.supports.devices[0])
     if capability == "bias_gradients":
-        inputs = inputs.but(mask=np.zeros((inputs.shape[2], inputs.shape[3])))
+        if set(target.supports.mask_kinds) == {"bool"}:
+            return "declared as not supported: additive masks"
+        inputs = inputs.but(mask=np.zeros((inputs.shape[2], inputs.shape[3]))).said(target.supports.mask_axes)
     if parameter := PARAMETER_OF.get(capability):
         if parameter not in target.parameters:
             return f"the target takes no {parameter}"

@@ -358,7 +358,7 @@ def _edits() -> Strategy:
     return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
 
 
-DIRECTIVES = frozenset(("zero_sizes", "dtypes", "at_least", "alike", "masked", "features", "arithmetic", "writes"))
+DIRECTIVES = frozenset(("zero_sizes", "dtypes", "at_least", "alike", "masked", "features", "arithmetic", "writes", "along", "widens"))
 SPECIAL_DOMAIN = DIRECTIVES | {"dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES)
 TAKEN_WITH = {
@@ -409,7 +409,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         masks = {
             "mask": pick(("random", *("leading_tile",) * 3, *MASKS)),
             "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
-            "mask_axes": pick([axes for axes in ("LS", "S", *MASK_AXES) if axes in supports.mask_axes]),
+            "mask_axes": pick([axes for axes in ("LS", "S", *MASK_AXES) if axes in sayable(target, prop)] or (None,)),
             "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),
             "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
         }
@@ -448,7 +448,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         both = supports.mask_and_causal
         with_mask = _build(kind, drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
         masked += [_finished(with_mask, prop, supports.max_length)] * share
-    if not masks or prop.domain.get("mask") == "none":
+    if not masks or prop.domain.get("mask") == "none" or not _may_mask(target, prop):
         return independent(either(plain))
     if "attn_mask" in prop.needs:
         return independent(either(masked))
@@ -476,6 +476,8 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
             return f"declared as not supported: {name.replace('_', ' ')} {prop.domain[name]}"
     if unknown := [kind for kind in prop.domain.get("writes", ()) if kind not in target.supports.mask_kinds]:
         return f"declared as not supported: mask kind {', '.join(unknown)}"
+    if {"along", "widens"} & set(prop.domain) and not sayable(target, prop):
+        return f"declared as not supported: masks along {prop.domain.get('along', 'more axes than some')}"
     return ""
 
 
@@ -577,8 +579,8 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
         if case.is_causal and not supports.mask_and_causal:
             return "the target declares mask_and_causal = false"
         for name, able in MASK_FACTS.items():
-            if getattr(case, name) not in able(target):
-                return f"the target declares {name.replace('_', ' ')} {able(target)}"
+            if getattr(case, name) not in able(target, prop):
+                return f"the target declares {name.replace('_', ' ')} {able(target, prop)}"
     for parameter in FEATURE_TABLES:
         tables = feature_tables(prop, parameter)
         used = [name for name in tables if getattr(case, name) != getattr(plain, name)]
@@ -634,13 +636,26 @@ def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
     """The kinds or axes of masks that the property is about and the target supports."""
     about = prop.domain.get(name, ())
     return [
-        choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target)
+        choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target, prop)
     ]
 
 
-MASK_FACTS: dict[str, Callable[[Target], tuple[str, ...]]] = {
-    "mask_kind": lambda target: target.supports.mask_kinds,
-    "mask_axes": lambda target: target.supports.mask_axes,
+def _may_mask(target: Target, prop: Property) -> bool:
+    """Whether there is a mask that the target takes and the property is about."""
+    return all(mask_choices(target, prop, name) for name in MASK_FACTS if name in prop.domain) and bool(sayable(target, prop))
+
+
+def sayable(target: Target, prop: Property) -> tuple[str, ...]:
+    """The axes along which the masks that are given may vary, so that the target takes the masks that the property writes, too."""
+    taken, along = target.supports.mask_axes, set(prop.domain.get("along", ""))
+    if prop.domain.get("widens"):
+        return tuple(axes for axes in taken if any(set(axes) < set(other) for other in taken))
+    return tuple(axes for axes in taken if any(along | set(axes) <= set(other) for other in taken))
+
+
+MASK_FACTS: dict[str, Callable[[Target, Property], tuple[str, ...]]] = {
+    "mask_kind": lambda target, prop: target.supports.mask_kinds,
+    "mask_axes": sayable,
 }
 
 

@@ -5,6 +5,7 @@
 
 import numpy as np
 
+from .common import size
 from .contract import declare
 from .trial import Trial
 
@@ -18,10 +19,11 @@ def chunks_merge_to_the_whole(t: Trial) -> None:
     share = t.run(t.inputs.but(v=np.broadcast_to(first[:, None] * 1.0, t.inputs.v.shape)))  # λ in every feature
     whole, one, two = t.run(), t.run(t.inputs.take("S", np.flatnonzero(first))), t.run(t.inputs.take("S", np.flatnonzero(~first)))
     merged = share.out * one.out + (1 - share.out) * two.out
-    size = np.abs(share.out) + share.bound
-    allowed = (whole.bound + size * one.bound + (1 + size) * two.bound
-               + share.bound * (np.abs(one.out - two.out) + one.bound + two.bound)
-               + 2.0**-51 * (1 + size) * (np.abs(one.out) + np.abs(two.out)))  # this computation, in float64
+    part = size(share.out) + share.bound
+    allowed = (whole.bound + part * one.bound + (1 + part) * two.bound
+               + share.bound * (size(one.out - two.out) + one.bound + two.bound)
+               + 2.0**-51 * (1 + part) * (size(one.out) + size(two.out)))  # this computation, in float64
+    allowed = np.where(np.isinf(whole.bound + share.bound + one.bound + two.bound), np.inf, allowed)  # not 0 · ∞
     t.close(whole.out, merged, allowed, "row {row} is not the merge of its two parts")
 
 
@@ -33,7 +35,7 @@ def duplicated_keys_change_nothing(t: Trial) -> None:
     t.close(doubled.out, plain.out, doubled.bound + plain.bound, "row {row} changed when every key was given twice")
 
 
-@declare("out(K ∪ {k}, V ∪ {v}) = out(K, V) if k is hidden", needs=("attn_mask",), is_causal=False, mask="none", writes=("bool",))
+@declare("out(K ∪ {k}, V ∪ {v}) = out(K, V) if k is hidden", needs=("attn_mask",), is_causal=False, mask="none", writes=("bool",), along="S")
 def key_at_minus_infinity_changes_nothing(t: Trial) -> None:
     """One more key that the mask hides changes nothing."""
     batch, heads, keys, dim = t.inputs.k.shape

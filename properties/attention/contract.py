@@ -80,6 +80,10 @@ class Attention(Contract):
     def varies(self, target: Target, prop: Property, case: Case, name: str) -> bool:
         return cases.varies(target, prop, case, name)
 
+    def legal(self, target: Target, case: Case) -> bool:
+        """No mask that is not taken."""
+        return case.mask == "none" or (case.mask_kind in target.supports.mask_kinds and case.mask_axes in target.supports.mask_axes)
+
     def table(self, prop: Property, name: str) -> Any:
         return cases.table(prop, name)
 

@@ -56,7 +56,8 @@ def probe_parameters(target: Target, device: str) -> Target:
     """For a callable whose signature does not tell: give it one parameter at a time, and see."""
     inputs = smoke_inputs(target.supports, target.dtypes[0], device)
     trials: dict[str, Inputs] = {
-        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool)),
+        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool) if "bool" in target.supports.mask_kinds else np.zeros((5, 5)))
+                           .said(target.supports.mask_axes),
         "is_causal": inputs.but(is_causal=True),
         "scale": inputs.but(scale=0.5),
         "enable_gqa": make_inputs(Case(batch=2, kv_heads=3, group=2, queries=5, keys=5, dim=inputs.q.shape[3],

@@ -13,10 +13,10 @@ import numpy as np
 from ..exact.gradient_oracle import over_groups
 from .backward import run_backward
 from .cases import SHORT
-from .common import live
+from .common import live, size
 from .contract import declare
 from .features import DROPPED, dropping, rate
-from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding, size
+from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding
 from .masks import hidden_from_all
 from .trial import Trial
 
@@ -26,6 +26,8 @@ PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}
 def receive_nothing(t: Trial, unseen: np.ndarray, says: str) -> None:
     """The gradients of these keys (B, Hkv, S) and of their values are zero, bit for bit."""
     run = run_backward(t)
+    if t.supports.empty_rows != "zero":  # NaN, or a share of the mean of all, goes back to every key
+        unseen = unseen & np.asarray(live(t).all(axis=(1, 2), keepdims=True))[..., 0]
     for name in ("k", "v"):
         t.same_bits(np.asarray(getattr(run, name)), np.zeros(getattr(run, name).shape), says, unseen[..., None])
 
@@ -52,7 +54,7 @@ def keys_beyond_the_length_receive_no_gradient(t: Trial) -> None:
 
 
 @declare("gradients under a window = those under the mask i − left ≤ j ≤ i + right", grad=MANY,
-         needs=("gradients", "window_size", "attn_mask"), writes=("bool",), features=("window_size", "softcap", "sinks"), **PLAIN)
+         needs=("gradients", "window_size", "attn_mask"), writes=("bool",), along="LS", features=("window_size", "softcap", "sinks"), **PLAIN)
 def window_gradients_are_those_of_the_band_mask(t: Trial) -> None:
     """Backward, too, a window is the same as the explicit band mask."""
     explicit = t.inputs.but(window=None, is_causal=False, mask=t.visible())
@@ -60,7 +62,8 @@ def window_gradients_are_those_of_the_band_mask(t: Trial) -> None:
 
 
 @declare("gradients under ALiBi = those under the bias −m_h·|i − j|", grad=MANY, kv_heads=(1, 2, 3), queries=SHORT, keys=SHORT,
-         needs=("gradients", "alibi_slopes", "attn_mask"), writes=("bias",), features=("alibi_slopes", "softcap", "window_size"), **PLAIN)
+         needs=("gradients", "alibi_slopes", "attn_mask"), writes=("bias",), along="HLS",
+         features=("alibi_slopes", "softcap", "window_size"), **PLAIN)
 def alibi_gradients_are_those_of_its_bias(t: Trial) -> None:
     """Backward, too, ALiBi is the same as the additive mask that writes its distances out."""
     assert t.inputs.slopes is not None

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..exact import bound
 from .cases import SHORT
+from .common import reads_visible
 from .contract import declare
 from .inputs import Inputs
 from .masks import agree
@@ -31,7 +32,7 @@ def window_edges_are_exact(t: Trial) -> None:
     t.spells_out(read, t.visible())
 
 
-@declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"), writes=("bool",),
+@declare("window = the mask i − left ≤ j ≤ i + right", needs=("window_size", "attn_mask"), writes=("bool",), along="LS",
          features=("window_size", "softcap", "sinks"), **PLAIN)
 def window_equals_band_mask(t: Trial) -> None:
     """A window is the same as the explicit band mask."""
@@ -78,7 +79,7 @@ def softcap_leaves_the_mask_alone(t: Trial) -> None:
                 ~t.visible() & t.visible().any(axis=-1, keepdims=True))
 
 
-@declare("ALiBi = the additive bias −m_h·|i − j|", needs=("alibi_slopes", "attn_mask"), writes=("bias",),
+@declare("ALiBi = the additive bias −m_h·|i − j|", needs=("alibi_slopes", "attn_mask"), writes=("bias",), along="HLS",
          features=("alibi_slopes", "softcap", "window_size"), kv_heads=(1, 2, 3, 4), queries=SHORT, keys=SHORT, **PLAIN)
 def alibi_equals_its_bias(t: Trial) -> None:
     """ALiBi is the same as the additive mask that writes its distances out."""
@@ -125,7 +126,7 @@ def keys_beyond_the_length_are_ignored(t: Trial) -> None:
     changed = t.inputs.but(k=np.where(beyond, 4 * t.noise("garbage k", t.inputs.k.shape), t.inputs.k),
                            v=np.where(beyond, 64 * t.noise("garbage v", t.inputs.v.shape), t.inputs.v))
     plain = t.run()
-    t.same_bits(t.run(changed).out, plain.out, "row {row} of batch {batch} changed with a key beyond its length")
+    t.same_bits(t.run(changed).out, plain.out, "row {row} of batch {batch} changed with a key beyond its length", reads_visible(t))
 
 
 @declare("lse_i = ln Σ_j exp(s_ij), −∞ where nothing is visible", needs=("return_lse",), dtypes="all",

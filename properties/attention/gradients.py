@@ -12,7 +12,7 @@ from ..engine.cases.masks import MASK_AXES
 from ..engine.cases.regimes import REGIMES
 from ..exact.gradient_oracle import over_groups, sum_to
 from .backward import OPERANDS, Backward, refusal, run_backward
-from .common import coarse, live
+from .common import coarse, live, size
 from .contract import declare
 from .masks import HIDING, hidden_from_all
 from .trial import Trial
@@ -48,11 +48,6 @@ def same(t: Trial, one: Backward, other: Backward, says: str, where: np.ndarray 
 def rounding(size: np.ndarray, terms: int) -> np.ndarray:
     """What a sum of so many float64 terms may lose, from the sum of their magnitudes."""
     return (terms + 2) * 2.0**-52 * size
-
-
-def size(x: np.ndarray) -> np.ndarray:
-    """|x|; 0 where x is no number, so that an answer cannot excuse itself."""
-    return np.nan_to_num(np.abs(x), nan=0.0, posinf=0.0)
 
 
 @declare("|dQ − exact|, |dK − exact|, |dV − exact| ≤ E", needs=("gradients",), dtypes="all", grad=MANY, grad_layout=OFTEN_PLAIN,
@@ -198,13 +193,13 @@ def grouped_gradients_are_summed(t: Trial) -> None:
                 f"the gradient of {name}, head {{head}}, is not the sum over its group")
 
 
-@declare("dbias = Σ over what bias was broadcast to", needs=("bias_gradients", "attn_mask"), mask_kind=(*BIASED, "bias"),
+@declare("dbias = Σ over what bias was broadcast to", needs=("bias_gradients", "attn_mask"), widens=True, mask_kind=(*BIASED, "bias"),
          mask_axes=("S", "L", "LS", "BS", "HS", "BL", "HLS", "BLS", "BH", ""), mask_rank=(0, 0, 1, 2, 3, 4), grad=MANY, values=SUMMED,
          batch=(1, 2, 3), kv_heads=(1, 2, 3), zero_sizes=False)
 def broadcast_bias_gradient_is_summed(t: Trial) -> None:
     """A mask of size 1 along an axis receives the sum of what the mask receives that is written out in full."""
     mask = np.asarray(t.inputs.mask)
-    full = np.broadcast_to(mask, t.inputs.shape)
+    full = t.written_out()
     one, other = run_backward(t, wrt=("mask",)), run_backward(t, t.inputs.but(mask=full), wrt=("mask",))
     expected, terms = sum_to(other.mask, mask.shape), sum_to(size(other.mask), mask.shape)
     allowed = one.limits.of_bias(mask.shape) + sum_to(other.limits.of_bias(full.shape), mask.shape) + rounding(terms, full.size)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array, normal, uniform
 from ..engine.cases.dtypes import round_to
-from ..engine.cases.masks import ahead, lengths, make_mask
+from ..engine.cases.masks import ahead, in_axes, lengths, make_mask
 from ..engine.cases.operands import operands
 from .cases import Case
 
@@ -80,6 +80,11 @@ class Inputs:
         if self.scale is not None:
             return self.scale
         return self.q.shape[-1] ** -0.5 if self.q.shape[-1] else 1.0
+
+    def said(self, axes: tuple[str, ...]) -> Inputs:
+        """The same call, its mask in axes along which the target takes one (``in_axes``)."""
+        mask = None if self.mask is None else in_axes(self.mask, self.shape, axes)
+        return self if mask is self.mask else dataclasses.replace(self, mask=mask)
 
     def visible(self, causal: str = "top-left") -> Array:
         """(B, H, L, S) bool: key j may be attended from query i, under the mask and the causal frontier."""

@@ -5,6 +5,7 @@
 
 import numpy as np
 
+from ..engine.cases.masks import other_mask
 from ..engine.cases.regimes import TELLING
 from .cases import SHORT
 from .common import live, reads_visible
@@ -99,7 +100,7 @@ def zero_queries_read_the_additive_mask(t: Trial) -> None:
     t.inside(run, run.bound, "row {row} is not the values weighted by the softmax of the mask")
 
 
-@declare("mask and causal = mask ∧ (j ≤ i)", needs=("attn_mask", "is_causal", "mask_and_causal"), is_causal=True,
+@declare("mask and causal = mask ∧ (j ≤ i)", needs=("attn_mask", "is_causal", "mask_and_causal"), is_causal=True, along="LS",
          mask_kind=HIDING)
 def masks_compose(t: Trial) -> None:
     """A mask together with is_causal hides what either of them hides."""
@@ -108,15 +109,14 @@ def masks_compose(t: Trial) -> None:
     agree(t, t.run(), t.run(t.inputs.but(mask=both, is_causal=False)), "row {row} does not respect both masks")
 
 
-@declare("mask of size 1 along an axis = the mask repeated along it", needs=("attn_mask",), mask_kind=(*HIDING, "bias"),
+@declare("mask of size 1 along an axis = the mask repeated along it", needs=("attn_mask",), widens=True, mask_kind=(*HIDING, "bias"),
          mask_axes=(*("S",) * 8, *("L",) * 4, "BS", "HS", "BL", "BL", "HLS", "HLS", "BLS", ""), mask_rank=(*(0,) * 4, 2, 2, 3, 4),
          mask=("random", "random", "one_hole"), queries=(1, *(2, 3, 4, 5) * 2, 17), keys=(1, *(2, 3, 4, 5) * 2, 17), alike=(("queries", "keys"),),
          values=TELLING)
 def masks_broadcast(t: Trial) -> None:
     """A mask of lower rank, or of size 1 along an axis, is the same as the mask written out in full."""
     assert t.inputs.mask is not None
-    full = np.broadcast_to(t.inputs.mask, t.inputs.shape)
-    agree(t, t.run(), t.run(t.inputs.but(mask=full)), "row {row} changed when its mask was written out")
+    agree(t, t.run(), t.run(t.inputs.but(mask=t.written_out())), "row {row} changed when its mask was written out")
 
 
 @declare("out of (b, h) depends on mask of (b, h) alone", needs=("attn_mask",), exact=True,
@@ -131,8 +131,7 @@ def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     axis = told_apart[t.choice("axis", len(told_apart))]
     one = t.choice("one", mask.shape[axis])
     kept = (np.arange(mask.shape[axis]) == one).reshape([-1] + [1] * (-axis - 1))
-    other = ~mask if mask.dtype == bool else np.where(mask == -np.inf, 0.0, mask - 3 * np.arange(mask.shape[-1]))
-    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(kept, mask, other)))
+    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(kept, mask, other_mask(mask, t.case))))
     t.same_bits(changed.out, plain.out, "head {head} of batch {batch} changed with the masks of others", kept & t.apart(plain, changed))
 
 

@@ -55,10 +55,12 @@ def _weights(trial: Trial) -> str:
         return " and ".join([*_places(seen, ~visible, "hidden, but seen"), *_places(lost, told, "visible, but not seen")])
     ratio = np.where(told, read.out / exact, np.nan)
     if _constant(ratio[told]):
-        return f"every weight is {np.nanmedian(ratio):.4g} of what it should be"
+        return f"every weight is {factor(float(np.nanmedian(ratio)))} of what it should be"
     rows = [row[seen] for row, seen in zip(ratio.reshape(-1, ratio.shape[-1]), told.reshape(-1, ratio.shape[-1]), strict=True) if seen.sum() > 1]
     if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row in rows):
         factors = [float(np.median(row)) for row in rows]
+        if f"{min(factors):.3g}" == f"{max(factors):.3g}" == "1":
+            return ""  # that says nothing
         return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"
     return _slope(read.out, exact, told, trial.inputs.effective_scale)
 
@@ -74,6 +76,11 @@ def _places(hit: Array, among: Array, what: str) -> Iterable[str]:
             yield f"the keys with {name} = {ranges(at)} are {what}"
             return
     yield f"{hit.sum()} of {among.sum()} {'keys' if among.sum() > 1 else 'key'} are {what}"
+
+
+def factor(x: float) -> str:
+    """A factor in few digits; what it differs from 1 by, where these do not show it."""
+    return f"{x:.4g}" if f"{x:.4g}" != "1" else f"1 {'−' if x < 1 else '+'} {abs(x - 1):.1g}"
 
 
 def _constant(values: Array) -> bool:
@@ -95,4 +102,4 @@ def _slope(weights: Array, exact: Array, told: Array, scale: float) -> str:
     slope = (there * right).sum() / (right**2).sum()
     if ((there - slope * right) ** 2).sum() > EXACT**2 * (there**2).sum() or abs(slope - 1) < EXACT:
         return ""
-    return f"every logit is {slope:.4g} of what it should be, as with scale = {slope * scale:.4g} instead of {scale:.4g}"
+    return f"every logit is {factor(slope)} of what it should be, as with scale = {slope * scale:.4g} instead of {scale:.4g}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.cases.masks import other_mask
 from ..engine.core.declare import Property
 from ..engine.core.target import Raised, Target
 from ..engine.core.trial import Refuted
@@ -34,7 +35,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
              x.but(mask=None, is_causal=False)]
     if x.mask is not None:
-        calls.append(x.but(mask=~x.mask if x.mask.dtype == bool else np.where(x.mask == -np.inf, 0.0, -1.0)))
+        calls.append(x.but(mask=other_mask(x.mask, t.case)))
     if "scale" in takes:
         calls.append(x.but(scale=0.75))
     if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):

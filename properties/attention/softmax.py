@@ -106,7 +106,7 @@ def zero_scale_averages(t: Trial) -> None:
 
 
 @declare("S = 1  ⇒  out_i = v_1", keys=(1,), exact=True, mask="none", values=("normal", "wide", "heavy", "simple", "one_hot"),
-         zero_sizes=False, arithmetic=lambda a: not a.u_mul)  # tf32 rounds the value on its way in
+         zero_sizes=False, arithmetic=lambda a: not (a.u_mul or a.stored))  # tf32 rounds the value on its way in; exp(s)·v is stored
 def a_single_key_gives_its_value(t: Trial) -> None:
     """A row with one key returns its value, bit for bit: exp(0) = 1, in any arithmetic that keeps its operands."""
     value = np.repeat(t.inputs.v, t.inputs.group, axis=1)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.masks import AXES
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.frameworks import Buffers
@@ -46,9 +47,12 @@ class Run:
         """What a target answers to the same call. Raises Raised."""
         return attend(target, self.inputs, buffers)
 
-    def is_wrong(self) -> bool:
-        """Whether the answer is outside its bound."""
-        return bool((self.exact.out_error(self.out) > self.bound).any())
+    def is_wrong(self, where_a_key_is_seen: bool = False) -> bool:
+        """Whether the answer is outside its bound, in any row or in one that sees a key."""
+        wrong = self.exact.out_error(self.out) > self.bound
+        if where_a_key_is_seen and self.exact.empty is not None:
+            wrong &= ~self.exact.empty[..., None]
+        return bool(wrong.any())
 
     def agrees(self, wrong: Target, buffers: Buffers) -> bool:
         """As near to each other as two computations of the same are; nothing is asked where there is no bound.
@@ -110,13 +114,21 @@ class Trial(BaseTrial):
 
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
-        inputs = self.inputs if inputs is None else inputs
+        inputs = (self.inputs if inputs is None else inputs).said(self.supports.mask_axes)
         out = attend(self.target, inputs, self.buffers)
         wanted = (*inputs.shape[:3], inputs.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")
         self.runs.append(Run(self, inputs, out))
         return self.runs[-1]
+
+    def written_out(self) -> Array:
+        """The mask of the case, repeated along all axes along which the target takes masks that vary as this one does."""
+        mask, own = self.inputs.mask, set(self.case.mask_axes)
+        assert mask is not None
+        largest = max((axes for axes in self.supports.mask_axes if own <= set(axes)), key=len)
+        sizes = tuple(size if axis in largest else 1 for axis, size in zip(AXES, self.inputs.shape, strict=True))
+        return np.broadcast_to(mask, sizes)
 
     def run_lse(self) -> tuple[Run, Array, float]:
         """Call the target for its log-sum-exp too: (output, lse (B, H, L), unit roundoff of the type it came in)."""

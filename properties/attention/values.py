@@ -8,7 +8,7 @@ So it is linear in V, lies between the smallest and the largest visible value, a
 import numpy as np
 
 from ..engine.core.supports import FEATURES
-from .common import coarse, live
+from .common import coarse, live, size
 from .contract import declare
 from .trial import Trial
 
@@ -40,7 +40,7 @@ def output_is_linear_in_values(t: Trial) -> None:
     """The output is linear in the values."""
     v, w = coarse(t.inputs.v), coarse(t.noise("other values", t.inputs.v.shape))
     one, two, both = t.run(t.inputs.but(v=v)), t.run(t.inputs.but(v=w)), t.run(t.inputs.but(v=v + 2 * w))
-    allowed = both.bound + one.bound + 2 * two.bound + 2.0**-51 * (np.abs(one.out) + np.abs(two.out))
+    allowed = both.bound + one.bound + 2 * two.bound + 2.0**-51 * (size(one.out) + size(two.out))
     t.close(both.out, one.out + 2 * two.out, allowed, "row {row} is not linear in the values", live(t))
 
 
@@ -50,7 +50,7 @@ def shifted_values_shift_the_output(t: Trial) -> None:
     v = coarse(t.inputs.v)
     shift = coarse(2 * t.noise("shift", (t.inputs.v.shape[3],)))
     plain, shifted = t.run(t.inputs.but(v=v)), t.run(t.inputs.but(v=v + shift))
-    allowed = plain.bound + shifted.bound + 2.0**-51 * (np.abs(plain.out) + np.abs(shift))
+    allowed = plain.bound + shifted.bound + 2.0**-51 * (size(plain.out) + np.abs(shift))
     t.close(shifted.out, plain.out + shift, allowed, "row {row} did not shift with its values", live(t))
 
 

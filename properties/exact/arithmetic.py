@@ -59,6 +59,7 @@ class Arithmetic:
     n_post: int = 2  # roundings of the product before the bias, in u_s (store, times scale: 2)
     block: int = 16  # fewest keys between two rescales of an online softmax
     shift: bool = False  # exp2(fma(s, log2 e, -fl(m log2 e))): the shift is rounded apart from the score
+    stored: bool = False  # every step of a softmax by hand, too, is stored in u_s: differences, exponentials, their sum
     lse_norm: int = 0  # successive merges by exp(lse_i - lse), never renormalised, that a weight may pass through
 
     def __str__(self) -> str:
@@ -102,6 +103,9 @@ def arithmetic(kind: str, dtype: str) -> Arithmetic:
                float32 and float64: ``same``, with the shift of the softmax rounded apart
     ``eager``  halves: scores, weights and results stored in ``dtype``, float32 accumulators;
                float32 and float64: ``same``
+    ``stored`` halves: as ``eager``, with the softmax by hand: every tensor is stored in ``dtype``, and a sum is
+               accumulated wider inside its one operation, then rounded once; with ``+lse`` the logarithms of
+               weights may be what is stored (``log_softmax``); float32 and float64: ``same``
     ``tf32``   float32, operands of matrix products rounded to 11 bits (float32 only)
     =========  ==========================================================================================
 
@@ -121,10 +125,12 @@ def arithmetic(kind: str, dtype: str) -> Arithmetic:
     if base == "wide":
         # A shift rounded apart costs float32 nothing that a half could show; in float32 it stays in float64.
         return replace(_plain(kind, dtype, WIDER[dtype]), shift=dtype != "float64")
-    if base == "same" or (base == "eager" and not half):
+    if base == "same" or (base in ("eager", "stored") and not half):
         return _plain(kind, dtype, dtype)
     if base == "fused" and not half:
         return replace(_plain(kind, dtype, dtype), shift=True)
+    if base == "stored":
+        return replace(arithmetic("eager", dtype), name=kind, stored=True)
     if base in ("fused", "eager"):
         own = FORMATS[dtype]
         # Half kernels on CPU use the cubic exponential fexp_u20 (pytorch PR 151441): error below 2^-13.
@@ -134,13 +140,13 @@ def arithmetic(kind: str, dtype: str) -> Arithmetic:
         if dtype != "float32":
             raise ValueError(f"tf32 is an arithmetic of float32, not of {dtype}")
         return replace(_plain(kind, dtype, dtype), u_mul=2.0**-11)
-    raise ValueError(f"unknown arithmetic {kind!r}: expected one of wide, same, fused, eager, tf32, or one with '+lse'")
+    raise ValueError(f"unknown arithmetic {kind!r}: expected one of wide, same, fused, eager, stored, tf32, or one with '+lse'")
 
 
 def kinds(dtype: str) -> tuple[str, ...]:
     """The kinds that differ for this dtype, from tight to loose: the first that fits is the arithmetic of a kernel."""
     if dtype in HALVES:
-        return ("wide", "fused", "fused+lse", "eager", "eager+lse", "same")
+        return ("wide", "fused", "fused+lse", "eager", "eager+lse", "stored", "stored+lse", "same")
     if dtype == "float32":
         return ("wide", "same", "fused", "same+lse", "fused+lse", "tf32")
     if dtype == "float64":
@@ -152,5 +158,5 @@ KINDS: dict[str, tuple[str, ...]] = {dtype: kinds(dtype) for dtype in FORMATS}
 
 
 def default_arithmetic(dtype: str) -> Arithmetic:
-    """The loosest sane arithmetic: ``eager+lse`` for halves, where decoding kernels split the keys, ``same+lse`` for the others."""
-    return arithmetic("eager+lse" if dtype in HALVES else "same+lse", dtype)
+    """The loosest that people write: ``stored+lse`` for halves, a softmax by hand or keys in parts, ``same+lse`` for the others."""
+    return arithmetic("stored+lse" if dtype in HALVES else "same+lse", dtype)

@@ -14,6 +14,23 @@ and 4.2). Score errors enter as |v_j - o|: where the values agree, wrong weights
 analysed by Blanchard, Higham & Higham (IMA J. Numer. Anal. 41, 2021), the probabilistic bound follows Higham & Mary
 (SIAM J. Sci. Comput. 41, 2019) and Ipsen & Zhou (SIAM J. Matrix Anal. Appl. 41, 2020).
 
+**Stored.** A softmax by hand, in PyTorch on halves, stores the result of every operation, rounded once: an operation computes
+in float32, and what it sums it accumulates in float32 (``at::opmath_type``, ``at::acc_type``), so a sum of n terms costs one u
+of the type, not n. Let u be that of the type, Delta_j the error of a stored score, D = max_j (Delta_j - gap_j) that of their
+maximum, gap_j = max s - s_j. The steps are, each times 1 + u at most,
+
+    s_j - max s                                       u (gap_j + Delta_j + D)                             in phi
+    a factor log2 e, of scores and bias or of this    u max(gap_j + Delta_j + D, |t_j| + |b_j| + Delta_j) in phi (exp2)
+    e_j = exp(...), and what is next to zero          ln(1 + u), eta                                      in phi: the same e_j above and below
+    sum_j e_j, of more than one term                  u                                                   in gamma
+    e_j / sum, or (sum_j e_j v_j) and then / sum      u of each weight, or u of the numerator             in tau: u |o| <= u sum_j p_j |v_j|
+
+The analysis is that of Blanchard, Higham & Higham (2021, section 4), with one roundoff for what is stored and another for what
+is accumulated, as in Blanchard, Higham, Lopez, Mary & Pranesh (SIAM J. Sci. Comput. 42, 2020, on block FMA). Numerators are
+stored before they are divided, so they may overflow where the result does not. Where weights are kept as logarithms
+(``log_softmax``, stored: part of ``+lse``) the error u |ln p_j| is not renormalised, and belongs to tau: the division-free
+softmax, again. A state that is stored and added to from block to block is not among these: that is ``same``.
+
 Every bound is +inf where nothing can be promised: the answer is not finite, may overflow on the way, or rounding
 destroys it.
 """
@@ -99,9 +116,10 @@ def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> A
         # ln sum p_j e^±phi_j(1 ± gamma) lies within max phi of 0, and within -ln(1 - B) where that is defined.
         crude = np.max(soft.phi + np.log1p(soft.gamma), -1, keepdims=True, initial=0.0)
         error = np.where(soft.loss < HULL_ONLY, np.minimum(-np.log1p(-soft.loss), crude), crude)
-        error = (error + (a.u_acc + ROUNDED) * (4 * soft.lse + 9 * soft.log_n + 2))[..., 0] * (
-            1 + oracle_share(exact, a)
-        )
+        error = error + (a.u_acc + ROUNDED) * (4 * soft.lse + 9 * soft.log_n + 2)
+        if a.stored:  # the maximum, the logarithm and their sum, the last two in another base first
+            error = error + growth((a.u_s, 3)) * (soft.lse + 2 * soft.log_n + error) + 3 * a.eta_s
+        error = error[..., 0] * (1 + oracle_share(exact, a))
         error = np.where(exact.row_posed & ~soft.overflow[..., 0] & ~np.isnan(error), error, np.inf)
         return error if exact.empty is None else np.where(exact.empty & ~soft.overflow[..., 0], 0.0, error)
 
@@ -183,8 +201,10 @@ def underflow(exact: Exact, a: Arithmetic, soft: Softmax) -> Array:
     seen = np.True_ if exact.visible is None else exact.visible
     lost = a.tiny * (2 * soft.live + a.u_acc * seen)  # (B, H, L, S); of a key that is not live the whole weight is lost, less than tiny · u
     if a.eta_p:
-        lost = lost + 2 * np.minimum(a.eta_p, soft.upper)
+        lost = lost + (3 if a.stored else 2) * np.minimum(a.eta_p, soft.upper)
     weights: Array = lost @ np.abs(exact.v)
+    if a.stored:  # exponentials lost in the sum, and the numerator, stored before it is divided
+        weights += np.abs(safe_out(exact)) * np.minimum(a.eta_p, soft.upper).sum(-1, keepdims=True) + a.eta_out
     weights += a.tiny * (3 * (soft.n + soft.rescales) + soft.n * np.abs(safe_out(exact)))
     return weights
 
@@ -211,6 +231,9 @@ def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Ar
     common = length * math.sqrt(pre)  # the rounding of a query is shared by all its keys
     if a.shift:
         common = common + 2 * a.u_acc * np.maximum(np.abs(logit), np.maximum(np.abs(exact.top), soft.lse))
+    if a.stored:
+        single += a.u_p**2 + (a.u_s * soft.gap) ** 2 + (a.u_s * np.maximum(soft.gap, np.abs(score) + np.abs(logit))) ** 2
+        common = common + soft.kept / math.sqrt(3)
     if a.lse_norm:
         common = common + a.lse_norm * a.u_acc * (soft.lse + soft.gap + 10 * soft.log_n + 1)
 
@@ -226,7 +249,7 @@ def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Ar
         shared = a.lse_norm * a.u_acc * (soft.lse + 9 * soft.log_n + 1)
         error += (p * soft.rho) @ np.abs(exact.v) + np.abs(o) * ((p * soft.rho).sum(-1, keepdims=True) + shared)
     # Equal weights or equal values share one rounding error.
-    error += (a.u_p + a.u_mul) * np.abs(o) + a.u_mul * (p @ np.abs(exact.v))
+    error += (a.u_p + a.u_mul + a.u_s * a.stored) * np.abs(o) + a.u_mul * (p @ np.abs(exact.v))
     error *= (1 + oracle_share(exact, a)) / (1 - np.minimum(soft.loss, HULL_ONLY))
     return error
 
@@ -246,8 +269,10 @@ def finish(exact: Exact, a: Arithmetic, soft: Softmax, error: Array, value_error
     error = error + 3 * a.u_acc * (o + error)
     error = error + a.u_out * (o + error) + a.eta_out + ROUNDED * o
     posed = exact.well_posed & ~soft.overflow & (o + error <= a.max_out)
-    if not np.abs(exact.v).sum(-2, keepdims=True).max(initial=0.0) < a.max_acc:
-        posed = posed & (soft.live.astype(np.float64) @ np.abs(exact.v) < a.max_acc)  # sums before the division
+    largest = a.max_out if a.stored else a.max_acc
+    if not np.abs(exact.v).sum(-2, keepdims=True).max(initial=0.0) < largest:
+        above = soft.live * (np.exp(soft.phi - soft.gap) if a.stored else 1.0)
+        posed = posed & (above @ np.abs(exact.v) < largest * (1 - 2 * a.u_out * a.stored))  # sums before the division
     if value_error is not None and not np.isfinite(value_error).all():
         posed = posed & ~reached(soft.live, ~np.isfinite(value_error))
     error = np.where(posed & ~np.isnan(error), error, np.inf)

@@ -195,7 +195,8 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
         reach = reach + 2 * np.max(np.where(soft.live, product + epsilon, 0.0), -1, keepdims=True, initial=0.0)
     own = psi * apart + upper * epsilon
     merged = a.lse_norm * (width + p.shape[-1] + 8)
-    own = own + growth((a.u_s, 5), (a.u_acc, 4 + merged)) * upper * (product + epsilon + reach)
+    steps = 8 if a.stored else 5  # of a softmax by hand: dP / sum, + what the sum sends, times e, all that of the maximum; and base two
+    own = own + growth((a.u_s, steps), (a.u_acc, 4 + merged)) * upper * (product + epsilon + reach)
     # Unnormalised weights e = P Σ e divide dO by the sum first: what that loses next to zero is not scaled down by P.
     own = own + 6 * eta + a.tiny * (v.sum(-1)[..., None, :] + d_out.sum(-1, keepdims=True))
     own = own + a.u_p * (np.abs(gradients.logits) + own + upper * shared) + a.eta_p

@@ -120,12 +120,52 @@ def make_mask(case: Any, shape: tuple[int, int, int, int]) -> Array | None:
     return mask.reshape(sizes[4 - max(least, case.mask_rank) :])
 
 
+def in_axes(mask: Array, shape: tuple[int, ...], allowed: tuple[str, ...]) -> Array:
+    """The mask in the fewest of the allowed axes that say it: of full size along them, of size 1 or none along all others.
+
+    It stays as it is where it has such a form, fits no logits of this shape, or can be said in none.
+    """
+    sizes = (1,) * (4 - mask.ndim) + mask.shape
+    least = {axes: next((4 - at for at, axis in enumerate(AXES) if axis in axes), 0) for axes in allowed}
+
+    def full(axes: str) -> tuple[int, ...]:
+        return tuple(size if axis in axes else 1 for axis, size in zip(AXES, shape, strict=True))
+
+    legal = mask.ndim <= 4 and all(one in (1, size) for one, size in zip(sizes, shape, strict=True))
+    if not legal or any(sizes == full(axes) and mask.ndim >= least[axes] for axes in allowed):
+        return mask
+    whole = mask.reshape(sizes)
+    varies = {axis for at, axis in enumerate(AXES) if sizes[at] > 1}
+    needs = {axis for at, axis in enumerate(AXES) if sizes[at] > 1 and (whole != whole.take([0], axis=at)).any()}
+    may = [axes for wanted in (varies, needs) for axes in sorted(allowed, key=len) if wanted <= set(axes)]
+    if not may:
+        return mask
+    for at, axis in enumerate(AXES):
+        if axis not in may[0] and sizes[at] != 1:
+            whole = whole.take([0], axis=at) if sizes[at] else np.full(full(may[0]), mask.dtype == bool, dtype=mask.dtype)
+    return np.broadcast_to(whole, full(may[0])).reshape(full(may[0])[4 - max(least[may[0]], mask.ndim) :])
+
+
+def other_mask(mask: Array, case: Any) -> Array:
+    """A mask of the case's kind that says something else: what is hidden is seen, and the other way round; or another bias."""
+    if mask.dtype == bool:
+        return ~mask
+    if not case.mask_kind.startswith("bias"):
+        return np.where(mask < 0, 0.0, _hidden(case))
+    slope = np.arange(mask.shape[-1]) if mask.ndim and mask.shape[-1] > 1 else 1.0
+    return np.where(mask == -np.inf, 0.0, mask - 3 * slope)
+
+
+def _hidden(case: Any) -> float:
+    """What an additive mask says of a hidden key."""
+    return FLOAT_TYPES[case.dtype].max * -1.0 if case.mask_kind == "lowest" else -np.inf
+
+
 def _say(case: Any, seen: Array) -> Array:
     """The same visibility in the words of the mask's kind."""
     if case.mask_kind == "bool":
         return seen.copy()
-    hidden = FLOAT_TYPES[case.dtype].max * -1.0 if case.mask_kind == "lowest" else -np.inf
     bias = np.zeros(seen.shape)
     if case.mask_kind.startswith("bias"):
         bias = round_to(case.dtype, 2 * normal(case.seed, "bias", seen.shape))
-    return bias if case.mask_kind == "bias" else np.where(seen, bias, hidden)
+    return bias if case.mask_kind == "bias" else np.where(seen, bias, _hidden(case))

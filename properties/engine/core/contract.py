@@ -135,6 +135,10 @@ class Contract(ABC):
         """Whether another value of a field means another call of the target, one that the property is about."""
         return name in self.fields(target)
 
+    def legal(self, target: Target, case: Any) -> bool:
+        """Whether a target takes the call of a case that was made from one that it takes."""
+        return True
+
     def table(self, prop: Property, name: str) -> tuple[Any, ...] | Any:
         """What a property draws for a field, where it has a say in it; None if it has none."""
         return prop.domain.get(name)

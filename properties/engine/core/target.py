@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class CannotRun(Exception):
     """The target cannot be checked at all; the message says in one sentence what to change."""
 
+    taken = 0  # how many of the dtypes that are declared it took before one failed
+
 
 class Raised(Exception):
     """The target raised on a legal call."""

@@ -274,8 +274,11 @@ def check(
                 with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
                     fresh = find_targets(target.name, builtins, supports, plan.device)[0]
                     outcome.finding = tried_alone(outcome.finding, fresh)
-    explain(report, known_mistakes() if any(finding.alone for finding in report.findings) else [])
+    missing: list[str] = []
+    explain(report, known_mistakes(missing) if any(finding.alone for finding in report.findings) else [])
     print(text.findings_text(report, plan.examples, options.verbose), end="", file=out, flush=True)
+    if missing:
+        print(f"  no readings: the known mistakes cannot be imported ({missing[0]})\n", file=out, flush=True)
     for status in report.surprises:
         print(text.status_text(status), file=out, flush=True)
     if not several:

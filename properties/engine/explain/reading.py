@@ -29,6 +29,7 @@ from ..search.probe import make_target
 from ..search.search import inapplicable, outside
 
 Tried = tuple[Case, Violation | None, list[Any]]  # a case, what the property says of the target, and what it answered
+ABOUT_EMPTY_ROWS = frozenset({"rows_without_keys_follow_the_convention", "rows_without_keys_poison_no_gradient"})
 
 
 def nothing() -> bool:
@@ -98,6 +99,9 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         if not found and _shows(tried):
             found, whole = near, not _shows(larger)
         found = [s for s in found if _is_refuted(s, prop, [*tried, *larger])]
+        if not _shows([*tried, *larger], where_a_key_is_seen=True):  # a mistake about something else shows elsewhere, too
+            found = [s for s in found if s.killed_by in ABOUT_EMPTY_ROWS]
+            return sorted(found, key=lambda s: s.killed_by != prop.name), whole
     if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
         found = [s for s in expected if _behaves_alike(s, prop, after, unsettled=True)]
     return sorted(found, key=lambda s: s.killed_by != prop.name), whole
@@ -150,9 +154,9 @@ def _draws(seen: Target, tried: Iterable[Tried], suspects: Sequence[Suspect]) ->
     return False
 
 
-def _shows(tried: Iterable[Tried]) -> bool:
-    """Whether some answer of a failing trial is outside its bound."""
-    return any(run.is_wrong() for _, violation, runs in tried if violation for run in runs)
+def _shows(tried: Iterable[Tried], where_a_key_is_seen: bool = False) -> bool:
+    """Whether some answer of a failing trial is outside its bound, in any row or in one that sees a key."""
+    return any(run.is_wrong(where_a_key_is_seen) for _, violation, runs in tried if violation for run in runs)
 
 
 def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:

@@ -41,6 +41,7 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [case.but(**{name: value}) for value in values if value != getattr(case, name)]
         changed = [c for c in changed if c.dtype in seen.dtypes and all(has_layout(seen.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)]
+        changed = [c for c in changed if seen.kind.legal(seen, c)]
         simplest = getattr(type(case)(), name)
         if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):
             continue  # what it is not tried without may matter

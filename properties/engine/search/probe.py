@@ -40,7 +40,10 @@ def make_target(
     except ValueError as error:
         raise CannotRun(f"{name}: {error}") from None
     candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
+    if len(candidates) > 1 and merged.dtypes:  # first the one that has more of the declared dtypes
+        candidates = tuple(sorted(candidates, key=lambda name: -len(set(merged.dtypes or ()) & _dtypes_of(name))))
     refusals: list[str] = []
+    broken: list[CannotRun] = []  # declared dtypes that fail in one framework
     firsts: dict[str, str] = {}  # what it said first of each framework, unless of another the same
     for candidate in candidates:
         try:
@@ -53,17 +56,30 @@ def make_target(
             continue
         said = len(refusals)
         target = Target(name, function, contract.name, merged, fw, parameters or (), fw.dtypes)
-        target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
+        try:
+            target = dataclasses.replace(target, **_accepted_dtypes(target, device or "cpu", refusals))
+        except CannotRun as error:
+            broken.append(error)
+            continue
         if target.dtypes:
             says = {p: f"the contract has no such parameter{f'; is it {MEANT[p]}?' if p in MEANT else ''}" for p in others}
             target = dataclasses.replace(target, untried={**target.untried, **says, **contract.untried(parameters or ())})
             return contract.discover(target, device or "cpu", open_ended=parameters is None)
         firsts.setdefault(refusals[said].replace(candidate, ""), refusals[said])
+    if broken:  # of frameworks that are found out, the one in which more of the declared dtypes were taken
+        raise max(broken, key=lambda error: error.taken)
     answered = [r for r in refusals if r.startswith("it returns")]  # says more than an error
     known = ", ".join(kind.name for kind in contracts().values() if not kind.fallback)
     undeclared = f" (what is no {contract.name} can be declared: supports['contract'] is one of {known})"
     hint = "" if merged.contract or not contract.fallback or answered else undeclared
     raise CannotRun(f"{name} cannot be called as {contract.call}: {answered[0] if answered else '; '.join(firsts.values())}{hint}")
+
+
+def _dtypes_of(name: str) -> set[str]:
+    try:
+        return set(framework(name).dtypes)
+    except (ImportError, ValueError):
+        return set()
 
 
 def _makes(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:
@@ -136,5 +152,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
         refusals.append(wrong)
         untried[dtype] = wrong
         if target.supports.dtypes:
-            raise CannotRun(f"{target.name} declares dtype {dtype}, but: {wrong}")
+            broken = CannotRun(f"{target.name} declares dtype {dtype}, but: {wrong}")
+            broken.taken = len(accepted)
+            raise broken
     return {"dtypes": tuple(accepted), "untried": untried}
