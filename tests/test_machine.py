@@ -18,7 +18,7 @@ from pretended_amx import WITH, WITHOUT, defect, pretend
 from test_deviations import deviation, target, written
 
 from properties import catalogue
-from properties.engine.cases.case import Case
+from properties.attention.cases import Case
 from properties.engine.core.attempt import try_case
 from properties.engine.doors import cli
 from properties.engine.doors.checks import deviation_checks
