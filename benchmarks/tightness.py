@@ -16,7 +16,7 @@ from collections import defaultdict
 import numpy as np
 
 from properties import catalogue
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.attention.trial import Trial
 from properties.engine.cases.coordinates import Array
 from properties.engine.cases.regimes import CONTINUOUS

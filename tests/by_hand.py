@@ -244,10 +244,10 @@ def main(arguments: list[str]) -> int:
                         if prop.contract == "attention" and not inapplicable(target, prop)]  # fmt: skip
             most = max(outcomes, key=lambda outcome: outcome.notes.used)
             cases = sum(outcome.cases for outcome in outcomes)
-            print(f"{name:42} {dtype:8}  {cases:6,} cases, {most.notes.used:.2f} of the bound ({most.property.name})", flush=True)
+            print(f"{name:42} {dtype:8}  {cases:6,} cases, {most.notes.used:.2f} of the bound ({most.prop.name})", flush=True)
             for finding in (outcome.finding for outcome in outcomes if outcome.finding):
                 refuted += 1
-                print(f"  REFUTED {finding.property.name} {finding.case}: {finding.violation.says}", flush=True)
+                print(f"  REFUTED {finding.prop.name} {finding.case}: {finding.violation.says}", flush=True)
     return int(refuted > 0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, search, try_only

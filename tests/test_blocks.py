@@ -257,7 +257,7 @@ def test_what_a_layer_does_not_take_is_not_tried() -> None:
 def test_reports_keep_blocks_apart_from_attention() -> None:
     target = make_target("transformer_numpy.encoder", transformer_numpy.encoder)
     report = verify_target(target, select(), Plan(examples=1))
-    assert {outcome.property.theme for outcome in report.outcomes.values()} == {"blocks", "encoders"}
+    assert {outcome.prop.theme for outcome in report.outcomes.values()} == {"blocks", "encoders"}
     assert not report.findings
 
 

@@ -12,7 +12,7 @@ from by_hand import FACTS, KERNELS, LOG2E
 from drawing import drawn
 from honest_kernels import Case, make_case, used
 
-from properties.attention.cases import Case as DrawnCase
+from properties.attention.case import Case as DrawnCase
 from properties.attention.precision import looser_kind
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import try_case

@@ -157,11 +157,11 @@ def test_a_functional_cache_needs_ten_lines() -> None:
 def test_reports_keep_attention_and_caches_apart() -> None:
     target = make_target("attention", Builtins().module.load(Builtins().entries["numpy_matmul.attention"]))
     report = verify_target(target, select(), Plan(examples=1))
-    assert "caches" not in {outcome.property.theme for outcome in report.outcomes.values()}
+    assert "caches" not in {outcome.prop.theme for outcome in report.outcomes.values()}
     asked = verify_target(target, select(("reset_leaves_no_trace",)), Plan(examples=1))
     assert asked.outcomes["reset_leaves_no_trace"].not_exercised == "is about caches"
     report = verify_target(EXACT_CACHE, select(), Plan(examples=1))
-    assert {outcome.property.theme for outcome in report.outcomes.values()} == {"caches"}
+    assert {outcome.prop.theme for outcome in report.outcomes.values()} == {"caches"}
 
 
 def test_a_layout_with_the_length_before_the_heads() -> None:

@@ -173,11 +173,11 @@ def test_a_slight_finding_is_shown_where_it_is_a_mistake_of_its_own() -> None:
     report, readings = two_ahead()
     (gross, slight), reading = report.findings[:2], next(reading for found in readings.values() for reading in found)
     slight = dataclasses.replace(slight, violation=dataclasses.replace(slight.violation, actual=1.0, expected=1 + 1e-9))
-    report = dataclasses.replace(report, outcomes={f.property.name: dataclasses.replace(report.outcomes[f.property.name], finding=f)
+    report = dataclasses.replace(report, outcomes={f.prop.name: dataclasses.replace(report.outcomes[f.prop.name], finding=f)
                                                    for f in (gross, slight)})  # fmt: skip
     other = Reading("mutants.another", "another mistake")
     for named, full in ((reading, 1), (other, 2)):
-        report.explained = {gross.property.name: Explanation((reading,)), slight.property.name: Explanation((named,))}
+        report.explained = {gross.prop.name: Explanation((reading,)), slight.prop.name: Explanation((named,))}
         told = findings_text(report, CASES)
         assert told.count("  reading ") == full
 

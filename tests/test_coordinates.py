@@ -103,7 +103,7 @@ def test_neighbours_are_independent(seed: int) -> None:
 def test_uniform_fills_its_interval_evenly(seed: int) -> None:
     """Dvoretzky–Kiefer–Wolfowitz: the empirical distribution is off by more than t with probability 2·exp(−2nt²)."""
     x = np.sort(uniform(seed, "mask", (COUNT,)))
-    assert 0 <= x[0] and x[-1] < 1
+    assert x[0] >= 0 and x[-1] < 1
     steps = np.arange(COUNT + 1) / COUNT
     assert max(np.abs(steps[1:] - x).max(), np.abs(x - steps[:-1]).max()) <= sqrt(log(2 / ALPHA) / (2 * COUNT))
     assert (x * 2.0**53 == np.floor(x * 2.0**53)).all()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import try_case
 from properties.engine.core.crash import isolated

@@ -12,7 +12,7 @@ import permissive
 import pytest
 import torch
 
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
 from properties.engine.doors.checks import DeviationCheck

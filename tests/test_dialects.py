@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from drawing import drawn
 from recording import recording
 
-from properties.attention.cases import Case, cases
+from properties.attention.case import Case
+from properties.attention.cases import cases
 from properties.attention.inputs import in_axes
 from properties.catalogue import PROPERTIES
 from properties.engine.cases.masks import MASK_AXES, MASK_KINDS

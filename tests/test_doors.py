@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets

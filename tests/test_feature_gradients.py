@@ -19,7 +19,7 @@ from impls.mutants.backward_features import attention as by_hand
 from impls.mutants.feature_core import attention as core
 from impls.torch_features import attention as hand_written
 from properties.attention.backward import refusal, run_backward
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target

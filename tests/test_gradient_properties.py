@@ -13,7 +13,7 @@ from torch import Tensor
 
 from impls.catalogue import CATALOGUE, load
 from properties.attention.backward import refusal
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.attention.trial import Trial
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
@@ -26,7 +26,7 @@ NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme == "gradie
 
 def full(grad: Tensor, ctx: Any) -> bool:
     """Whether the mask has the size of the logits."""
-    q, k, v, mask = ctx.saved_tensors
+    q, k, _v, mask = ctx.saved_tensors
     return mask is not None and tuple(mask.shape) == (*q.shape[:3], k.shape[2])
 
 

@@ -162,7 +162,7 @@ def test_reports_keep_attention_and_positions_apart() -> None:
     for name, theme in (("positions_numpy.slopes", {"distances", "positions"}), ("numpy_matmul.attention", None)):
         target = make_target(name, built.module.load(built.entries[name]))
         report = verify_target(target, select(), Plan(examples=1))
-        themes = {outcome.property.theme for outcome in report.outcomes.values()}
+        themes = {outcome.prop.theme for outcome in report.outcomes.values()}
         assert themes == theme if theme else not themes & {"positions", "distances"}
         assert not report.findings
     asked = verify_target(target, select(("slopes_are_geometric",)), Plan(examples=1))

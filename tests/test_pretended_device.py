@@ -73,7 +73,7 @@ def test_a_mask_made_on_the_cpu_is_refuted() -> None:
         report = asked_there(make_target("mine", mask_at_home, {"zero_sizes": False}, "cuda"), "causality", examples=10)
     assert "masked_fill" in device.refused
     assert all("Expected all tensors to be on the same device" in finding.violation.says for finding in report.findings)
-    assert "future_tokens_are_ignored" in {finding.property.name for finding in report.findings}
+    assert "future_tokens_are_ignored" in {finding.prop.name for finding in report.findings}
 
 
 def test_a_table_made_on_the_cpu_is_refused() -> None:
@@ -89,7 +89,7 @@ def test_an_answer_on_the_cpu_is_refuted() -> None:
     with PretendedDevice():
         report = asked_there(make_target("mine", answer_at_home, {"zero_sizes": False}, "cuda"), "purity")
     (finding,) = report.findings
-    assert finding.property.name == "output_has_the_right_form"
+    assert finding.prop.name == "output_has_the_right_form"
     assert "on cpu" in finding.violation.says and "on cuda" in finding.violation.says
 
 

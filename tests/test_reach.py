@@ -18,7 +18,7 @@ from drawing import drawn
 from facts import FEATURES, MASKS, NUMBERS, SIZES, feature_facts, mask_differs, mask_facts, number_facts, size_facts
 
 from impls import torch_features, torch_manual
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
 from properties.engine.cases.dtypes import FLOAT_TYPES

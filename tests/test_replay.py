@@ -64,7 +64,7 @@ def test_any_other_callable_is_replayed_from_python(kernel: Any) -> None:
     assert line.startswith(f'verify(mine, properties=("{PROPERTY}",), case="Case(')
     case = re.findall(r'case="(.*)"', line)[0]
     again = verify(mine, name="mine", properties=(PROPERTY,), case=case, supports=facts)
-    assert [finding.property.name for finding in again.findings] == [PROPERTY]
+    assert [finding.prop.name for finding in again.findings] == [PROPERTY]
     right = verify(lambda q, k, v: v, properties=("output_has_the_right_form",), case="Case()", supports=facts)
     assert right.ok and right.report.cases == 1
 

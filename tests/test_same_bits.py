@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.attention.trial import Trial
 from properties.engine.core.trial import Refuted
 from properties.engine.search.find_target import Builtins

@@ -19,7 +19,7 @@ from impls.mutants import core
 from impls.mutants.registry import SUPPORTS
 from impls.positions_torch import rotary
 from properties.attention.call import attend
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports

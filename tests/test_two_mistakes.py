@@ -96,7 +96,7 @@ HIDES = ("masked_garbage_changes_nothing", "masks_broadcast", "uniform_weights_d
 def test_one_error_is_told_once_and_what_declares_it() -> None:
     target = make_target("mine", refuses_vectors)
     report = verify_target(target, catalogue.select(HIDES), Plan(examples=CASES))
-    assert {finding.property.name for finding in report.findings} == set(HIDES)
+    assert {finding.prop.name for finding in report.findings} == set(HIDES)
     told = [line for line in findings_text(report, CASES).splitlines() if "(a mask of rank 0 or 1 is not taken? declare mask_rank = 2)" in line]
     assert len(told) == 2  # one finding in full, one line for the others
     assert sum(name in told[1] for name in HIDES) == len(HIDES) - 1

@@ -9,7 +9,7 @@ from test_draws import drawn
 from test_integrity import NAMES, target_for
 
 from impls.mutants import load_all
-from properties.attention.cases import Case
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.cases import regimes
 from properties.engine.core.target import CannotRun, Target

@@ -15,7 +15,7 @@ def coarse(x: Array) -> Array:
 
 def live(t: Trial) -> Array:
     """(B, H, L, 1) bool: the rows that see at least one key."""
-    return t.visible().any(axis=-1, keepdims=True)
+    return np.asarray(t.visible().any(axis=-1, keepdims=True))
 
 
 def reads_visible(t: Trial) -> Array:

@@ -20,7 +20,8 @@ from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
 from . import backward, cases, discover, measure, precision
-from .cases import ATTENTION, Case
+from .case import Case
+from .cases import ATTENTION
 from .reread import larger, unsettle
 from .trial import Trial
 

@@ -12,7 +12,7 @@ from ..engine.core.supports import Supports
 from ..engine.core.target import Raised, Target, blame
 from ..exact import oracle
 from .call import attend
-from .cases import Case
+from .case import Case
 from .inputs import Inputs, make_inputs
 
 

@@ -11,7 +11,7 @@ from ..engine.cases.coordinates import Array, normal, uniform
 from ..engine.cases.dtypes import round_to
 from ..engine.cases.masks import ahead, in_axes, lengths, make_mask
 from ..engine.cases.operands import operands
-from .cases import Case
+from .case import Case
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,8 @@ def agree(t: Trial, one: Run, other: Run, says: str) -> None:
 
 def hidden_from_all(t: Trial) -> np.ndarray:
     """(B, Hkv, S) bool: keys that no query of the group can see."""
-    batch, heads, queries, keys = t.inputs.shape
-    return ~t.visible().reshape(batch, t.inputs.k.shape[1], t.inputs.group, queries, keys).any(axis=(2, 3))
+    batch, _heads, queries, keys = t.inputs.shape
+    return np.asarray(~t.visible().reshape(batch, t.inputs.k.shape[1], t.inputs.group, queries, keys).any(axis=(2, 3)))
 
 
 @declare("out_i = attention over { j : j visible to i }", needs=("attn_mask",), mask_kind=(*HIDING, "bias"),

@@ -29,7 +29,7 @@ def measured(target: Target, finding: Finding) -> tuple[Case, str] | None:
     """A case like the smallest one, and in a line what is wrong with its weights; None if nothing is, or nothing simple."""
     if finding.violation.killed:
         return None
-    seen = subject(target, finding.property)
+    seen = subject(target, finding.prop)
     for sizes in SIZES:
         case = dataclasses.replace(finding.case, values="normal", layout="contiguous", edits=(), **sizes)
         trial = Trial(seen, case)

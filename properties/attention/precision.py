@@ -46,7 +46,7 @@ def looser_kind(target: Target, finding: Finding) -> str | None:
     """
     if finding.violation.raised:
         return None
-    dtype, runs = finding.case.dtype, attempt(target, finding.property, finding.case)[1].runs
+    dtype, runs = finding.case.dtype, attempt(target, finding.prop, finding.case)[1].runs
     ordered, declared = kinds(dtype), claimed(target, dtype)
     if declared not in ordered or all(used_of(run, declared) <= 1 for run in runs):
         return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -125,7 +126,7 @@ ILLEGAL: dict[str, Callable[[Inputs], Inputs]] = {
 }
 
 
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "batch": 2, "kv_heads": 3, "queries": (2, 3, 4, 5), "keys": (3, 4, 5, 6), "dim": (3, 4, 5, 8), "group": 1, "mask": "none",
     "value_dim": None, "layout": "contiguous", "explicit": (False, True), "is_causal": False, "scale": None,
 }  # fmt: skip

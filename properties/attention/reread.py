@@ -12,7 +12,7 @@ from ..engine.core.declare import Property
 from ..engine.core.target import Raised, Target
 from ..engine.core.trial import Refuted
 from .call import attend
-from .cases import Case
+from .case import Case
 from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
 from .trial import Trial

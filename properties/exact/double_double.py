@@ -101,7 +101,7 @@ class DoubleDouble:
 
     def __matmul__(self, other: DoubleDouble) -> DoubleDouble:
         """Matrix product over the last two axes: Dot2 of Ogita, Rump & Oishi (2005), error n^2 u^2 sum |x||y|."""
-        shape = np.broadcast_shapes(self.shape[:-2], other.shape[:-2]) + (self.shape[-2], other.shape[-1])
+        shape = (*np.broadcast_shapes(self.shape[:-2], other.shape[:-2]), self.shape[-2], other.shape[-1])
         total, tail = np.zeros(shape), np.zeros(shape)
         for d in range(self.shape[-1]):
             a, a_low = self.hi[..., :, d, None], self.lo[..., :, d, None]

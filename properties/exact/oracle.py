@@ -182,7 +182,7 @@ def attend(problem: Problem, q: Any, k: Any, v: Any, unit: float) -> Exact:
     if empty is not None:
         lse = where(~empty, lse, -math.inf)
         logits = where(~empty[..., None], logits, -math.inf)
-        if problem.empty_rows == "nan" or S == 0 and averaged:
+        if problem.empty_rows == "nan" or (S == 0 and averaged):
             out, weights = where(~empty[..., None], out, math.nan), where(~empty[..., None], weights, math.nan)
 
     lse64, out64, weights64 = nearest(lse), nearest(out), nearest(weights)

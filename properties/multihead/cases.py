@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..attention import cases as attention
+from ..attention import case as of_attention
+from ..attention.cases import DIRECTIVES
 from ..engine.cases.field import field
 from ..engine.core.contract import Topic
 
 
 @dataclass(frozen=True, repr=False)
-class Case(attention.Case):
+class Case(of_attention.Case):
     """One call: query (batch, queries, heads·dim), key and value (batch, keys, heads·dim)."""
 
     with_bias: bool = field(
@@ -21,4 +22,4 @@ class Case(attention.Case):
     )
 
 
-MULTIHEAD = Topic("multihead", "layers", Case, tuple(Case.fields()), attention.DIRECTIVES)
+MULTIHEAD = Topic("multihead", "layers", Case, tuple(Case.fields()), DIRECTIVES)

@@ -4,6 +4,8 @@
     (Vaswani et al. 2017, 3.2.2; y = x Wᵀ + b as in torch.nn.Linear)
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..engine.cases.coordinates import Array
@@ -11,17 +13,17 @@ from ..engine.core.declare import declare
 from ..exact.oracle import join_heads, split_heads
 from .trial import LayerRun, LayerTrial
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "kv_heads": (1, 2, 2, 3, 3, 4, 8), "dim": (1, 2, 3, 4, 5, 8, 16),
     "group": 1, "value_dim": None, "layout": "contiguous", "explicit": False, "values": "normal", "scale": None, "zero_sizes": False,
 }  # fmt: skip
-SEVERAL_HEADS = SIZES | {"kv_heads": (2, 3, 4, 8)}
+SEVERAL_HEADS: dict[str, Any] = SIZES | {"kv_heads": (2, 3, 4, 8)}
 DEFINITE = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity")
 
 
 def posed(t: LayerTrial, run: LayerRun) -> Array:
     """(B, L, 1) bool: the rows that see a key in every head; what other rows give is a convention."""
-    return t.visible_to(run.inputs).any(axis=-1).all(axis=1)[..., None]
+    return np.asarray(np.all(np.any(t.visible_to(run.inputs), axis=-1), axis=1))[..., None]
 
 
 def padding(t: LayerTrial) -> Array:
@@ -72,7 +74,7 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
     if run.weights is None:
         t.fail("no weights were returned (returns_weights = false, if that is intended)")
         return
-    seen = t.visible_to(run.inputs).any(axis=-1, keepdims=True)
+    seen = np.asarray(t.visible_to(run.inputs).any(axis=-1, keepdims=True))
     t.close(run.weights, run.exact.weights, run.weights_bound, "the weight of key {column} in row {row} is off", seen)
     value = split_heads(run.inputs.value, run.inputs.num_heads)  # (B, H, S, D)
     spread = run.weights_bound + 2.0**-53 * (value.shape[2] + 2) * np.abs(run.weights)  # this product, in float64

@@ -268,7 +268,7 @@ def table_gradient_sums_over_repeated_positions(t: PositionTrial) -> None:
 def positions_have_the_right_form(t: PositionTrial) -> None:
     """The answer has the shape, the type and the device that were asked for; twice the same call gives the same bits."""
     first = t.answer_again()
-    shape, dtype, device = t.form
+    _shape, dtype, device = t.form
     asked = t.target.contract != "buckets" and (t.target.contract in ("rotary", "learned") or "dtype" in t.target.parameters)
     if (asked and dtype != t.case.dtype) or device != t.case.device:
         t.fail(f"returned {dtype} on {device}, expected {t.case.dtype} on {t.case.device}")

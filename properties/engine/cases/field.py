@@ -27,7 +27,7 @@ class Field:
     def reason(self, value: Any) -> str:
         """Why such a value is drawn."""
         unusual = next(
-            (why for at, why in self.unusual.items() if value == at or isinstance(at, tuple) and value in at), ""
+            (why for at, why in self.unusual.items() if value == at or (isinstance(at, tuple) and value in at)), ""
         )
         return f"{self.why}; {unusual}" if unusual else self.why
 

@@ -13,7 +13,7 @@ from .trial import Violation
 class Finding:
     """A property that does not hold, on the smallest case found."""
 
-    property: Property
+    prop: Property
     target: str
     case: Any
     violation: Violation

@@ -128,7 +128,7 @@ class Trial:
         equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
         self._settle(~equal & where, actual, expected, np.zeros(np.shape(actual)), says)
 
-    def close(self, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True) -> None:
+    def close(self, actual: Array, expected: Array | float, allowed: Array, says: str, where: Array | bool = True) -> None:
         """|actual - expected| <= allowed, element by element; where ``allowed`` is infinite nothing is claimed."""
         actual, expected, allowed = np.broadcast_arrays(
             actual, np.asarray(expected, dtype=np.float64), np.asarray(allowed, dtype=np.float64)
@@ -162,7 +162,7 @@ class Trial:
         out = np.asarray(run.out, dtype=np.float64)
         self._bounded(run.exact.out_error(out), out, run.exact.out, allowed, says, where)
 
-    def at_least(self, actual: Array, least: Array, slack: Array, says: str, where: Array | bool = True) -> None:
+    def at_least(self, actual: Array, least: Array | float, slack: Array, says: str, where: Array | bool = True) -> None:
         """actual >= least - slack, element by element; a NaN is less than anything."""
         actual, least, slack = np.broadcast_arrays(actual, least, slack)
         with np.errstate(invalid="ignore"):

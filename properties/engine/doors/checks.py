@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +30,23 @@ class Check:
     """Calling it searches, and raises AssertionError with the whole finding if the property is refuted."""
 
     target: Target
-    property: Property
-    plan: Plan = Plan()
+    prop: Property
+    plan: Plan = field(default_factory=Plan)
 
     @property
     def id(self) -> str:
         """The name of the check, made of names alone."""
-        return f"{self.target.name}-{self.property.name}"
+        return f"{self.target.name}-{self.prop.name}"
 
     @property
     def inapplicable(self) -> str:
         """Why it cannot be run; empty if it can."""
-        return inapplicable(self.target, self.property)
+        return inapplicable(self.target, self.prop)
 
     def __call__(self) -> None:
         __tracebackhide__ = True
         report = Report(self.target, self.plan.device)
-        report.add(search(self.target, self.property, self.plan))
+        report.add(search(self.target, self.prop, self.plan))
         if report.findings:
             explain(report, known_mistakes())
             raise AssertionError("\n" + text.findings_text(report, self.plan.examples))
@@ -144,7 +144,7 @@ def verify(
     is the only one to try, as a replay line has it.
     Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
     """
-    target = make_target(name or getattr(attention, "__name__", "attention"), attention, supports, device)
+    target = make_target(name or str(getattr(attention, "__name__", "attention")), attention, supports, device)
     target = dataclasses.replace(target, address=address_of(attention, supports))
     plan = Plan(examples=1 if case else cases, device=device)
     if case is None:

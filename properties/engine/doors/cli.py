@@ -98,7 +98,7 @@ def count(text: str) -> int:
 
 def duration(text: str) -> float:
     """Seconds from ``90``, ``90s``, ``30m`` or ``2h``."""
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], None)
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:])
     try:
         seconds = float(text[:-1]) * unit if unit else float(text)
     except ValueError:
@@ -288,7 +288,7 @@ def check(
 
 def tried_alone(finding: Finding, fresh: Target) -> Finding:
     """The finding, and whether it shows where the target has had no other calls: if not, the case alone cannot replay it."""
-    shows = finding.violation.killed or try_case(subject(fresh, finding.property), finding.property, finding.case)
+    shows = finding.violation.killed or try_case(subject(fresh, finding.prop), finding.prop, finding.case)
     return dataclasses.replace(finding, alone=bool(shows))
 
 

@@ -23,7 +23,7 @@ class Contrast:
 
     def __init__(self, report: Report) -> None:
         self.target, self.outcomes = report.target, report.outcomes
-        self.refuted = {finding.property.name for finding in report.findings}
+        self.refuted = {finding.prop.name for finding in report.findings}
         self._right: dict[tuple[str, Case], bool] = {}
         self._seen: dict[tuple[str, str], Reading] = {}
 
@@ -56,8 +56,8 @@ class Contrast:
         """Those of the property that the suspect breaks first, then those of the refuted ones, then some of all others."""
         accused = suspect.make()
         about = {suspect.killed_by, *self.refuted}
-        for outcome in sorted(self.outcomes.values(), key=lambda o: (o.property.name != suspect.killed_by, o.property.name not in about)):
-            prop = outcome.property
+        for outcome in sorted(self.outcomes.values(), key=lambda o: (o.prop.name != suspect.killed_by, o.prop.name not in about)):
+            prop = outcome.prop
             if dtype not in accused.dtypes or inapplicable(accused, prop):
                 continue
             cases = [case for case in outcome.right if case.dtype == dtype and not outside(subject(accused, prop), prop, case)]
@@ -85,7 +85,7 @@ def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[R
     what another reading of the same finding explains with more.
     """
     suspects, contrast = list(suspects), Contrast(report)
-    found = {f.property.name: _of_finding(contrast, f, suspects) for f in report.findings}
+    found = {f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings}
     explained: dict[str, set[str]] = {}
     for name, readings in found.items():
         for reading in readings:

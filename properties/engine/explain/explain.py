@@ -17,13 +17,13 @@ def explain(report: Report, suspects: Iterable[Suspect]) -> None:
     """Give every finding of a report its explanation. The target is called here, and not again by whoever prints it."""
     readings = read_report(report, suspects)
     for finding in report.findings:
-        report.explained[finding.property.name] = explained(report.target, finding, readings.get(finding.property.name, ()))
+        report.explained[finding.prop.name] = explained(report.target, finding, readings.get(finding.prop.name, ()))
 
 
 def explained(target: Target, finding: Finding, readings: Sequence[Reading] = ()) -> Explanation:
     """What can be said of one finding, given its readings."""
     if finding.violation.killed:
         return Explanation()
-    seen = subject(target, finding.property)
+    seen = subject(target, finding.prop)
     measured = seen.kind.measure(seen, finding) if finding.alone else None
     return Explanation(tuple(readings), seen.kind.looser(seen, finding), measured)

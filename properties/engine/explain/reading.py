@@ -69,7 +69,7 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
 
 def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> tuple[list[Suspect], bool]:
     """The same, and whether they answer alike on larger cases, too, where the target fails."""
-    prop = finding.property
+    prop = finding.prop
     if finding.violation.killed:
         return [], True  # nothing was answered
     if not subject(target, prop).kind.repeats:
@@ -109,7 +109,7 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
 
 def _kin(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
     """The suspects of the target's contract that can run here, and take what the smallest case gives them."""
-    kin, prop = [], finding.property
+    kin, prop = [], finding.prop
     for one in suspects:
         if one.contract == target.contract:
             with suppress(CannotRun):
@@ -166,19 +166,19 @@ def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect])
     """
     kin = _kin(target, finding, suspects)
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
-    seen = {case: answers_of(target, finding.property, case, kin) for case in cases}
+    seen = {case: answers_of(target, finding.prop, case, kin) for case in cases}
 
     def alike(one: Suspect) -> bool:
         wrong = one.make()
         for case, (violation, answers) in seen.items():
-            its, others = answers_of(wrong, finding.property, case, [one])
+            its, others = answers_of(wrong, finding.prop, case, [one])
             if violation is None or its is None or len(others) != len(answers) or not all(map(_near, answers, others)):
                 return False
             if (not answers and its.says != violation.says) or its.raised != violation.raised:
                 return False
         return True
 
-    return sorted(filter(alike, kin), key=lambda s: s.killed_by != finding.property.name)
+    return sorted(filter(alike, kin), key=lambda s: s.killed_by != finding.prop.name)
 
 
 def answers_of(

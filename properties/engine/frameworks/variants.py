@@ -58,7 +58,7 @@ def over_batch(
         arrays = {name: x for name, x in options.items() if is_array(x)}
         fixed = {name: x for name, x in options.items() if name not in arrays}
         batch = args[0].shape[0]
-        along = {name: 0 if name in PER_BATCH or x.ndim == 4 and x.shape[0] == batch > 1 else None for name, x in arrays.items()}
+        along = {name: 0 if name in PER_BATCH or (x.ndim == 4 and x.shape[0] == batch > 1) else None for name, x in arrays.items()}
         first_axes = tuple(0 if is_array(x) and x.ndim == args[0].ndim else None for x in args)
 
         parts: list[Any] = []

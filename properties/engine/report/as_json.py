@@ -37,7 +37,7 @@ def report_json(report: Report) -> dict[str, Any]:
 
 def _outcome(outcome: Outcome, explained: Explanation) -> dict[str, Any]:
     return {
-        "theme": outcome.property.theme,
+        "theme": outcome.prop.theme,
         "status": outcome.status,
         "why": outcome.not_exercised,
         "cases": outcome.cases,

@@ -34,7 +34,7 @@ def finding_text(
     measured: bool = True,
 ) -> str:
     """A refutation: what is wrong, where, what matters, and how to see it again."""
-    prop, violation = finding.property, finding.violation
+    prop, violation = finding.prop, finding.violation
     head = f"REFUTED  {prop.name} · {finding.target} · {device}"
     when = f"case {finding.first_at} of {total}, shrunk in {finding.shrink_seconds:.1f} s"
     lines = [f"{head}    {when}", f"  {describe(violation)}", f"  claim     {prop.statement}   [{prop.formula}]"]
@@ -58,7 +58,7 @@ def finding_text(
 
 def _rank(f: Finding) -> tuple[bool, bool, bool, int, bool, int]:
     """Wrong answers before exceptions, gross before slight ones, what says how before what says how far; simple cases first."""
-    return f.violation.raised, f.violation.slight, f.property.theme == "numbers", len(f.case.differing()), not f.property.exact, len(repr(f.case))
+    return f.violation.raised, f.violation.slight, f.prop.theme == "numbers", len(f.case.differing()), not f.prop.exact, len(repr(f.case))
 
 
 def reading_lines(readings: Sequence[Reading]) -> list[str]:
@@ -79,16 +79,16 @@ def findings_text(report: Report, total: int, verbose: bool = False) -> str:
     A rounding error too much is not shown in full where something is grossly wrong, unless it is a mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
-    known = {f.property.name: report.explained.get(f.property.name, Explanation()) for f in findings}
+    known = {f.prop.name: report.explained.get(f.prop.name, Explanation()) for f in findings}
     named = {name: [reading.name for reading in explained.readings] for name, explained in known.items()}
     gross = [f for f in findings if not f.violation.slight] or findings
-    full = findings if verbose else naming_all([f for f in findings if named[f.property.name]], named)
-    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.property.name]}
+    full = findings if verbose else naming_all([f for f in findings if named[f.prop.name]], named)
+    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.prop.name]}
     full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts, told = [], set[str]()
     for f in full:
-        explained = known[f.property.name]
+        explained = known[f.prop.name]
         new = explained.measured is not None and explained.measured[1] not in told
         told |= {explained.measured[1]} if explained.measured else set()
         parts.append(finding_text(f, report.device, total, explained, new) + "\n")
@@ -103,9 +103,9 @@ def in_short(findings: Sequence[Finding]) -> list[str]:
     """What is wrong and a replay line; those that met the same error together, with the replay line of the first."""
     alike: dict[str, list[Finding]] = {}
     for f in findings:
-        alike.setdefault(f.violation.says if f.violation.raised else f.property.name, []).append(f)
+        alike.setdefault(f.violation.says if f.violation.raised else f.prop.name, []).append(f)
     return [
-        f"REFUTED  {', '.join(f.property.name for f in same)}: {same[0].violation.says}{same[0].violation.hint}\n"
+        f"REFUTED  {', '.join(f.prop.name for f in same)}: {same[0].violation.says}{same[0].violation.hint}\n"
         f"  replay    {replay_line(same[0])}"
         for same in alike.values()
     ]
@@ -116,10 +116,10 @@ def naming_all(findings: Sequence[Finding], named: Mapping[str, Sequence[str]]) 
     chosen: list[Finding] = []
     left = list(findings)
     while left:
-        count = Counter(name for f in left for name in named[f.property.name])
+        count = Counter(name for f in left for name in named[f.prop.name])
         most = max(count, key=lambda name: count[name])  # the first of equals
-        explained = [f for f in left if most in named[f.property.name]]
-        chosen.append(min(explained, key=lambda f: (f.violation.slight, len(named[f.property.name]))))
+        explained = [f for f in left if most in named[f.prop.name]]
+        chosen.append(min(explained, key=lambda f: (f.violation.slight, len(named[f.prop.name]))))
         left = [f for f in left if f not in explained]
     return [f for f in findings if f in chosen]
 
@@ -131,7 +131,7 @@ def command_name() -> str:
 
 def replay_line(finding: Finding) -> str:
     """The command that puts the smallest case to the property again; where no command finds the target, the call."""
-    case, prop = repr(finding.case), finding.property.name  # hold no character that a shell reads inside double quotes
+    case, prop = repr(finding.case), finding.prop.name  # hold no character that a shell reads inside double quotes
     if not finding.alone:
         return f"{command_name()} {finding.address or shlex.quote(finding.target)} --property {prop}"
     if finding.address is None:
@@ -144,7 +144,7 @@ def where_text(wrong: Array, columns: str = "features") -> str:
     names = ("batch", "heads", "rows", columns)[-wrong.ndim :]
     parts = []
     for axis, name in enumerate(names):
-        hit = wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))
+        hit = np.asarray(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
         parts.append(f"{name} {'all' if hit.all() else ranges(np.flatnonzero(hit), '-')} of {len(hit)}")
     return "   ".join(reversed(parts))
 
@@ -202,12 +202,12 @@ def theme_lines(outcomes: Sequence[Outcome]) -> list[str]:
     """One line a theme: properties, cases, the largest used fraction of a bound."""
     themes: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        themes.setdefault(outcome.property.theme, []).append(outcome)
+        themes.setdefault(outcome.prop.theme, []).append(outcome)
     lines = []
     for theme, members in themes.items():
         tried = [o for o in members if o.cases]
         used = max((o.notes.used for o in members), default=0.0)
-        refuted = [o.property.name for o in members if o.finding]
+        refuted = [o.prop.name for o in members if o.finding]
         state = "REFUTED " + ", ".join(refuted) if refuted else "holds" if tried else "not exercised"
         share = f", at most {used:.2f} of the bound used" if used else ""
         lines.append(f"  {theme:<10}{len(tried):3} of {len(members)} properties, {sum(o.cases for o in members):6,} cases{share}: {state}")
@@ -221,7 +221,7 @@ def not_tried_lines(report: Report) -> list[str]:
     for outcome in report.outcomes.values():
         if outcome.status == "not exercised":
             reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
-            reasons.setdefault(reason, []).append(outcome.property.name)
+            reasons.setdefault(reason, []).append(outcome.prop.name)
     missing = [reason for reason in reasons if reason.startswith(LACKS)]
     if len(missing) > LACKING:  # a plain attention takes nothing of much: one line says so
         what = dict.fromkeys(name for reason in missing for name in reason.removeprefix(LACKS).split(", "))
@@ -248,8 +248,8 @@ def arithmetic_lines(report: Report) -> list[str]:
     for dtype, kind in (key.split() for key in used):  # from tight to loose: the first that fits is the one to name
         if dtype not in named and used[f"{dtype} {kind}"] <= 1:
             named.add(dtype)
-            share = f"at most {used[f'{dtype} {kind}']:.2f} of its bound used"
-            lines.append(f"  arithmetic  {dtype}: {report.target.supports.declared(dtype).name} is claimed, {kind} fits, too: {share}")
+            claimed, most = report.target.supports.declared(dtype).name, used[f"{dtype} {kind}"]
+            lines.append(f"  arithmetic  {dtype}: {claimed} is claimed, {kind} fits, too: at most {most:.2f} of its bound used")
     ill = sum(o.notes.ill_posed for o in report.outcomes.values())
     seen = sum(o.notes.compared for o in report.outcomes.values())
     if ill:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..core.attempt import try_case
@@ -74,7 +75,7 @@ class Report:
 
     def add(self, outcome: Outcome) -> None:
         """Union with what other rounds or workers found."""
-        name = outcome.property.name
+        name = outcome.prop.name
         if name not in self.outcomes:
             self.outcomes[name] = outcome
             return
@@ -117,7 +118,7 @@ def verify_target(
         try:
             for outcome in slices:
                 report.add(outcome)
-                progress(outcome.property, outcome)
+                progress(outcome.prop, outcome)
         except KeyboardInterrupt:  # what was found so far is worth telling
             slices.close()
             report.interrupted = True
@@ -133,7 +134,7 @@ def verify_target(
 def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Generator[Outcome]:
     for done, prop in enumerate(properties):
         share = _share(plan, len(properties) - done)
-        yield search(target, prop, share, lambda count, prop=prop: progress(prop, count))
+        yield search(target, prop, share, partial(progress, prop))
 
 
 def _share(plan: Plan, left: int) -> Plan:

@@ -39,7 +39,7 @@ RIGHT_KEPT = 6  # cases that hold, the first drawn, and as many that shrinking h
 class Outcome:
     """What became of one property on one target."""
 
-    property: Property
+    prop: Property
     target: str
     cases: int = 0
     set_aside: int = 0  # cases that match a known deviation
