@@ -20,6 +20,7 @@ class Entry:
 
 BOTH = ("cpu", "cuda")
 CUDA = ("cuda",)
+JAX = ("jax",)
 SCIPY = ("scipy",)
 TORCH = ("torch",)
 
@@ -52,6 +53,10 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("torch_sdpa.flash_cuda", "torch_sdpa:flash_cuda", "attention", TORCH, "SDPA, flash backend of CUDA", CUDA),
     Entry("torch_sdpa.efficient", "torch_sdpa:efficient", "attention", TORCH, "SDPA, memory-efficient backend", CUDA),
     Entry("torch_sdpa.cudnn", "torch_sdpa:cudnn", "attention", TORCH, "SDPA, cuDNN backend", CUDA),
+    Entry("jax_manual.attention", "jax_manual:attention", "attention", JAX, "JAX by hand"),
+    Entry("jax_sdpa.masked", "jax_sdpa:masked", "attention", JAX, "jax.nn.dot_product_attention, mask"),
+    Entry("jax_sdpa.biased", "jax_sdpa:biased", "attention", JAX, "the same, bias"),
+    Entry("jax_sdpa.double", "jax_sdpa:double", "attention", JAX, "the same, float64"),
     Entry("transformer_layers.encoder", "transformer_layers:encoder", "encoder_layer", TORCH, "an encoder layer by hand", BOTH),
     Entry("transformer_layers.decoder", "transformer_layers:decoder", "decoder_layer", TORCH, "a decoder layer by hand", BOTH),
     Entry("transformer_numpy.encoder", "transformer_numpy:encoder", "encoder_layer", (), "an encoder layer, NumPy"),

@@ -12,15 +12,14 @@ import pytest
 from drawing import drawn as draw
 
 from impls.numpy_matmul import attention
-from properties.attention.cases import cases, outside
+from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
-from properties.engine.cases.case import Case
 from properties.engine.cases.draws import narrowing, pick, record
 from properties.engine.cases.forms import among, first_of, forms, near
 from properties.engine.core.target import Target
 from properties.engine.frameworks import Buffers, framework
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, drawn, inapplicable, search
+from properties.engine.search.search import Plan, cases, drawn, inapplicable, outside, search
 
 SIZES = ("batch", "kv_heads", "group", "queries", "keys", "dim", "value_dim", "dtype")
 FACTS = {"framework": "numpy", "arithmetic": {"float64": "same", "float32": "same", "float16": "wide"}}

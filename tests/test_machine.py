@@ -18,7 +18,7 @@ from pretended_amx import WITH, WITHOUT, defect, pretend
 from test_deviations import deviation, target, written
 
 from properties import catalogue
-from properties.engine.cases.case import Case
+from properties.attention.cases import Case
 from properties.engine.core.attempt import try_case
 from properties.engine.doors import cli
 from properties.engine.doors.checks import deviation_checks
@@ -354,3 +354,8 @@ def test_every_finding_has_a_script_that_is_short() -> None:
     page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     for script in (ROOT / "docs" / "findings").glob("*.py"):
         assert f"(findings/{script.name})" in page and len(script.read_text(encoding="utf-8").splitlines()) < 40
+
+
+def test_another_framework_is_named_with_its_version() -> None:
+    text = machine_text({**FACTS, "cpu": "A", "python": (3, 11, 7), "jax": (0, 10, 2)})
+    assert text == "A · cpu · Python 3.11.7 · jax 0.10.2"

@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         "nothing: all built-in implementations")
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
     parser.add_argument("--case", metavar="CASE", help="try only this case, as printed by a replay line")
-    parser.add_argument("--cases", type=count, metavar="N", help="cases per property (default 150; 40 with no target)")
+    parser.add_argument("--cases", type=count, metavar="N", help="cases per property (default 150; 40 with no target, or where shapes are costly)")
     parser.add_argument("--time", type=duration, metavar="T", help="search for this long: 90s, 30m, 2h")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="only this dtype (repeatable)")
@@ -277,9 +277,11 @@ def check(
 ) -> Report:  # fmt: skip
     """Search one target and print what was found and what was verified."""
     several = options.target is None
+    if options.isolate and not target.framework.forks:
+        raise CannotRun(f"--isolate forks the process, which {target.framework.name} does not survive")
     target = addressed(target, options)
     plan = Plan(
-        examples=options.cases or (40 if several else 150),
+        examples=options.cases or (40 if several or target.costly_shapes else 150),
         round=options.round,
         device=options.device,
         dtypes=tuple(options.dtype) or None,

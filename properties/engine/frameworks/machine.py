@@ -131,6 +131,7 @@ def machine_text(facts: Mapping[str, Any]) -> str:
         f"Python {dotted(facts['python'])}",
         f"NumPy {dotted(facts['numpy'])}" if facts["numpy"] else "",
         f"torch {facts['torch_build']}" if facts["torch"] else "",
+        *(f"{name} {dotted(version)}" for name, version in facts.items() if name not in FACTS),  # of another framework
         f"CUDA {dotted(facts['cuda'])}" if facts["cuda"] else "",
         f"{facts['threads']} thread{'s' * (facts['threads'] != 1)}" if facts["threads"] else "",
     ]

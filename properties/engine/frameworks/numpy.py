@@ -21,6 +21,7 @@ class NumpyFramework:
     layouts: tuple[str, ...] = LAYOUTS
     gradients = False
     costly_shapes = False
+    forks = True
     variants: Mapping[str, Variant] = {}
 
     def devices(self) -> tuple[str, ...]:

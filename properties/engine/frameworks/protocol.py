@@ -44,6 +44,7 @@ class Framework(Protocol):
     layouts: tuple[str, ...]  # those of LAYOUTS that its arrays can have
     gradients: bool  # whether there is a backward pass
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
+    forks: bool  # whether a process that has used it can be forked
     variants: Mapping[str, Variant]
 
     def devices(self) -> tuple[str, ...]:

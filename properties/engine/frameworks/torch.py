@@ -131,6 +131,7 @@ class TorchFramework:
     layouts: tuple[str, ...] = LAYOUTS
     gradients = True
     costly_shapes = False
+    forks = True
     variants: Mapping[str, Variant] = VARIANTS
 
     def devices(self) -> tuple[str, ...]:

@@ -1,0 +1,156 @@
+"""JAX on any of its devices, and its variants. No other module of the checker imports it.
+
+Arrays cannot be changed, so what is written is a new one, and nothing that lies in memory otherwise than row by row can be made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..cases.coordinates import Array
+from .machine import numbers
+from .numpy import NumpyFramework
+from .protocol import Function, SendBack, Variant
+from .variants import over_batch
+
+PLATFORM = {"cuda": "gpu"}  # what JAX calls a device
+SETTINGS = {
+    "jax_enable_x64": "whether there is float64",
+    "jax_default_matmul_precision": "the precision of products",
+    "jax_numpy_dtype_promotion": "how dtypes are promoted",
+    "jax_numpy_rank_promotion": "how ranks are promoted",
+    "jax_disable_jit": "whether functions are compiled",
+    "jax_debug_nans": "whether NaN raises",
+    "jax_debug_infs": "whether infinity raises",
+    "jax_default_device": "the default device",
+    "jax_default_prng_impl": "the random number generator",
+}
+
+
+def jit(function: Function) -> Function:
+    """Under ``jax.jit``; what is no array is static, so that flags and scales are constants of the program."""
+    compiled: dict[Any, Function] = {}
+
+    def run(*args: Any, **options: Any) -> Any:
+        leaves, form = jax.tree.flatten((args, options))
+        traced = [isinstance(x, jax.Array) for x in leaves]
+        fixed = [None if is_traced else x for x, is_traced in zip(leaves, traced, strict=True)]
+        key = (form, *map(repr, fixed))
+        if key not in compiled:
+            def call(arrays: list[Any]) -> Any:
+                several = iter(arrays)
+                filled = [next(several) if is_traced else x for x, is_traced in zip(fixed, traced, strict=True)]
+                again, named = jax.tree.unflatten(form, filled)
+                return function(*again, **named)
+
+            compiled[key] = jax.jit(call)
+        return compiled[key]([x for x, is_traced in zip(leaves, traced, strict=True) if is_traced])
+
+    return run
+
+
+def vmap(function: Function) -> Function:
+    """One batch element at a time, mapped over the batch by ``jax.vmap``."""
+    return over_batch(function, lambda x: isinstance(x, jax.Array), lambda single, axes, options: jax.vmap(single, in_axes=axes))
+
+
+class JaxFramework(NumpyFramework):
+    """Arrays of JAX. Random numbers are the caller's, by keys: a call could draw only from those of NumPy.
+
+    To have float64, the process must be told before the first array is made: that is done here, unless JAX_ENABLE_X64 is set.
+    """
+
+    name = "jax"
+    layouts = ("contiguous",)
+    gradients = True
+    costly_shapes = True  # every operation is compiled for each
+    forks = False  # its threads hold locks
+    variants: Mapping[str, Variant] = {"jit": Variant(jit), "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True)}
+
+    def __init__(self) -> None:
+        if "JAX_ENABLE_X64" not in os.environ:
+            jax.config.update("jax_enable_x64", True)
+        self.dtypes = ("float64",) * jax.config.jax_enable_x64 + ("float32", "float16", "bfloat16")
+
+    def devices(self) -> tuple[str, ...]:
+        others = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+        return ("cpu",) if others == "cpu" else ("cpu", others)
+
+    def named_dtype(self, dtype: str) -> Any:
+        return jnp.dtype(dtype)
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        kind, _, number = device.partition(":")
+        return _made(np.full(shape, value, dtype=jnp.dtype(dtype)), jax.devices(PLATFORM.get(kind, kind))[int(number or 0)])
+
+    def integers(self, carrier: Array, device: str) -> Any:
+        return self.assign(self.full(carrier.shape, 0, "int64" if jax.config.jax_enable_x64 else "int32", device), carrier)
+
+    def permute(self, array: Any, axes: tuple[int, ...]) -> Any:
+        return _changed(array, lambda x: np.transpose(x, axes))
+
+    def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return _changed(array, lambda x: np.broadcast_to(x, shape))
+
+    def assign(self, array: Any, carrier: Array) -> Any:
+        return _made(np.broadcast_to(carrier, array.shape).astype(array.dtype), array.sharding)
+
+    def read(self, array: Any) -> Array:
+        if array.is_deleted():  # donated by the call
+            return np.full(array.shape, np.nan)
+        return np.array(array).astype(bool if array.dtype == bool else np.float64)
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, jax.Array)
+
+    def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
+        platform = next(iter(array.devices())).platform
+        return tuple(array.shape), str(array.dtype), {"gpu": "cuda"}.get(platform, platform)
+
+    def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
+        out, pull = jax.vjp(function, *leaves)
+
+        def send_back(grad_out: Any, again: bool = False) -> list[Any]:
+            return list(pull(grad_out))
+
+        return out, send_back
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
+        before = {name: getattr(jax.config, name) for name in SETTINGS}
+
+        def changed() -> list[str]:
+            return [SETTINGS[name] for name, value in before.items() if getattr(jax.config, name) != value]
+
+        with super().settings_kept() as numpy_changed:
+            try:
+                yield lambda: numpy_changed() + changed()
+            finally:
+                for name, value in before.items():
+                    if getattr(jax.config, name) != value:
+                        jax.config.update(name, value)
+
+    def facts(self, device: str) -> dict[str, Any]:
+        return {**super().facts(device), "jax": numbers(jax.__version__)}
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        return False  # no array can be written
+
+
+def _made(carrier: Any, where: Any) -> Any:
+    """An array of these numbers, which nobody else holds; no program is compiled for it, as for one that jax.numpy makes."""
+    return jax.device_put(carrier, where)
+
+
+def _changed(array: Any, change: Callable[[Any], Any]) -> Any:
+    return jax.device_put(np.ascontiguousarray(change(np.asarray(array))), array.sharding)
+
+
+FRAMEWORK = JaxFramework
