@@ -56,7 +56,6 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("jax_manual.attention", "jax_manual:attention", "attention", JAX, "JAX by hand"),
     Entry("jax_sdpa.masked", "jax_sdpa:masked", "attention", JAX, "jax.nn.dot_product_attention, mask"),
     Entry("jax_sdpa.biased", "jax_sdpa:biased", "attention", JAX, "the same, bias"),
-    Entry("jax_sdpa.double", "jax_sdpa:double", "attention", JAX, "the same, float64"),
     Entry("transformer_layers.encoder", "transformer_layers:encoder", "encoder_layer", TORCH, "an encoder layer by hand", BOTH),
     Entry("transformer_layers.decoder", "transformer_layers:decoder", "decoder_layer", TORCH, "a decoder layer by hand", BOTH),
     Entry("transformer_numpy.encoder", "transformer_numpy:encoder", "encoder_layer", (), "an encoder layer, NumPy"),

@@ -1,5 +1,8 @@
 """``jax.nn.dot_product_attention`` as the library ships it, in its own layout: (batch, length, heads, dim).
 
+float64 is not declared: the softmax is computed in float32 whatever the type of the arguments, as a comment in the code says and the
+documentation does not, so that of float64 the output has 24 bits (seen in the review of jax-ml/jax#21371).
+
 Boolean and additive masks are two arguments there, with two conventions. What ``mask`` hides gets a large negative number for a
 logit, so a row without a visible key is the mean of all values. ``bias`` is added, so a row of −∞ is NaN.
 
@@ -51,4 +54,3 @@ class DotProductAttention:
 
 masked = DotProductAttention("mask", MASKED)
 biased = DotProductAttention("bias", BIASED)
-double = DotProductAttention("mask", MASKED | {"dtypes": ["float64"], "arithmetic": {"float64": "same"}})
