@@ -110,7 +110,7 @@ def test_what_has_no_gradients_is_not_asked() -> None:
         "numpy arrays carry no gradients": make_target("numpy", load(entries["numpy_matmul.attention"])),
         "declared as not supported: gradients": target(attention_with(nothing), gradients=False),
         "gradients: the output of a first call does not require a gradient": target(cut),
-        "gradients are asked of attentions, not of multihead": make_target("layer", load(entries["torch_manual.multihead"])),
+        "gradients are asked of attention, not of multihead": make_target("layer", load(entries["torch_manual.multihead"])),
     }
     for reason, each in reasons.items():
         assert inapplicable(each, prop) == reason

@@ -17,9 +17,8 @@ import pytest
 
 from impls import numpy_matmul
 from properties import catalogue
-from properties.engine.doors.cli import run
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import interrupt, search
+from properties.engine.search import interrupt, run, search
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """

@@ -31,7 +31,7 @@ def asked_there(target: Target, *properties: str, examples: int = 3) -> Report:
 
 
 def test_no_built_in_is_forgotten() -> None:
-    assert len(ON_BOTH) == 21
+    assert len(ON_BOTH) == 22
 
 
 @pytest.mark.parametrize("name", ON_BOTH)
