@@ -17,8 +17,8 @@ import pytest
 
 from impls import numpy_matmul
 from properties import catalogue
-from properties.engine.search.probe import make_target
 from properties.engine.search import interrupt, run, search
+from properties.engine.search.probe import make_target
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """

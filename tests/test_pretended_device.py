@@ -39,7 +39,7 @@ def test_built_ins_stay_on_their_device(name: str) -> None:
     with PretendedDevice() as device:
         (target,) = find_targets(name, BUILTINS, device="cuda")
         report = asked_there(target)
-    assert report.device == "cuda" and report.cases > 30 and device.made > report.cases
+    assert report.device == "cuda" and report.cases > 20 and device.made > report.cases
     assert not device.refused
     assert not report.findings
 

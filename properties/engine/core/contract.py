@@ -221,10 +221,9 @@ def topic_named(name: str) -> Topic:
 def recognised(formal: Formal) -> Contract:
     """The contract that a signature has: the last known of those that recognise it, what is attention only if nothing else does."""
     able = [contract for contract in _KNOWN.values() if contract.recognise(formal)]
-    return next(
-        (contract for contract in reversed(able) if not contract.fallback),
-        next(c for c in _KNOWN.values() if c.fallback),
-    )
+    if not able:
+        raise ValueError("no contract is known yet: import properties.catalogue first")
+    return next((contract for contract in reversed(able) if not contract.fallback), able[0])
 
 
 def known_capabilities() -> frozenset[str]:

@@ -21,7 +21,10 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
     recorded: dict[str, Target] = {}
     for deviation in deviations:
         name = deviation.targets[0]
-        if deviation.kind == "crash" or name not in builtins.entries or repr(deviation.case) + deviation.shows in shared:
+        entry = builtins.entries.get(name)
+        if deviation.kind == "crash" or entry is None or target.framework.name not in entry.needs:  # another library is not even imported
+            continue
+        if repr(deviation.case) + deviation.shows in shared:
             continue
         with contextlib.suppress(CannotRun):
             if name not in recorded:
