@@ -93,7 +93,7 @@ def test_a_refusal_hides_no_other_mistake(name: str) -> None:
     """Every sixth mutant of five properties behind the refusals of a usual kernel: refuted by some property all the same."""
     function = MUTANTS[name].function
     own = make_target("mine", function)
-    target = spoken(refusing(function), **getattr(function, "supports", {}), parameters=list(own.parameters))
+    target = spoken(refusing(function), **{**getattr(function, "supports", {}), "parameters": list(own.parameters)})
     tried = [MUTANTS[name].killed_by, "output_is_inside_the_bound", "degenerate_output_is_inside_the_bound", *PROPERTIES]
     assert any(search(target, PROPERTIES[prop], Plan(shrink=False)).finding for prop in tried if PROPERTIES[prop].contract == "attention")
 
