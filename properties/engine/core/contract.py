@@ -87,6 +87,13 @@ class Contract(ABC):
         """The target with what only calls can tell. ``open_ended``: its signature does not say what it takes."""
         return target
 
+    def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
+        """The target as it is called, where that is otherwise than the contract says; None if nothing is to be learned.
+
+        ``declared``: keys of supports, which stay. ``works``: it can be called as the contract says. Raises CannotRun with what is nearest.
+        """
+        return None
+
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         """What is not tried of a callable with these parameters → why."""
         return {}
