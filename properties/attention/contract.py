@@ -8,6 +8,7 @@ Shapes are (batch, heads, length, dim). Semantics are those of PyTorch's ``scale
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..engine.core.finding import Finding
 from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
-from . import backward, cases, discover, measure, precision
+from . import backward, cases, dialect, dialect_parameters, discover, measure, precision, question
 from .case import Case
 from .cases import ATTENTION
 from .refusals import with_refusals
@@ -59,10 +60,18 @@ class Attention(Contract):
 
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
         target = discover.with_few_shapes(target, target, device)
+        if "attn_mask" in target.parameters and target.learned:
+            target = dialect_parameters.taken_with_masks(target, device)
         return discover.probe_parameters(target, device) if open_ended else target
 
     def handshake(self, target: Target, device: str) -> Target:
         return with_refusals(target, device)
+
+    def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
+        if self.name != ATTENTION.name or (works and (target.supports.parameters is not None or not question.other_names(formal))):
+            return None
+        learned = dialect.learn(target, formal, declared, device, works)
+        return learned if learned.learned or not works else replace(target, untried={**target.untried, **learned.untried})
 
     def trial(self, prop: Property) -> type[BaseTrial]:
         return Trial

@@ -91,6 +91,13 @@ class Contract(ABC):
         """The target as it is spoken with from now on: without the classes of calls that it refuses, always and by raising."""
         return target
 
+    def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
+        """The target as it is called, where that is otherwise than the contract says; None if nothing is to be learned.
+
+        ``declared``: keys of supports, which stay. ``works``: it can be called as the contract says. Raises CannotRun with what is nearest.
+        """
+        return None
+
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         """What is not tried of a callable with these parameters → why."""
         return {}

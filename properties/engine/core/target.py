@@ -45,6 +45,7 @@ class Target:
     dtypes: tuple[str, ...]
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
     refuses: Mapping[str, str] = field(default_factory=dict)  # a class of calls → what it says to them
+    learned: Mapping[str, str] = field(default_factory=dict)  # how it is called otherwise than the contract says → in words
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 

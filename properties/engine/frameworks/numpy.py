@@ -42,6 +42,9 @@ class NumpyFramework:
     def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
         return np.broadcast_to(array, shape)
 
+    def stack(self, arrays: Sequence[Any]) -> Any:
+        return np.stack(arrays)
+
     def assign(self, array: Any, carrier: Array) -> Any:
         array[...] = carrier
         return array

@@ -65,6 +65,9 @@ class Framework(Protocol):
     def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
         """The array with axes of size 1 repeated; a view where there are views."""
 
+    def stack(self, arrays: Sequence[Any]) -> Any:
+        """Arrays of one shape along a new first axis."""
+
     def assign(self, array: Any, carrier: Array) -> Any:
         """The array with the carrier's numbers: the same one, written in place, or another of its form where arrays cannot be changed."""
 

@@ -152,6 +152,9 @@ class TorchFramework:
     def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
         return array.expand(shape)
 
+    def stack(self, arrays: Sequence[Any]) -> Any:
+        return torch.stack(list(arrays))
+
     def assign(self, array: Any, carrier: Array) -> Any:
         return array.copy_(torch.from_numpy(np.array(carrier)))  # a copy: from_numpy wants a writable array
 

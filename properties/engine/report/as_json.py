@@ -21,6 +21,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "device": report.device,
         "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
+        "speaks": dict(report.target.learned),
         "untried": dict(report.target.untried),
         "refuses": dict(report.target.refuses),
         "ok": report.ok,

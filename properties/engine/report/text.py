@@ -187,6 +187,7 @@ def verdict_text(report: Report, deviations: bool = True) -> str:
         f"{report.cases:,} cases in {report.seconds:.1f} s"
         + (f" · {sum(o.set_aside for o in outcomes):,} set aside as known" if any(o.set_aside for o in outcomes) else "")
     )
+    lines += [f"  speaks    {what}: {how}" for what, how in report.target.learned.items()]
     lines += [f"  refuses   {what}: {why}" for what, why in report.target.refuses.items()]
     lines += theme_lines(outcomes)
     features = sum((o.features for o in outcomes), Counter[str]())

@@ -35,13 +35,88 @@ def make_target(
         raise CannotRun(f"{name}: {error}") from None
     if device and device.split(":")[0] not in merged.devices:
         raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
+    declared = _declared(own or {}, supports)
+    try:
+        target = _probed(name, function, merged, device)
+    except CannotRun as error:
+        return _spoken(name, function, merged, declared, device or "cpu", error)
+    formal = _formal(function)
+    try:
+        return _checked(target.kind.learn(target, formal, declared, device or "cpu", True), device or "cpu") or target
+    except CannotRun:
+        return target
+
+
+def _declared(own: Mapping[str, Any], supports: Supports | Mapping[str, Any] | None) -> frozenset[str]:
+    """The keys that somebody has declared."""
+    if isinstance(supports, Supports):
+        return frozenset(f.name for f in dataclasses.fields(Supports) if getattr(supports, f.name) != f.default)
+    return frozenset((*own, *(supports or {})))
+
+
+def _formal(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(_called(function)).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _spoken(name: str, function: Callable[..., Any], supports: Supports, declared: frozenset[str], device: str, error: CannotRun) -> Target:
+    """The target in its own dialect, where it cannot be called as its contract says. Raises that error, with the nearest reading."""
+    formal = _formal(function)
+    try:
+        contract = contract_named(supports.contract) if supports.contract else recognised(formal)
+    except ValueError:
+        raise error from None
+    nearest = ""
+    for candidate in _candidates(function, supports):
+        try:
+            fw = framework(candidate)
+        except (ImportError, ValueError):
+            continue
+        if not formal or device.partition(":")[0] not in fw.devices():
+            continue
+        plain = Target(name, function, contract.name, supports, fw, (), fw.dtypes)
+        try:
+            learned = _checked(contract.learn(plain, formal, declared, device, False), device)
+        except CannotRun as said:
+            nearest = nearest or str(said)
+            continue
+        if learned is not None:
+            return learned
+    if nearest:
+        raise CannotRun(f"{error}; {nearest}") from None
+    raise error
+
+
+def _checked(learned: Target | None, device: str) -> Target | None:
+    """What was learned, with what else calls can tell. Raises CannotRun."""
+    if learned is None:
+        return None
+    refusals: list[str] = []
+    taken = _accepted_dtypes(learned, device, refusals)
+    if not taken["dtypes"]:
+        raise CannotRun(refusals[0])
+    untried = {**learned.untried, **taken["untried"]}
+    learned = dataclasses.replace(learned, dtypes=taken["dtypes"], untried={k: why for k, why in untried.items() if k not in learned.learned})
+    return learned.kind.discover(learned, device, open_ended=False)
+
+
+def _candidates(function: Callable[..., Any], supports: Supports) -> tuple[str, ...]:
+    """The frameworks to try; first the one that has more of the declared dtypes."""
+    candidates = (supports.framework,) if supports.framework else likely_frameworks(function)
+    if len(candidates) > 1 and supports.dtypes:
+        candidates = tuple(sorted(candidates, key=lambda name: -len(set(supports.dtypes or ()) & _dtypes_of(name))))
+    return candidates
+
+
+def _probed(name: str, function: Callable[..., Any], merged: Supports, device: str | None) -> Target:
+    """The target, called as its contract says. Raises CannotRun."""
     try:
         contract, parameters, others = _signature(name, function, merged)
     except ValueError as error:
         raise CannotRun(f"{name}: {error}") from None
-    candidates = (merged.framework,) if merged.framework else likely_frameworks(function)
-    if len(candidates) > 1 and merged.dtypes:  # first the one that has more of the declared dtypes
-        candidates = tuple(sorted(candidates, key=lambda name: -len(set(merged.dtypes or ()) & _dtypes_of(name))))
+    candidates = _candidates(function, merged)
     refusals: list[str] = []
     broken: list[CannotRun] = []  # declared dtypes that fail in one framework
     firsts: dict[str, str] = {}  # what it said first of each framework, unless of another the same

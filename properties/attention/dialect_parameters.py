@@ -1,0 +1,238 @@
+"""What the parameters of a callable mean whose plain call is known: each is confirmed by its effect, or told as not tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.contract import Formal
+from ..engine.core.target import Raised, Target
+from .call import attend
+from .case import Case
+from .inputs import Inputs, make_inputs
+from .question import ADDED_KINDS, LEARNED, NEAR, Question, exactly, meant
+from .speech import ADDED, FOLDED, FORMS, LAYOUTS, PLAIN, SAID, Reading
+
+
+@dataclass
+class Learner:
+    """What is learned of a target whose plain call is known, one question after the other."""
+
+    question: Question
+    formal: Formal
+    declared: frozenset[str]
+    reading: Reading
+    told: dict[str, str]
+    works: bool
+
+    def learned(self) -> Target:
+        target = self.question.target
+        self.parameters = list(target.parameters if self.works else target.kind.options(self.formal))
+        self.supports: dict[str, Any] = {}
+        self.untried: dict[str, str] = {}
+        start = target.supports
+        if self.reading.layout not in PLAIN:
+            self.untried = {name: f"not tried where axes are {LAYOUTS[self.reading.layout]}" for name in self.parameters if name not in LEARNED}
+            self.parameters = [name for name in self.parameters if name in LEARNED]
+        if start.parameters is None:
+            for learn_one in (self._scale, self._mask, self._causal):
+                learn_one()
+            self._together()
+        else:
+            self.parameters = list(start.parameters)
+        self._groups()
+        self._sizes()
+        self._empty_rows()
+        kept = {key: value for key, value in self.supports.items() if key not in self.declared}
+        seen = self.question.seen(self.reading, kept)
+        return replace(seen, parameters=tuple(self.parameters), learned=self.told, untried={**seen.untried, **self.untried})
+
+    def _named(self, ours: str) -> list[str]:
+        """The target's other names for a parameter."""
+        return [] if ours in self.formal else [name for name in self.formal if meant(name) == ours]
+
+    def _take(self, ours: str, reading: Reading, says: str, theirs: str) -> None:
+        self.reading = reading
+        self.parameters += [ours] if ours not in self.parameters else []
+        self.told[theirs] = says
+
+    def _scale(self) -> None:
+        for theirs in self._named("scale"):
+            reading = replace(self.reading, names={**self.reading.names, "scale": theirs})
+            off = self.question.off(reading, dataclasses.replace(self.question.inputs(), scale=0.3))
+            if off is None:
+                self.untried[theirs] = "it looks like scale, but a scale of 0.3 is not taken"
+                continue
+            required = ", required: 1/sqrt(dim) is passed" if reading.scaled else ""
+            self._take("scale", reading, "scale" + required + _but(off), theirs)
+            return
+
+    def _causal(self) -> None:
+        for theirs in self._named("is_causal"):
+            given = {name: value for name, value in self.reading.given.items() if name != theirs}
+            always = theirs in self.reading.given
+            reading = replace(self.reading, names={**self.reading.names, "is_causal": theirs}, given=given)
+            asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)]
+            offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("top-left", "bottom-right")}
+            square = self.question.off(reading, self.question.inputs(is_causal=True, queries=6, keys=6))
+            known = {corner: off for corner, off in offs.items() if off is not None}
+            if not known or (min(known.values()) >= NEAR and square is not None and square < NEAR):
+                self.untried[theirs] = "it is is_causal for as many queries as keys alone" if square is not None and square < NEAR else (
+                    "it looks like is_causal, but True is not taken")  # fmt: skip
+                continue
+            corner = min(known, key=lambda name: known[name])
+            self.supports["causal"] = corner
+            if always:  # what says nothing of causality passes False
+                reading = replace(reading, given={**given, theirs: False})
+            self._take("is_causal", reading, f"is_causal, {corner}" + _but(known[corner]), theirs)
+            return
+
+    def _mask(self) -> None:
+        found: dict[str, tuple[str, str]] = {}
+        forms: dict[str, str] = {}
+        tried: list[tuple[float, str, str, str, str]] = []
+        documented = "attn_mask" in self.formal  # True is seen under that name, whatever agrees
+        if documented and self.works:
+            return
+        for theirs in ["attn_mask"] if documented else self._named("attn_mask"):
+            kinds: tuple[tuple[str, tuple[str, ...]], ...] = (("bool", SAID[:1] if documented else SAID), (ADDED, (ADDED,)))
+            for kind, hows in kinds[1:] if "bias" in theirs else kinds:
+                if kind in found:
+                    continue
+                best = self._best_mask(theirs, kind, hows)
+                if best and best[0] < NEAR:
+                    found[kind], forms[kind] = (theirs, best[1]), best[2]
+                elif best:
+                    tried.append((best[0], kind, theirs, *best[1:]))
+            if not found and not any(one[2] == theirs for one in tried):
+                self.untried[theirs] = "it looks like attn_mask, but takes no mask in any form that is known"
+        for off, kind, theirs, how, form in sorted(tried):
+            if kind not in found and (documented or theirs not in [name for name, _ in found.values()]):
+                found[kind], forms[kind] = (theirs, how), form
+                self.told[theirs] = f"attn_mask, {how}{_but(off)}"
+        if not found:
+            self.parameters = [name for name in self.parameters if name != "attn_mask"]
+            return
+        form = min(forms.values(), key=lambda name: len(FORMS[name])) if len(set(forms.values())) > 1 else next(iter(forms.values()))
+        self.reading = replace(self.reading, said=found, form=form)
+        self.parameters += ["attn_mask"] if "attn_mask" not in self.parameters else []
+        axes = FORMS[form]
+        self.supports["mask_kinds"] = ("bool",) * ("bool" in found) + ADDED_KINDS * (ADDED in found)
+        if axes != "BHLS":
+            allowed = self.question.target.supports.mask_axes
+            self.supports["mask_axes"] = tuple(one for one in allowed if set(one) <= set(axes))
+        for theirs in dict.fromkeys(name for name, _ in found.values()):
+            how = " or ".join(how for name, how in found.values() if name == theirs)
+            if documented and form == "as it is":
+                continue
+            axis = "" if form in ("as it is", "bhls") else f", of axes ({', '.join(form)})"
+            self.told.setdefault(theirs, f"attn_mask, {how}{axis}")
+
+    def _best_mask(self, theirs: str, kind: str, hows: tuple[str, ...]) -> tuple[float, str, str] | None:
+        """How far off the nearest meaning is, the meaning, and the form; None if no mask is taken."""
+        best: tuple[float, str, str] | None = None
+        for how in hows:
+            for form in FORMS:
+                if kind == ADDED and form == "bs":  # nobody adds one of padding: of 1 and 0, adding it would be a mistake
+                    continue
+                if self.reading.layout in FOLDED and form not in ("as it is", "ls"):
+                    continue
+                reading = replace(self.reading, said={kind: (theirs, how)}, form=form)
+                off = self.question.off(reading, *self._masked(kind, FORMS[form]))
+                if off is not None and (best is None or off < best[0]):
+                    best = (off, how, form)
+                if best and best[0] < NEAR:
+                    return best
+        return best
+
+    def _masked(self, kind: str, axes: str, empty: bool = False) -> list[Inputs]:
+        """Calls with a mask along these axes, and along fewer; every row sees the first key, unless one is to be empty."""
+        inputs = self.question.inputs(dtype=self.question.dtype)
+        random = np.random.default_rng(3)
+        asked = []
+        for along in dict.fromkeys((axes, "LS" if set("LS") <= set(axes) else "S")):
+            shape = tuple(n if letter in along else 1 for letter, n in zip("BHLS", inputs.shape, strict=True))
+            seen = random.random(shape) < 0.5
+            seen[..., 0], seen[..., -1] = True, False
+            if empty:
+                seen[..., 0, :] = False
+            mask: Array = seen if kind == "bool" else np.where(seen, random.standard_normal(shape), -np.inf)
+            asked.append(inputs.but(mask=mask[0, 0] if along in ("LS", "S") else mask))
+        return asked
+
+    def _together(self) -> None:
+        """Whether a mask and causality are taken together."""
+        if {"attn_mask", "is_causal"} <= set(self.parameters) and self.reading.said:
+            kind = next(iter(self.reading.said))
+            asked = dataclasses.replace(self._masked(kind, FORMS[self.reading.form])[0], is_causal=True)
+            if self.question.answer(self.reading, asked) is None:
+                self.supports["mask_and_causal"] = False
+                self.told["mask and causal"] = "not together"
+
+    def _groups(self) -> None:
+        """Whether fewer heads of keys are taken without a flag."""
+        if "enable_gqa" in self.parameters or self.reading.layout in ("bld", "ld", "bdl"):
+            return
+        reading = replace(self.reading, grouped=True)
+        if self.question.off(reading, self.question.inputs(kv_heads=2, group=3)) is not None:
+            self.reading = reading
+            self.parameters.append("enable_gqa")
+            self.told["grouped heads"] = "without a flag"
+
+    def _sizes(self) -> None:
+        """Values of another width than keys, and sizes of zero."""
+        answered: Callable[..., bool] = lambda **sizes: self.question.answer(self.reading, self.question.inputs(**sizes)) is not None  # noqa: E731
+        if not answered(value_dim=6):
+            self.supports["value_dim"] = False
+            self.told["width of values"] = "that of keys"
+        if not all(answered(**{name: 0}) for name in ("batch", "kv_heads", "queries", "keys", "dim")):
+            self.supports["zero_sizes"] = False
+            self.told["sizes of zero"] = "not taken"
+
+    def _empty_rows(self) -> None:
+        """What a row without keys gives, where a mask hides all or the causal corner does; kinds of masks may differ in it."""
+        asked = [(kind, self._masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left") for kind in sorted(self.reading.said, reverse=True)]
+        if self.supports.get("causal") == "bottom-right" and not asked:
+            asked = [("", self.question.inputs(is_causal=True, queries=9, keys=6), "bottom-right")]
+        given = {kind: self._given_without_keys(inputs, causal) for kind, inputs, causal in asked}
+        known = [empty_rows for empty_rows in given.values() if empty_rows]
+        if not known:
+            return
+        self.supports["empty_rows"] = self.told["rows without keys"] = known[0]
+        if len(given) == 2 and given[ADDED] != known[0]:
+            self.supports["mask_kinds"] = ("bool", "bias")
+            self.untried["−inf in what is added"] = (
+                f"rows without keys are {given[ADDED] or 'something else'} then, {known[0]} where the mask is bool"
+            )
+
+    def _given_without_keys(self, inputs: Inputs, causal: str) -> str:
+        out = self.question.answer(self.reading, inputs)
+        for empty_rows in ("zero", "nan", "mean"):
+            exact = exactly(inputs, causal, empty_rows)
+            if out is not None and exact.empty is not None and np.allclose(out[exact.empty], exact.out[exact.empty], atol=NEAR, equal_nan=True):
+                return empty_rows
+        return ""
+
+
+def _but(off: float) -> str:
+    return "" if off < NEAR else f" (the nearest meaning: off by {off:.2g})"
+
+
+def taken_with_masks(target: Target, device: str) -> Target:
+    """The target without the dtypes in which the mask that was learned raises; that is told."""
+    kinds, axes = target.supports.mask_kinds, target.supports.mask_axes
+    untried = dict(target.untried)
+    for dtype in target.dtypes:
+        inputs = make_inputs(Case(batch=2, kv_heads=3, queries=5, keys=7, dim=(target.supports.head_dims or (4,))[0], dtype=dtype, device=device))
+        mask = np.arange(7)[None, :] < 5 if "bool" in kinds else np.zeros((1, 7))
+        try:
+            attend(target, inputs.but(mask=mask).said(axes))
+        except Raised as raised:
+            untried[dtype] = f"with a mask it raised {raised}"
+    left = tuple(dtype for dtype in target.dtypes if dtype not in untried)
+    return replace(target, dtypes=left or target.dtypes, untried=untried if left else target.untried)

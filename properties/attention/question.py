@@ -1,0 +1,94 @@
+"""A question to a callable that is called in one reading or another, held against the exact answer; and what names may stand for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.contract import Formal
+from ..engine.core.supports import MEANT
+from ..engine.core.target import Raised, Target
+from ..exact import oracle
+from .call import attend
+from .case import Case
+from .inputs import Inputs, make_inputs
+from .speech import Reading, adapted
+
+SECONDS = 1.5  # for all questions; what is not answered by then is not learned
+NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
+LEARNED = ("attn_mask", "is_causal", "scale")  # the parameters whose other names are confirmed by effect
+ADDED_KINDS = ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
+MORE = {"masked": "attn_mask", "custom_mask": "attn_mask", "autoregressive_mask": "is_causal", "key_mask": "attn_mask", "src_mask": "attn_mask",
+        "position_bias": "attn_mask", "attn_scale": "scale", "use_causal_mask": "is_causal", "qk_scale": "scale", "p": "dropout_p",
+        "attention_bias": "attn_mask", "dropout_prob": "dropout_p", "attention_dropout": "dropout_p", "causal_mask": "is_causal"}  # fmt: skip
+IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
+OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
+
+
+def meant(name: str) -> str | None:
+    """The parameter of the contract that a name may stand for."""
+    return MEANT.get(name) or MORE.get(name)
+
+
+def other_names(formal: Formal) -> bool:
+    """Whether a signature has other names for what is confirmed by effect."""
+    return any(meant(name) in LEARNED and meant(name) not in formal for name in formal)
+
+
+@dataclass
+class Question:
+    """What is asked of a target in one reading after the other."""
+
+    target: Target
+    dtype: str
+    device: str
+    until: float
+
+    def inputs(self, **sizes: Any) -> Inputs:
+        """A small call with all sizes different."""
+        dims = self.target.supports.head_dims
+        return make_inputs(Case(**{"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7, "dim": dims[0] if dims else 4, "seed": 1,
+                                   "dtype": self.dtype, "device": self.device, **sizes}))  # fmt: skip
+
+    def seen(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
+        """The target in a reading."""
+        layout: dict[str, Any] = {"layout": "blhd"} if reading.layout == "blhd" else {}
+        return replace(
+            self.target,
+            function=adapted(self.target.function, reading, self.target.framework),
+            supports=replace(self.target.supports, **layout, **(supports or {})),
+        )
+
+    def answer(self, reading: Reading, inputs: Inputs) -> Array | None:
+        """What it answers, None if it raises, or gives nothing of the right form."""
+        if time.monotonic() > self.until:
+            return None
+        try:
+            out = attend(self.seen(reading), inputs)
+        except Raised:
+            return None
+        return out if out.shape == (*inputs.q.shape[:3], inputs.v.shape[3]) else None
+
+    def off(self, reading: Reading, *asked: Inputs, causal: str = "top-left") -> float | None:
+        """How far it is off at most, in rows that see a key; None where it gives no answer to one of them."""
+        worst = 0.0
+        for inputs in asked:
+            out = self.answer(reading, inputs)
+            if out is None:
+                return None
+            exact = exactly(inputs, causal)
+            where = np.ones(out.shape[:3], bool) if exact.empty is None else ~exact.empty
+            with np.errstate(invalid="ignore"):
+                gap = np.abs(out - exact.out)[where].max(initial=0.0)
+            worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
+        return worst
+
+
+def exactly(inputs: Inputs, causal: str, empty_rows: str = "zero") -> oracle.Exact:
+    """The exact answer to a small call."""
+    problem = oracle.Problem(inputs.q, inputs.k, inputs.v, inputs.effective_scale, inputs.visible(causal), inputs.bias(), empty_rows)
+    return oracle.solve(problem)
