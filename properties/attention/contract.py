@@ -54,8 +54,9 @@ class Attention(Contract):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         wrong = discover.smoke(target, dtype, device)
-        if not wrong and discover.reads_blhd(target, dtype, device):
-            return "it answers as if q, k and v were (batch, length, heads, dim): declare supports['layout'] = 'blhd'"
+        if not wrong and (axes := discover.reads_other_axes(target, dtype, device)):
+            declare = ": declare supports['layout'] = 'blhd'" if axes == "(batch, length, heads, dim)" else ""
+            return f"it answers as if q, k and v were {axes}{declare}"
         return wrong
 
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 
-from ..engine.cases.coordinates import Array
 from ..engine.core.supports import Supports
 from ..engine.core.target import Raised, Target, blame
 from ..exact import oracle
@@ -37,19 +36,27 @@ def smoke(target: Target, dtype: str, device: str) -> str:
     return "" if out.shape == wanted else f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}"
 
 
-def reads_blhd(target: Target, dtype: str, device: str) -> bool:
-    """Whether it answers as an attention over the third axis from the end, and not over the second. A hint, no verdict."""
+# Other axes of arrays that look the same → how they become (batch, heads, length, dim), and how an answer becomes theirs again.
+OTHER_AXES = {
+    "(batch, length, heads, dim)": ((0, 2, 1, 3), (0, 2, 1, 3)),
+    "(length, batch, heads, dim)": ((1, 2, 0, 3), (2, 0, 1, 3)),
+}
+
+
+def reads_other_axes(target: Target, dtype: str, device: str) -> str:
+    """In which other axes it answers as an attention, and not in ours; empty if in none. A hint, no verdict."""
     inputs = smoke_inputs(target.supports, dtype, device)
     out = attend(target, inputs)
 
-    def answer(swapped: bool) -> Array:
-        q, k, v = (x.swapaxes(1, 2) if swapped else x for x in (inputs.q, inputs.k, inputs.v))
-        exact = oracle.solve(oracle.Problem(q, k, v, inputs.effective_scale)).out
-        return exact.swapaxes(1, 2) if swapped else exact
+    def off(into: tuple[int, ...], back: tuple[int, ...]) -> float:
+        q, k, v = (x.transpose(into) for x in (inputs.q, inputs.k, inputs.v))
+        exact = oracle.solve(oracle.Problem(q, k, v, inputs.effective_scale)).out.transpose(back)
+        with np.errstate(invalid="ignore"):
+            return float(np.abs(out - exact).max(initial=0.0))
 
-    with np.errstate(invalid="ignore"):
-        right, other = (float(np.abs(out - answer(swapped)).max(initial=0.0)) for swapped in (False, True))
-    return target.supports.layout == "bhld" and other < 0.01 < 0.1 < right  # the numbers are of size one
+    if target.supports.layout != "bhld" or not off((0, 1, 2, 3), (0, 1, 2, 3)) > 0.1:  # the numbers are of size one
+        return ""
+    return next((axes for axes, order in OTHER_AXES.items() if off(*order) < 0.01), "")
 
 
 def probe_parameters(target: Target, device: str) -> Target:
