@@ -1,7 +1,7 @@
 """What must be true of every attention, and the engine that tries to refute it.
 
-Read the themes in the order of ``catalogue.THEMES``: softmax, values, masks, causality, symmetry, heads, scaling, chunks,
-numbers, purity, layers. ``oracle``, ``arithmetic`` and ``bound`` say what a correct answer is, and how near one must be.
+A folder is a contract, a file in it a theme; ``catalogue.THEMES`` has them in the order of a text on attention. ``exact`` says what
+a correct answer is, and how near one must be. ARCHITECTURE.md is the map.
 
     from attncheck.properties import verify
     verify(attention)
