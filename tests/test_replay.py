@@ -77,7 +77,6 @@ def test_a_replay_line_says_what_was_declared(kernel: Any, capsys: pytest.Captur
 
 
 SAID = {
-    "a foreign layout": (["kernel_of_mine.py:blhd"], "declare supports['layout'] = 'blhd'"),
     "a target that ends the process": (["kernel_of_mine.py:leaves"], "it raised SystemExit: 3"),
     "nothing tried": (["kernel_of_mine.py:attention", "--property", "layer*"], "nothing was tried"),
     "no folder for the report": (["kernel_of_mine.py:attention", "--json", "nowhere/report.json"], "nowhere/report.json"),
@@ -95,6 +94,12 @@ def test_one_sentence_and_exit_status_2(name: str, kernel: Any, capsys: pytest.C
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert says in said and "Traceback" not in said
+
+
+def test_a_foreign_layout_is_learned(kernel: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right for four features alone, which shows as soon as there are others."""
+    assert main(["kernel_of_mine.py:blhd", "--property", "scaling_reduces_variance", "--cases", "20"]) == 1
+    assert "speaks    axes: (batch, length, heads, dim)" in capsys.readouterr().out
 
 
 def test_a_declared_layout_is_read(kernel: Any, capsys: pytest.CaptureFixture[str]) -> None:
