@@ -6,4 +6,14 @@ pytest_plugins = ["properties.plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--honest-cases", type=int, default=6, metavar="N", help="cases per property of every honest variant (default 6)")
+    parser.addoption("--honest-cases", type=int, default=3, metavar="N", help="cases per property of every honest variant (default 3)")
+    parser.addoption("--nightly", action="store_true", help="also what only a longer run can show: the tests marked nightly")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked nightly is not part of the gate."""
+    if config.getoption("--nightly"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("nightly")]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)

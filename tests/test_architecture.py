@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,21 @@ import properties.catalogue  # makes the contracts known  # noqa: F401
 from properties.engine.core.contract import contracts
 
 ROOT = Path(__file__).parents[1] / "properties"
-ENGINE = ("cases", "frameworks", "core", "search", "explain", "report", "doors")
+ENGINE = ("cases", "frameworks", "contained", "core", "search", "explain", "report", "doors")
 CONTRACTS = tuple(sorted(path.parent.name for path in ROOT.glob("*/contract.py")))
 # From the ground up: a room may know what stands below it. Contracts stand beside each other, on core; search, explain and report know
 # none of them. Doors and what stands at the top of the package see everything.
-FLOORS = {"exact": 0, "cases": 1, "frameworks": 2, "core": 3, **dict.fromkeys(CONTRACTS, 4), "search": 5, "explain": 6, "report": 7}
+FLOORS = {
+    "exact": 0,
+    "cases": 1,
+    "frameworks": 2,
+    "contained": 3,
+    "core": 4,
+    **dict.fromkeys(CONTRACTS, 5),
+    "search": 6,
+    "explain": 7,
+    "report": 8,
+}
 NEIGHBOURS = {("multihead", "attention"), ("cache", "position")}  # contracts that may know another
 SEE_ALL = ("doors", "top")
 WORDS = {"slopes"}  # a contract's name that is also what others call a parameter
@@ -28,11 +39,14 @@ def room(parts: tuple[str, ...]) -> str:
     return parts[0] if parts and (parts[0] in CONTRACTS or parts[0] == "exact") else "top"
 
 
-def imports(path: Path) -> list[tuple[str, ...]]:
-    """What a file imports, anywhere in it, as absolute names."""
+def imports(path: Path, executed: bool = False) -> list[tuple[str, ...]]:
+    """What a file imports, anywhere in it, as absolute names; or only what is executed, not what a type checker alone reads."""
     package = ("properties", *path.relative_to(ROOT).parts[:-1])
     found: list[tuple[str, ...]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if executed:
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -69,8 +83,18 @@ def test_the_contracts_are_those_that_there_are() -> None:
 
 def test_the_rule_can_be_broken() -> None:
     """Each of these is an arrow that once was there."""
-    for here, there in (("search", "attention"), ("report", "attention"), ("core", "pack"), ("explain", "multihead"), ("cases", "core"),
-                        ("attention", "search"), ("pack", "attention"), ("exact", "cases"), ("attention", "multihead"), ("core", "top")):  # fmt: skip
+    for here, there in (
+        ("search", "attention"),
+        ("report", "attention"),
+        ("core", "pack"),
+        ("explain", "multihead"),
+        ("cases", "core"),
+        ("attention", "search"),
+        ("pack", "attention"),
+        ("exact", "cases"),
+        ("attention", "multihead"),
+        ("core", "top"),
+    ):
         assert not allowed(here, there)
     assert room(("engine", "core", "target")) == "core" and room(("attention", "masks")) == "attention" and room(("catalogue",)) == "top"
 
@@ -82,3 +106,35 @@ def test_the_engine_names_no_contract() -> None:
         if room(path.relative_to(ROOT).parts) in ENGINE[:-1]:  # doors see everything
             strings = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)]
             assert not names.intersection(s for s in strings if isinstance(s, str)), path
+
+
+def module(path: Path) -> tuple[str, ...]:
+    parts = ("properties", *path.relative_to(ROOT).with_suffix("").parts)
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def test_no_module_comes_back_to_itself() -> None:
+    """No cycle of imports that are executed, late ones included: `prepare` raises where there is one."""
+    modules = {module(path): path for path in FILES}
+    known = {
+        name: {found for each in imports(path, executed=True) if (found := nearest(each, modules)) != name}
+        for name, path in modules.items()
+    }
+    TopologicalSorter({name: found - {()} for name, found in known.items()}).prepare()
+    assert known["properties", "catalogue"]
+
+
+def nearest(name: tuple[str, ...], modules: dict[tuple[str, ...], Path]) -> tuple[str, ...]:
+    """The module that an imported name is, or is in; () for what is not ours."""
+    while name and name not in modules:
+        name = name[:-1]
+    return name
+
+
+def test_no_test_imports_another() -> None:
+    """What two tests share stands in tests/support."""
+    tests = {path.stem: path for path in Path(__file__).parent.rglob("test_*.py")}
+    assert len(tests) > 50
+    for path in tests.values():
+        names = {node.module or "" for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)}
+        assert not {name.rpartition(".")[2] for name in names} & set(tests), path

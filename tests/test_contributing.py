@@ -102,28 +102,32 @@ def test_the_architecture_names_every_room() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [("property rows_sum_to_one --theme softmax", "rows_sum_to_one is taken: attention/softmax.py has one already"),
-     ("property mine --theme softmaxes", "there is no theme 'softmaxes'; did you mean 'softmax'?"),
-     ("property mine --theme elsewhere", "there is no theme 'elsewhere'; --contract NAME begins one"),
-     ("property mine --theme elsewhere --contract nobody", "there is no contract 'nobody'; there are attention, "),
-     ("property mine", "a property belongs to a theme: give --theme, one of "),
-     ("property 2nd-try --theme softmax", "'2nd-try' is no name: small letters, digits and underscores make one, such as '2nd_try'"),
-     ("mutant mine --theme causal", "a mutant names the property that must catch it: give --killed-by"),
-     ("mutant mine --theme casual --killed-by rows_sum_to_one", "a mutant belongs to a theme of impls/mutants: give --theme, one of "),
-     ("mutant mine --theme causal --killed-by rows_sum_to_two", "no property is named 'rows_sum_to_two'; did you mean rows_sum_to_one"),
-     ("mutant one_too_far --theme causal --killed-by rows_sum_to_one", "one_too_far is taken: mutants/causal.py has one already"),
-     ("contract pack", "there is a contract 'pack' already: take another name"),
-     ("contract mine --theme softmax", "there is a theme 'softmax' already: give another with --theme")],
-)  # fmt: skip
-def test_errors_of_new_are_one_sentence(arguments: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    [
+        ("property rows_sum_to_one --theme softmax", "rows_sum_to_one is taken: attention/softmax.py has one already"),
+        ("property mine --theme softmaxes", "there is no theme 'softmaxes'; did you mean 'softmax'?"),
+        ("property mine --theme elsewhere", "there is no theme 'elsewhere'; --contract NAME begins one"),
+        ("property mine --theme elsewhere --contract nobody", "there is no contract 'nobody'; there are attention, "),
+        ("property mine", "a property belongs to a theme: give --theme, one of "),
+        ("property 2nd-try --theme softmax", "'2nd-try' is no name: small letters, digits and underscores make one, such as '2nd_try'"),
+        ("mutant mine --theme causal", "a mutant names the property that must catch it: give --killed-by"),
+        ("mutant mine --theme casual --killed-by rows_sum_to_one", "a mutant belongs to a theme of impls/mutants: give --theme, one of "),
+        ("mutant mine --theme causal --killed-by rows_sum_to_two", "no property is named 'rows_sum_to_two'; did you mean rows_sum_to_one"),
+        ("mutant one_too_far --theme causal --killed-by rows_sum_to_one", "one_too_far is taken: attention/causal.py has one already"),
+        ("contract pack", "there is a contract 'pack' already: take another name"),
+        ("contract mine --theme softmax", "there is a theme 'softmax' already: give another with --theme"),
+    ],
+)
+def test_errors_of_new_are_one_sentence(
+    arguments: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from properties.engine.doors.cli import main
 
     monkeypatch.chdir(ROOT)
-    before = {path: path.read_bytes() for path in (*ROOT.glob("properties/*/*.py"), *ROOT.glob("impls/mutants/*.py"))}
+    before = {path: path.read_bytes() for path in (*ROOT.glob("properties/*/*.py"), *ROOT.glob("impls/mutants/*/*.py"))}
     assert main(["new", *arguments.split()]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"attncheck: {says}") and said.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in (*ROOT.glob("properties/*/*.py"), *ROOT.glob("impls/mutants/*.py"))}
+    assert before == {path: path.read_bytes() for path in (*ROOT.glob("properties/*/*.py"), *ROOT.glob("impls/mutants/*/*.py"))}
 
 
 def test_new_outside_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,9 +154,11 @@ def test_a_property(tree: Path, run: Run) -> None:
         tree / "properties/pack/packed.py",
         ("TODO: the formula", "out = out"),
         ("TODO: what must be true, in one sentence.", "Every number that comes out is finite."),
-        ('    t.fail("TODO: the claim, such as t.same_bits(…), t.close(…) or t.inside(…)")',
-         '    out = t.run_pack().out\n    t.same_bits(np.isfinite(out), np.ones(out.shape), "row {row} is not finite")'),
-    )  # fmt: skip
+        (
+            '    t.fail("TODO: the claim, such as t.same_bits(…), t.close(…) or t.inside(…)")',
+            '    out = t.run_pack().out\n    t.same_bits(np.isfinite(out), np.ones(out.shape), "row {row} is not finite")',
+        ),
+    )
     assert "1 property holds, 0 refuted" in checked(run, "packed_numpy.attention", "--property", "rows_of_a_pack_are_finite")
     run("properties", "new", "property", "opened", "--theme", "openings", "--contract", "packed")
     assert "opened" in run("properties", "list", "--property", "openings").stdout
@@ -163,12 +169,15 @@ def test_a_mutant(tree: Path, run: Run) -> None:
     pytest.importorskip("torch")
     run("properties", "new", "mutant", "never_causal", "--theme", "causal", "--killed-by", "future_tokens_are_ignored")
     replaced(
-        tree / "impls/mutants/causal.py",
+        tree / "impls/mutants/attention/causal.py",
         ("TODO: the mistake in one line", "is_causal is taken and forgotten"),
         ("TODO: owner/repo#123, or teaching code", "teaching code"),
-        ("return attention(q, k, v, **options)  # TODO: with one step replaced", "return attention(q, k, v, **options | {'is_causal': False})"),
+        (
+            "return attention(q, k, v, **options)  # TODO: with one step replaced",
+            "return attention(q, k, v, **options | {'is_causal': False})",
+        ),
     )
-    assert "1 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_mutants.py", "-k", "never_causal").stdout
+    assert "1 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "tests/impls/test_mutants.py", "-k", "never_causal").stdout
 
 
 @pytest.mark.slow
@@ -176,9 +185,11 @@ def test_an_implementation(tree: Path, run: Run) -> None:
     (tree / "impls" / "ten_lines.py").write_text('"""The formula in ten lines."""\n' + ATTENTION, encoding="utf-8")
     replaced(
         tree / "impls" / "catalogue.py",
-        ("CATALOGUE: tuple[Entry, ...] = (\n",
-         'CATALOGUE: tuple[Entry, ...] = (\n    Entry("ten_lines.attention", "ten_lines:attention", "attention", (), "ten lines"),\n'),
-    )  # fmt: skip
+        (
+            "CATALOGUE: tuple[Entry, ...] = (\n",
+            'CATALOGUE: tuple[Entry, ...] = (\n    Entry("ten_lines.attention", "ten_lines:attention", "attention", (), "ten lines"),\n',
+        ),
+    )
     assert "NOTHING FOUND  ten_lines.attention" in checked(run, "ten_lines.attention", "--property", "causality")
 
 
@@ -187,7 +198,9 @@ def test_a_contract(tree: Path, run: Run) -> None:
     run("properties", "new", "contract", "gated_unit")
     (tree / "units.py").write_text(
         "def right(x):\n    return x\n\n\ndef wrong(x):\n    return x + 1\n\n\n"
-        'right.supports = wrong.supports = {"contract": "gated_unit"}\n', encoding="utf-8")  # fmt: skip
+        'right.supports = wrong.supports = {"contract": "gated_unit"}\n',
+        encoding="utf-8",
+    )
     assert "1 property holds, 0 refuted" in checked(run, "units.py:right", "--property", "gated_units")
     assert "REFUTED  gated_unit_is_inside_the_bound" in checked(run, "units.py:wrong", status=1)
     assert "length=17" in run("properties", "explain", "Case(length=17)", "--contract", "gated_unit").stdout
@@ -197,7 +210,8 @@ def test_a_contract(tree: Path, run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_framework(tree: Path, run: Run) -> None:
-    (tree / "properties/engine/frameworks/plain.py").write_text('''"""Arrays of a library that is NumPy under another name."""
+    (tree / "properties/engine/frameworks/plain.py").write_text(
+        '''"""Arrays of a library that is NumPy under another name."""
 
 import numpy as np
 
@@ -219,6 +233,8 @@ class PlainFramework(NumpyFramework):
 
 
 FRAMEWORK = PlainFramework
-''', encoding="utf-8")  # fmt: skip
+''',
+        encoding="utf-8",
+    )
     (tree / "kernel.py").write_text(ATTENTION.replace('"framework": "numpy"', '"framework": "plain"'), encoding="utf-8")
     assert "kernel.py:attention · plain · cpu · float64" in checked(run, "kernel.py:attention", "--property", "causality")

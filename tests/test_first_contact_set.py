@@ -6,15 +6,12 @@ Two numbers decide. A right one, computed in float64, may be off by what roundin
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.first_contact.record import Entry, Example, Speaks, Twin
 from benchmarks.first_contact.speak import Problem, call, draw, load

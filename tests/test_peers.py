@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.peers.calls import Call, Subject, draw
 from benchmarks.peers.others import PEERS

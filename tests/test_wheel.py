@@ -23,7 +23,7 @@ def in_tree() -> set[str]:
     return {
         f"attncheck/{path.relative_to(ROOT).as_posix()}"
         for path in kept
-        if path.suffix in (".py", ".toml", ".txt") or path.name == "py.typed"
+        if path.suffix in (".py", ".toml", ".txt", ".html", ".css", ".js") or path.name == "py.typed"
     }
 
 

@@ -1,0 +1,318 @@
+"""Conventions: learned by asking, told in a line or found wrong in one, and no cover for another mistake."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from properties.attention import conventions, question
+from properties.attention.question import SECONDS
+from properties.catalogue import PROPERTIES, select
+from properties.engine.core.target import Target
+from properties.engine.doors import cli
+from properties.engine.doors.checks import verify
+from properties.engine.doors.cli import main
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report, verify_target
+from properties.engine.search.search import Plan
+
+
+def kernel(scale_of: str = "root", corner: str = "top-left", polarity: str = "seen", rows: str = "nan", second: bool = False) -> Any:
+    """An attention of one convention each; ``second``: its weights are 2 % too large, too."""
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None) -> Any:
+        dim, (queries, keys) = q.shape[-1], (q.shape[-2], k.shape[-2])
+        usual = {"root": 1 / math.sqrt(max(dim, 1)), "one": 1.0, "dim": 1 / max(dim, 1)}[scale_of]
+        s = q @ k.mT * (usual if scale is None else scale)
+        if is_causal:
+            ahead = keys - queries if corner == "bottom-right" else 0
+            s = s.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(ahead), -math.inf)
+        if attn_mask is not None:
+            if attn_mask.dtype != torch.bool or polarity == "added":
+                s = s + attn_mask
+            else:
+                s = s.masked_fill(attn_mask if polarity == "hidden" else ~attn_mask, -math.inf)
+        empty = (s == -math.inf).all(-1, keepdim=True)
+        w = torch.softmax(s, -1)
+        if rows != "nan":
+            w = w.masked_fill(empty, 1 / max(keys, 1) if rows == "mean" else 0.0)
+        return w @ v * (1.02 if second else 1)
+
+    return attention
+
+
+def spoken(function: Any, **facts: Any) -> Target:
+    target = make_target("mine", function, {"framework": "torch", **facts})
+    return target.kind.handshake(target, "cpu")
+
+
+CHOSEN = ("rows_sum_to_one", "output_is_inside_the_bound", "causal_frontier_is_exact", "bool_mask_equals_minus_infinity")
+
+
+def searched(target: Target, *names: str) -> Report:
+    return verify_target(target, select(names or CHOSEN), Plan(examples=4, strict=False))
+
+
+WRONG = {
+    "scale": {"scale_of": "one"},
+    "causal corner": {"corner": "bottom-right"},
+    "bool mask": {"polarity": "hidden"},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_other_than_documented_is_one_finding_and_learned(what: str) -> None:
+    target = spoken(kernel(**WRONG[what]))
+    assert set(target.wrong) == {what}
+    report = searched(target)
+    assert not report.findings and not report.ok
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_second_mistake_beside_it_is_found_in_the_same_run(what: str) -> None:
+    report = searched(spoken(kernel(**WRONG[what], second=True)))
+    assert report.target.wrong and "rows_sum_to_one" in {finding.prop.name for finding in report.findings}
+
+
+def test_a_bool_mask_that_is_added_is_one_finding() -> None:
+    target = spoken(kernel(polarity="added"))
+    assert list(target.wrong) == ["bool mask"] and "added" in target.wrong["bool mask"] and "bool" not in target.supports.mask_kinds
+    assert not searched(target).findings
+
+
+@pytest.mark.parametrize("rows", ["zero", "nan", "mean"])
+def test_rows_without_keys_are_a_convention(rows: str) -> None:
+    target = spoken(kernel(rows=rows))
+    assert target.supports.empty_rows == rows and not target.wrong and bool(target.differs) == (rows != "zero")
+    assert not searched(target, "rows_without_keys_follow_the_convention", "masks_compose").findings
+
+
+@pytest.mark.parametrize(
+    ("declared", "made"),
+    [
+        ({"default_scale": "1"}, {"scale_of": "root"}),
+        ({"default_scale": "1/sqrt(dim)"}, {"scale_of": "one"}),
+        ({"default_scale": "1/dim"}, {"scale_of": "one"}),
+        ({"causal": "bottom-right"}, {"corner": "top-left"}),
+        ({"causal": "top-left"}, {"corner": "bottom-right"}),
+        ({"empty_rows": "zero"}, {"rows": "nan"}),
+        ({"empty_rows": "mean"}, {"rows": "zero"}),
+        ({"empty_rows": "nan"}, {"rows": "mean"}),
+    ],
+)
+def test_what_is_declared_is_a_claim(declared: dict[str, str], made: dict[str, str]) -> None:
+    """Nothing is learned against it: whoever does otherwise is refuted."""
+    target = spoken(kernel(**made), **declared)
+    assert getattr(target.supports, next(iter(declared))) == next(iter(declared.values())) and not target.wrong
+    names = ("rows_without_keys_follow_the_convention",) if "empty_rows" in declared else CHOSEN
+    assert verify_target(target, select(names), Plan(examples=40)).findings
+
+
+@pytest.mark.parametrize(
+    ("declared", "made"),
+    [
+        ({"default_scale": "1"}, {"scale_of": "one"}),
+        ({"default_scale": "1/dim"}, {"scale_of": "dim"}),
+        ({"causal": "bottom-right"}, {"corner": "bottom-right"}),
+    ],
+)
+def test_what_is_declared_and_done_is_right(declared: dict[str, str], made: dict[str, str]) -> None:
+    assert not searched(spoken(kernel(**made), **declared)).findings
+
+
+def test_a_nan_that_stays_hidden_is_seen() -> None:
+    assert not spoken(kernel()).observed
+    assert spoken(contained).observed == {"masked_nan": "contained"}
+
+
+def contained(q: Any, k: Any, v: Any, attn_mask: Any = None) -> Any:
+    s = q @ k.mT / math.sqrt(max(q.shape[-1], 1))
+    if attn_mask is None:
+        return torch.softmax(s, -1) @ v
+    seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -math.inf
+    s = s if attn_mask.dtype == torch.bool else s + attn_mask
+    w = torch.softmax(s.masked_fill(~seen, -math.inf), -1)
+    return (w[..., None] * torch.where(w[..., None] == 0, 0.0, v[..., None, :, :])).sum(-2)
+
+
+def test_a_target_that_answers_at_random_teaches_nothing() -> None:
+    random = np.random.default_rng(0)
+
+    def noisy(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        return torch.as_tensor(random.standard_normal((*q.shape[:3], v.shape[3])), dtype=q.dtype)
+
+    target = spoken(noisy)
+    assert not target.wrong and not target.differs
+    assert "rows_sum_to_one" in {finding.prop.name for finding in searched(target).findings}
+
+
+def test_a_slow_target_is_asked_for_a_second_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only the target moves: a call of half a second; the questions end, and what is known by then is told."""
+    clock, calls = [0.0], [0]
+
+    def slow(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        clock[0], calls[0] = clock[0] + 0.5, calls[0] + 1
+        return kernel(scale_of="one")(q, k, v, attn_mask, is_causal)
+
+    target = make_target("mine", slow, {"framework": "torch", "dtypes": ["float64"]})
+    calls[0] = 0
+    for module in (conventions, question):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    conventions.with_conventions(target, "cpu")
+    assert calls[0] <= 2 * SECONDS / 0.5
+
+
+# ---------------------------------------------------------------- edges
+
+
+def of_nothing_wrong(q: Any, k: Any, v: Any) -> Any:
+    """Without keys the answer should be zeros, without features the mean of the values."""
+    if not k.shape[-2] or not q.shape[-1]:
+        return torch.ones(*q.shape[:3], v.shape[3], dtype=q.dtype)
+    return torch.softmax(q @ k.mT / math.sqrt(max(q.shape[-1], 1)), -1) @ v
+
+
+def test_what_is_wrong_at_an_edge_alone_is_told() -> None:
+    name = "degenerate_output_is_inside_the_bound"
+    lax = verify(of_nothing_wrong, properties=(name,), cases=150)
+    assert lax.ok and list(lax.report.outcomes[name].edges) == ["sizes of zero"] and "  edge      sizes of zero: " in repr(lax)
+    assert not verify(of_nothing_wrong, properties=(name,), cases=150, strict=True).ok
+
+
+def test_an_edge_that_damages_what_is_none_is_no_edge() -> None:
+    """An empty row whose NaN reaches all rows."""
+
+    def poisoned(q: Any, k: Any, v: Any, attn_mask: Any = None) -> Any:
+        out = kernel()(q, k, v, attn_mask)
+        return out + 0 * out.sum(-2, keepdim=True)
+
+    target = spoken(poisoned, empty_rows="nan")
+    assert verify_target(target, select(("rows_without_keys_follow_the_convention",)), Plan(examples=40, strict=False)).findings
+
+
+# ---------------------------------------------------------------- the command line
+
+FILE = """
+import math
+import torch
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    s = q @ k.mT / math.sqrt(max(q.shape[-1], 1))
+    if is_causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    if attn_mask is not None:
+        s = s.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else s + attn_mask
+    return FINISH
+
+def declared_away(q, k, v):
+    if q.shape[2] > 1:
+        raise ValueError("one query at a time")
+    return attention(q, k, v)
+"""
+FEW = ["--cases", "8", "--property", "rows_without_keys_follow_the_convention", "--property", "rows_sum_to_one"]
+
+
+def test_what_is_written_is_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A change of convention is a regression from then on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "known_mistakes", lambda missing=None: [])  # readings take longer than all the rest
+    Path("mine.py").write_text(FILE.replace("FINISH", "torch.softmax(s, -1) @ v"))
+    assert main(["mine.py:attention", "--handshake"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("SPEAKS  mine.py:attention") and "differs   rows without keys: NaN, not 0" in told
+    assert main(["mine.py:attention", "--write-supports", "mine.toml", *FEW]) == 0
+    assert 'empty_rows = "nan"' in Path("mine.toml").read_text()
+    assert main(["mine.py:attention", "--supports", "mine.toml", *FEW]) == 0
+    Path("mine.py").write_text(FILE.replace("FINISH", "torch.nan_to_num(torch.softmax(s, -1)) @ v"))
+    assert main(["mine.py:attention", *FEW]) == 0
+    assert main(["mine.py:attention", "--supports", "mine.toml", "--strict", *FEW]) == 1
+
+
+def test_a_replay_line_speaks_as_the_run_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bool mask that means the other thing: no case of masks is refuted, unless the run was strict, and then the line says so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "known_mistakes", lambda missing=None: [])
+    Path("mine.py").write_text(FILE.replace("FINISH", "torch.softmax(s, -1) @ v").replace("~attn_mask, -", "attn_mask, -"))
+    name = "bool_mask_equals_minus_infinity"
+    assert main(["mine.py:attention", "--strict", "--property", name, "--cases", "8"]) == 1
+    out = capsys.readouterr().out
+    replay = next(line for line in out.splitlines() if line.startswith("  replay "))
+    case = re.search(r'--case "(.*)"', replay)
+    assert case and "mine.py:attention --strict --property" in replay
+    assert main(["mine.py:attention", "--strict", "--property", name, "--case", case[1]]) == 1
+    assert main(["mine.py:attention", "--property", name, "--case", case[1]]) == 0
+
+
+def test_too_little_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def attention(q, k, v):\n    return v[..., :1, :] + 0 * q\n\nattention.supports = {'framework': 'numpy'}\n")
+    known = "\n".join(
+        f'[[deviation]]\ntargets = ["*"]\nproperties = ["{name}"]\nwhen = "True"\nkind = "documented"\nreason = "none"\n'
+        f'version = "numpy {np.__version__}"\ncase = "Case(keys=2)"\nshows = "rows_sum_to_one"\n'
+        for name in PROPERTIES
+    )
+    Path("all.toml").write_text(known)
+    assert main(["mine.py:attention", "--deviations", "all.toml", "--cases", "6"]) == 2
+    assert "NOTHING FOUND" not in capsys.readouterr().out
+
+
+def test_the_first_finding_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "known_mistakes", lambda missing=None: [])
+    Path("mine.py").write_text("def attention(q, k, v):\n    return v[..., :1, :] + 0 * q\n\nattention.supports = {'framework': 'numpy'}\n")
+    assert main(["mine.py:attention", "--first"]) == 1
+    out = capsys.readouterr().out
+    assert "  0 properties hold, 1 refuted, " in out or "  1 property holds, 1 refuted, " in out
+    assert out.startswith("REFUTED  mine.py:attention") and "  found     " in out.splitlines()[1]
+
+
+# ---------------------------------------------------------------- what comes back, and how it was computed
+
+
+def test_a_wider_result_differs_and_is_no_finding() -> None:
+    """As of NumPy, where a float64 scalar makes a float64 array of one in float32."""
+
+    def widened(q: Any, k: Any, v: Any) -> Any:
+        s = q @ np.swapaxes(k, -1, -2) / np.sqrt(np.float64(max(q.shape[-1], 1)))
+        e = np.exp(s - s.max(-1, keepdims=True, initial=-np.inf))
+        return e / e.sum(-1, keepdims=True) @ v
+
+    target = make_target("mine", widened, {"framework": "numpy"})
+    target = target.kind.handshake(target, "cpu")
+    assert "dtype" in target.differs and target.supports.result == "wider"
+    assert not searched(target, "output_has_the_right_form").findings
+
+
+def test_float64_that_is_computed_in_float32_is_not_tried() -> None:
+    def single(q: Any, k: Any, v: Any) -> Any:
+        return contained(q.float(), k.float(), v.float()).to(q.dtype)
+
+    target = spoken(single)
+    assert "float64" in target.differs and target.dtypes == ("float32", "float16", "bfloat16")
+    assert not searched(target, "output_is_inside_the_bound").findings
+
+
+def test_a_mask_that_replaces_causality() -> None:
+    def replaces(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        return kernel()(q, k, v, attn_mask, is_causal and attn_mask is None)
+
+    target = spoken(replaces)
+    assert list(target.wrong) == ["mask and causal"] and not target.supports.mask_and_causal
+    assert not searched(target, "causal_frontier_is_exact", "output_is_inside_the_bound").findings
+
+
+def test_a_slight_mistake_in_float64_is_not_taken_for_float32() -> None:
+    def off_by_a_millionth(q: Any, k: Any, v: Any) -> Any:
+        return contained(q * (1 + 1e-6), k, v)
+
+    target = spoken(off_by_a_millionth)
+    assert "float64" in target.dtypes and not target.differs
+    assert verify_target(target, select(("output_is_inside_the_bound",)), Plan(examples=40)).findings

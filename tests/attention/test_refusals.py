@@ -1,0 +1,138 @@
+"""What a target refuses is told in a line, hides no other mistake, and is refuted under --strict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import permissive
+
+from impls.mutants import load_all
+from properties.catalogue import PROPERTIES
+from properties.engine.core.target import Target
+from properties.engine.doors import cli
+from properties.engine.doors.cli import main
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
+
+MUTANTS = {name: mutant for name, mutant in load_all()[0].items() if mutant.contract == "attention"}
+RIGHT: dict[str, Any] = {"framework": "torch"}
+
+
+def refusing(function: Any) -> Any:
+    """The same attention, which refuses masks of one axis, masks together with is_causal, and empty arrays."""
+
+    def kernel(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False, **options: Any) -> Any:
+        if attn_mask is not None and attn_mask.dim() < 2:
+            raise ValueError("a mask has two axes or more")
+        if attn_mask is not None and is_causal:
+            raise ValueError("a mask or is_causal, not both")
+        if not (q.numel() and k.numel() and v.numel()):
+            raise ValueError("nothing to attend to")
+        return function(q, k, v, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+    return kernel
+
+
+def spoken(function: Any, **facts: Any) -> Target:
+    target = make_target("mine", function, {**RIGHT, "parameters": ["attn_mask", "is_causal", "scale", "enable_gqa"], **facts})
+    return target.kind.handshake(target, "cpu")
+
+
+def test_classes_of_calls_that_are_refused_are_learned() -> None:
+    target = spoken(refusing(permissive.attention))
+    facts = target.supports
+    assert (facts.mask_rank, facts.mask_and_causal, facts.zero_sizes, facts.value_dim) == (2, False, False, True)
+    assert facts.mask_kinds == type(facts)().mask_kinds and facts.mask_axes == type(facts)().mask_axes
+    assert [what for what in target.refuses if "empty arrays" in what] and all("ValueError" in said for said in target.refuses.values())
+
+
+def test_what_refuses_nothing_is_left_as_it_was() -> None:
+    target = spoken(permissive.attention)
+    before = make_target("mine", permissive.attention, RIGHT | {"parameters": list(target.parameters)})
+    assert not target.refuses and target.supports == before.supports
+
+
+def test_kinds_and_axes_of_masks() -> None:
+    def picky(q: Any, k: Any, v: Any, *, attn_mask: Any = None) -> Any:
+        if attn_mask is not None and attn_mask.dtype != torch.bool:
+            raise TypeError("a mask is bool")
+        if attn_mask is not None and attn_mask.dim() > 2 and attn_mask.shape[-3] > 1:
+            raise ValueError("one mask for all heads")
+        return permissive.attention(q, k, v, attn_mask=attn_mask)
+
+    target = make_target("mine", picky, RIGHT)
+    target = target.kind.handshake(target, "cpu")
+    assert (
+        target.supports.mask_kinds == ("bool",) and target.supports.mask_axes and not any("H" in axes for axes in target.supports.mask_axes)
+    )
+
+
+def test_an_error_of_no_class_is_a_finding() -> None:
+    def sometimes(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        if k.shape[2] == 17:
+            raise IndexError("seventeen")
+        return permissive.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+
+    target = make_target("mine", sometimes, RIGHT)
+    target = target.kind.handshake(target, "cpu")
+    assert not target.refuses
+    finding = search(target, PROPERTIES["output_is_inside_the_bound"], Plan()).finding
+    assert finding and finding.violation.raised and finding.case.keys == 17
+
+
+def test_what_is_declared_is_not_asked() -> None:
+    assert spoken(refusing(permissive.attention), zero_sizes=False, mask_rank=2, mask_and_causal=False).refuses == {}
+
+
+KILLERS = ("output_is_inside_the_bound", "masked_keys_are_deleted", "future_tokens_are_ignored", "rows_sum_to_one", "heads_are_independent")
+SAMPLE = [name for name in MUTANTS if MUTANTS[name].killed_by in KILLERS][::6]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_refusal_hides_no_other_mistake(name: str) -> None:
+    """Every sixth mutant of five properties behind the refusals of a usual kernel: refuted by some property all the same."""
+    function = MUTANTS[name].function
+    own = make_target("mine", function)
+    target = spoken(refusing(function), **{**getattr(function, "supports", {}), "parameters": list(own.parameters)})
+    tried = [MUTANTS[name].killed_by, "output_is_inside_the_bound", "degenerate_output_is_inside_the_bound", *PROPERTIES]
+    assert any(search(target, PROPERTIES[prop], Plan(shrink=False)).finding for prop in tried if PROPERTIES[prop].contract == "attention")
+
+
+KERNEL = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attention(q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+"""
+
+
+def test_a_wrapper_of_pytorch_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it refuses is told, what is on record for PyTorch's own function is known, and --strict refutes both."""
+    monkeypatch.setattr(cli, "known_mistakes", lambda missing=None: [])  # readings take longer than all the rest
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(KERNEL)
+    few = [
+        "mine.py:attention",
+        "-v",
+        "--cases",
+        "6",
+        "--property",
+        "masks",
+        "--property",
+        "purity",
+        "--property",
+        "numbers",
+        "--property",
+        "causality",
+    ]
+    status = main(few)
+    out = capsys.readouterr().out
+    assert status == 0, out
+    assert "NOTHING FOUND  mine.py:attention" in out and "  refuses   " in out and "KNOWN    " in out and "as torch_sdpa.default: " in out
+    assert main([*few, "--strict", "--first"]) == 1

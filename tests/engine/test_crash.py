@@ -1,0 +1,80 @@
+"""A kernel that kills the process is refuted like any other: the smallest case, a replay line, exit status 1."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from properties.attention.case import Case
+from properties.catalogue import PROPERTIES
+from properties.engine.core.attempt import try_case
+from properties.engine.core.crash import isolated
+from properties.engine.search.probe import make_target
+
+ROOT = Path(__file__).parents[2]
+KERNEL = """
+import ctypes
+import numpy as np
+
+def attention(q, k, v):
+    if {condition}:
+        ctypes.string_at(0)
+    scores = q @ k.swapaxes(-1, -2) / max(q.shape[-1], 1) ** 0.5
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-1e300))
+    return powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-300) @ v
+
+attention.supports = {{"framework": "numpy", "dtypes": ["float64"]}}
+"""
+CRASHING, FIRST, RIGHT = "q.shape[2] > 2 and k.shape[2] == 2", "True", "False"
+
+
+def attncheck(folder: Path, condition: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "kernel.py").write_text(KERNEL.format(condition=condition))
+    command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "constant_values_are_returned", *options]
+    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_the_smallest_case_is_found(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    ran = attncheck(tmp_path, CRASHING, *workers)
+    assert ran.returncode == 1, ran.stderr
+    assert "starting again, every case in a process of its own first" in ran.stderr
+    assert "the call killed the process (SIGSEGV)" in ran.stdout
+    assert '--case "Case(queries=3, keys=2)"' in ran.stdout
+    assert "matters   queries=3, keys=2 " in ran.stdout and "reading" not in ran.stdout
+
+
+def test_the_replay_line_replays_and_sees_the_repair(tmp_path: Path) -> None:
+    replay = ("--case", "Case(queries=3, keys=2)")
+    ran = attncheck(tmp_path, CRASHING, *replay)
+    assert ran.returncode == 1 and "killed the process (SIGSEGV)" in ran.stdout
+    ran = attncheck(tmp_path, RIGHT, *replay)
+    assert ran.returncode == 0 and ran.stderr == ""
+    ran = attncheck(tmp_path, RIGHT, "--isolate", "--cases", "20")
+    assert ran.returncode == 0 and "20 cases" in ran.stdout
+
+
+def test_a_crash_on_the_first_call_cannot_be_run(tmp_path: Path) -> None:
+    ran = attncheck(tmp_path, FIRST)
+    assert ran.returncode == 2 and ran.stderr.endswith("attncheck: the target killed the process (SIGSEGV)\n")
+
+
+def test_isolation_changes_nothing_else() -> None:
+    """A wrong answer and an exception are told as without it."""
+
+    def raising(q, k, v):  # type: ignore[no-untyped-def]
+        if q.shape[2] == 2:
+            raise ValueError("two")
+        return v[:, :, :1] + 0 * q[..., : v.shape[3]] if q.shape[3] >= v.shape[3] else q[..., :1] + 0 * v[:, :, :1]
+
+    target = make_target("mine", raising, {"framework": "numpy", "dtypes": ["float64"]})
+    prop = PROPERTIES["output_is_inside_the_bound"]
+    for case in (Case(queries=2, keys=2), Case(queries=3, keys=2), Case()):
+        plain = try_case(target, prop, case)
+        with isolated():
+            apart = try_case(target, prop, case)
+        assert (plain is None) == (apart is None)
+        assert plain is None or plain.says == apart.says  # type: ignore[union-attr]

@@ -1,0 +1,149 @@
+"""What ends a run early: Ctrl-C (what was found so far is told, nothing is left running), a reader that has gone, the time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from impls import numpy_matmul
+from properties import catalogue
+from properties.engine.search import interrupt, run, search
+from properties.engine.search.probe import make_target
+
+ROOT = Path(__file__).parents[2]
+KERNEL = """
+import time
+from pathlib import Path
+
+def attention(q, k, v):
+    Path("called").touch()
+    if v.shape[3] == 2:
+        return 2 * v[:, :, :1] + 0 * q[..., :1]
+    time.sleep(0.01)
+    return v[:, :, :1] + 0 * q[..., :1]
+
+attention.supports = {"framework": "numpy", "dtypes": ["float64"], "zero_sizes": False}
+"""
+
+
+def heed() -> None:
+    """What runs in the background has been told to ignore interruptions."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture
+def usual() -> Iterator[None]:
+    """Interruptions raise, as in the foreground."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_that_is_lost_is_remembered(usual: None) -> None:
+    with interrupt.listening():
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.check()
+    interrupt.check()
+
+
+def test_what_python_drops_is_not_printed(usual: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """An interruption in a callback of the collector: the next case raises it. Anything else that is dropped there is printed as ever."""
+    wrong: list[BaseException] = [KeyboardInterrupt(), ValueError("of somebody")]
+
+    def callback(phase: str, _: object) -> None:
+        if phase == "start" and wrong:
+            if isinstance(wrong.pop(0), KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            raise ValueError("of somebody")
+
+    gc.callbacks.append(callback)
+    try:
+        with interrupt.listening():
+            gc.collect()
+            with pytest.raises(KeyboardInterrupt):
+                interrupt.check()
+            assert capfd.readouterr().err == ""
+            gc.collect()
+            assert "ValueError: of somebody" in capfd.readouterr().err
+    finally:
+        gc.callbacks.remove(callback)
+
+
+def test_where_interruptions_are_ignored_they_stay_so(usual: None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupt.listening():
+        signal.raise_signal(signal.SIGINT)
+        interrupt.check()
+
+
+@pytest.mark.parametrize(
+    "workers, number",
+    [((), signal.SIGINT), (("-n", "2"), signal.SIGINT), (("-n", "2"), signal.SIGTERM)],
+    ids=["one process", "workers", "workers, SIGTERM"],
+)
+def test_an_interrupted_run_tells_what_it_found(tmp_path: Path, workers: tuple[str, ...], number: signal.Signals) -> None:
+    """Ctrl-C goes to every process of a terminal, SIGTERM to the one that was started; nobody is left behind."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "values", "--cases", "100000", *workers]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed,
+    ) as run:
+        began = time.monotonic()
+        while not (tmp_path / "called").exists() and time.monotonic() - began < 120:
+            time.sleep(0.1)
+        time.sleep(4 if workers else 1)
+        (os.killpg if number is signal.SIGINT else os.kill)(run.pid, number)
+        try:
+            out, err = run.communicate(timeout=60)  # ends when nobody holds the pipes any more
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 128 + number and "attncheck: interrupted" in err and "Traceback" not in err
+    assert "NOTHING TRIED" in out or "REFUTED" in out or "NOTHING FOUND" in out
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    """As in "attncheck list | head": the status of a process that SIGPIPE ended, and not a word."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "properties", "list"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait(timeout=120) == 141
+        assert process.stderr.read() == b""
+
+
+def test_no_slow_property_takes_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seconds, by a clock that only the attention moves, for six properties: the last one has its cases, too."""
+    clock = [0.0]
+
+    def slow(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        clock[0] += 0.05
+        return numpy_matmul.attention(q, k, v)
+
+    for module in (run, search):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    target = make_target("mine", slow, {"framework": "numpy"})
+    report = run.verify_target(target, catalogue.select(("values",)), search.Plan(), seconds=3)
+    assert len(report.outcomes) == 6
+    assert all(2 <= outcome.cases <= 12 for outcome in report.outcomes.values())  # half a second each, and what others left

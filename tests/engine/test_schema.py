@@ -1,0 +1,179 @@
+"""Whatever somebody declares of a target, or of a known deviation, is taken, or refused in one sentence: it is never taken in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from properties import catalogue
+from properties.engine.core.supports import CHOICES, SCHEMA, Supports
+from properties.engine.core.target import CannotRun
+from properties.engine.search import deviations
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import cases, inapplicable
+
+assert catalogue.PROPERTIES
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 300)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["float32", "bool", "LS", "zero", "leaks", "top-left", "bhld", "same", "fused", "relu", "half", "cpu"])
+    | st.dates()
+    | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.sampled_from(["float32"]), inner, max_size=2),
+    max_leaves=4,
+)
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(CHOICES, str),
+    "framework": (str, type(None)),
+    "max_length": (int, type(None)),
+    "mask_rank": int,
+    "arithmetic": dict,
+    "contract": (str, type(None)),
+    "eps": (int, float),
+    **dict.fromkeys(("costly_shapes", "gradients", "bias_gradients"), (bool, type(None))),
+    **dict.fromkeys(("value_dim", "zero_sizes", "mask_and_causal", "returns_weights", "odd_dim", "norm_first"), bool),
+    **dict.fromkeys(("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"), tuple),
+}
+
+
+def test_every_key_has_a_schema() -> None:
+    assert set(SCHEMA) == {field.name for field in dataclasses.fields(Supports)} == set(KINDS)
+
+
+@pytest.mark.parametrize("key", SCHEMA)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(value=ANYTHING)
+def test_what_is_declared_is_taken_as_what_it_is_or_refused_in_a_sentence(key: str, value: Any) -> None:
+    try:
+        read = getattr(Supports.read({key: value}), key)
+    except ValueError as error:
+        assert str(error).startswith(f"supports['{key}'] ") and "\n" not in str(error)
+        return
+    assert isinstance(read, KINDS[key])
+    assert isinstance(read, bool) == (bool in (KINDS[key] if isinstance(KINDS[key], tuple) else (KINDS[key],)) and read is not None)
+
+
+WRONG: dict[str, Any] = {
+    "zero_sizes": "no",
+    "eps": math.inf,
+    "head_dims": ["a"],
+    "arithmetic": 3,
+    "max_length": True,
+    "mask_kinds": [3],
+    "dtypes": {"float32": 1},
+    "contract": 3,
+    "framework": ["numpy"],
+}
+
+
+@pytest.mark.parametrize("key, value", WRONG.items())
+def test_it_is_the_key_that_is_named(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^supports\['{key}'\] "):
+        Supports.read({key: value})
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, attn_mask: Any = None, is_causal: bool = False) -> np.ndarray:
+    return v[:, :, :1] + 0 * q[..., :1]
+
+
+@pytest.mark.parametrize("declared", [3, "zero_sizes", ["zero_sizes"], attention], ids=["a number", "a text", "a list", "a function"])
+def test_what_is_no_mapping_is_no_declaration(declared: Any) -> None:
+    def mine(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v)
+
+    mine.supports = declared  # type: ignore[attr-defined]
+    with pytest.raises(CannotRun, match=r"mine: its attribute supports is .*; it maps keys to values"):
+        make_target("mine", mine)
+
+
+def test_a_parameter_that_no_contract_has_is_named() -> None:
+    with pytest.raises(CannotRun, match=r"supports\['parameters'\] names 'nosuch', which attention\(q, k, v, "):
+        make_target("mine", attention, {"parameters": ["is_causal", "nosuch"]})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"max_length": 1}, {"mask_kinds": ["bias", "lowest"]}, {"mask_axes": [""]}, {"head_dims": [1]}],
+    ids=lambda facts: next(iter(facts)),
+)
+def test_what_leaves_little_leaves_cases_or_says_why_not(facts: dict[str, Any]) -> None:
+    """Every property has cases, or a reason; none an error."""
+    target = make_target("mine", attention, {"framework": "numpy", "parameters": ["attn_mask", "is_causal"], **facts})
+    for prop in catalogue.select():
+        if not inapplicable(target, prop):
+            cases(target, prop).validate()
+
+
+# ---------------------------------------------------------------- known deviations
+
+RIGHT: dict[str, Any] = {
+    "targets": ["mine"],
+    "properties": ["rows_sum_to_one"],
+    "when": "True",
+    "kind": "library bug",
+    "reason": "",
+    "version": "torch 2.13",
+    "case": "Case()",
+    "shows": "rows_sum_to_one",
+}
+
+
+def test_the_right_entry_is_read() -> None:
+    assert deviations._entry(1, RIGHT).shows == "rows_sum_to_one"
+
+
+@pytest.mark.parametrize("key", deviations.SCHEMA)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(value=ANYTHING)
+def test_an_entry_is_read_or_refused_in_a_sentence(key: str, value: Any) -> None:
+    try:
+        made = deviations._entry(1, {**RIGHT, key: value})
+    except ValueError as error:
+        assert str(error).startswith("known deviation 1: ") and "\n" not in str(error)
+    else:
+        kept = getattr(made, key)
+        assert isinstance(kept, str | tuple | datetime.date | None) or key == "case"
+
+
+CONDITIONS = (
+    "__import__('os')",
+    "().__class__",
+    "[1]",
+    "(lambda: 1)()",
+    "'a' * 10**9",
+    "'a' * 1000000000 == ''",
+    "keys ** 9",
+    "keys.real",
+    "1/0",
+)
+
+
+@pytest.mark.parametrize("when", CONDITIONS)
+def test_a_condition_is_not_executed(when: str) -> None:
+    with pytest.raises(ValueError, match="known deviation 1: "):
+        deviations._entry(1, {**RIGHT, "when": when})
+
+
+@pytest.mark.parametrize("text", ["deviation = 3", "deviation = [3]", "other = 3", "[deviation]\ntargets = 'mine'", "= ="])
+def test_a_file_that_holds_none_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "known.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"known\.toml"):
+        deviations.read_deviations(tmp_path / "known.toml")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    for read in (deviations.read_deviations, Supports.in_file):
+        with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+            read(tmp_path)

@@ -1,0 +1,211 @@
+"""The command line under strain: whatever it is given, wherever it writes, it says a sentence and has the right exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from impls import numpy_matmul
+from properties import catalogue
+from properties.engine.doors.cli import main, parse
+from properties.engine.report.text import verdict_text
+from properties.engine.search import run, search
+from properties.engine.search.probe import make_target
+
+ROOT = Path(__file__).parents[2]
+KERNEL = """
+import os, signal, sys
+import numpy as np
+
+def right(q, k, v):
+    logits = q @ k.swapaxes(-1, -2) * max(q.shape[3], 1) ** -0.5
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+right.supports = {"framework": "numpy", "dtypes": ["float64"], "zero_sizes": False}
+attention = right
+
+
+def after(act):
+    def wrong(q, k, v):
+        if k.shape[2] < 4:
+            act()
+        return right(q, k, v)
+    wrong.supports = right.supports
+    return wrong
+"""
+
+
+def attncheck(
+    folder: Path, code: str, *options: str, shell: str = "", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command line on ``kernel.py:attention``, in a process of its own; ``shell``: what follows it in a shell."""
+    (folder / "kernel.py").write_text(KERNEL + code)
+    command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "rows_sum_to_one", "--cases", "10", *options]
+    given: Any = command if not shell else " ".join(command) + " " + shell
+    return subprocess.run(
+        given,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **(environment or {})},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        shell=bool(shell),
+        timeout=120,
+    )
+
+
+def test_a_closed_standard_output_changes_no_verdict(tmp_path: Path) -> None:
+    ran = attncheck(tmp_path, "", shell=">&-")
+    assert ran.returncode == 0 and "Traceback" not in ran.stderr
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    ran = attncheck(tmp_path, "", shell="> /dev/full")
+    assert ran.returncode == 2 and "No space left on device" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_an_encoding_that_lacks_characters_loses_no_report(tmp_path: Path) -> None:
+    ran = attncheck(tmp_path, "", "--json", "-", environment={"PYTHONIOENCODING": "ascii"})
+    assert ran.returncode == 0 and "NOTHING FOUND" in ran.stderr and '"ok": true' in ran.stdout
+
+
+def test_what_ends_the_process_in_a_call_is_a_finding(tmp_path: Path) -> None:
+    ran = attncheck(tmp_path, "attention = after(lambda: os._exit(0))")
+    assert ran.returncode == 1 and "the call ended the process (exit status 0)" in ran.stdout, ran.stderr
+
+
+class NobodysOwn(BaseException):
+    """What no handler of ours knows."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), search.TimeIsOver(), NobodysOwn(), GeneratorExit(), StopIteration()], ids=repr)
+def test_what_ends_a_search_is_a_finding(error: BaseException) -> None:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        if k.shape[2] == 3:
+            raise error
+        return numpy_matmul.attention(q, k, v)
+
+    found = search.search(make_target("mine", attention, {"framework": "numpy"}), catalogue.PROPERTIES["rows_sum_to_one"], search.Plan())
+    assert found.finding and found.finding.violation.says.startswith(f"the call raised {type(error).__name__}")
+
+
+ON_IMPORT = {"an exit of the process": "os._exit(0)", "an exit": "sys.exit(0)", "an exception of no kind": "raise BaseException"}
+
+
+@pytest.mark.parametrize("code", ON_IMPORT.values(), ids=ON_IMPORT)
+def test_what_ends_the_process_on_import_cannot_be_run(tmp_path: Path, code: str) -> None:
+    ran = attncheck(tmp_path, code)
+    assert ran.returncode == 2 and "attncheck: " in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
+
+
+EMPTY = [[f"--{name}", ""] for name in ("case", "json", "supports", "deviations", "device")]
+REFUSED = [*EMPTY, ["--time", "inf"], ["--time", "nan"], ["--time", "0"], ["--workers", "1000"], ["--workers", "0"], ["--cases", "-1"]]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+def test_an_argument_that_means_nothing_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["kernel.py:attention", *arguments])
+    assert caught.value.code == 2 and arguments[0] in capsys.readouterr().err
+
+
+WRITTEN = {
+    "a number": "def attention(q, k, v): return v\nattention.supports = 3",
+    "a length": "def attention(q, k, v): return v\nattention.supports = {'max_length': 'long'}",
+    "a dimension": "def attention(q, k, v): return v\nattention.supports = {'head_dims': ['a']}",
+    "an arithmetic": "def attention(q, k, v): return v\nattention.supports = {'arithmetic': 3}",
+    "a class": "class attention: pass",
+    "an async function": "async def attention(q, k, v): return v",
+    "a partial": "import functools\nattention = functools.partial(max, 3)",
+    "a syntax error": "def attention(",
+    "an import error": "import no_such_module",
+    "a number for a function": "attention = 3",
+}
+
+
+@pytest.mark.parametrize("code", WRITTEN.values(), ids=WRITTEN)
+def test_a_file_that_cannot_be_checked_gets_a_sentence(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recwarn: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "strange.py").write_text(code)
+    status, err = main(["strange.py:attention", "--cases", "2"]), capsys.readouterr().err
+    assert status == 2 and err.startswith("attncheck: ") and "Traceback" not in err, err
+
+
+@pytest.mark.parametrize(
+    "place", ["folder", "no_such.py:attention", "notebook.ipynb:attention", "ünïcödé.py:attention", "a" * 300 + ".py:f"]
+)
+def test_a_place_that_holds_no_target_gets_a_sentence(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "notebook.ipynb").write_text("{}")
+    for target in (place, "folder.py:attention"):
+        status, err = main([target]), capsys.readouterr().err
+        assert status == 2 and err.startswith("attncheck: ") and "Traceback" not in err, err
+
+
+def test_gates_read_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    few = ("--property", "rows_sum_to_one", "--property", "future_tokens_are_ignored", "--cases", "5", "-n", "1")
+    assert main(["kernel.py:attention", *few, "--junit", "j.xml", "--sarif", "s.json"]) == 0
+    (suite,) = ElementTree.parse(tmp_path / "j.xml").getroot()
+    assert (suite.get("name"), suite.get("failures"), len(suite)) == ("kernel.py:attention", "0", 1)  # it takes no is_causal
+    (run_,) = json.loads((tmp_path / "s.json").read_text())["runs"]
+    assert run_["results"] == [] and run_["invocations"][0]["executionSuccessful"]
+
+
+# ---------------------------------------------------------------- how much was tried
+
+
+def slow_report(monkeypatch: pytest.MonkeyPatch, seconds: float, wrong: bool = False) -> Any:
+    """A search of nine seconds, by a clock that only the target moves."""
+    clock = [0.0]
+
+    def slow(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        clock[0] += seconds
+        return numpy_matmul.attention(q, k, v) * (2 if wrong else 1)
+
+    for module in (run, search):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    target = make_target("mine", slow, {"framework": "numpy"})
+    return run.verify_target(target, catalogue.select(("values",)), search.Plan(), seconds=9)
+
+
+def test_a_slow_target_is_not_called_right_after_a_few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = slow_report(monkeypatch, 0.5)
+    assert not report.ok and not report.findings and "time was over before" in report.incomplete
+    assert "INCOMPLETE  mine" in verdict_text(report) and "NOTHING FOUND" not in verdict_text(report)
+
+
+def test_a_fast_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = slow_report(monkeypatch, 0.03)
+    assert report.ok and not report.incomplete and "NOTHING FOUND" in verdict_text(report)
+
+
+def test_a_slow_one_that_is_wrong_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "REFUTED  mine" in verdict_text(slow_report(monkeypatch, 0.5, wrong=True))
+
+
+def test_the_verdict_says_which_sizes_were_tried() -> None:
+    target = make_target("mine", numpy_matmul.attention, {"framework": "numpy", "max_length": 5, "head_dims": [3, 4]})
+    report = run.verify_target(target, catalogue.select(("constant_values_are_returned",)), search.Plan(examples=40))
+    sizes = report.outcomes["constant_values_are_returned"].ranges.sizes
+    assert sizes["dim"] == (3, 4) and sizes["keys"][1] <= 5 and "seed" not in sizes
+    assert "  tried     batch 0 to" in verdict_text(report) and "dim 3 to 4" in verdict_text(report)
+    assert sum(report.outcomes["constant_values_are_returned"].ranges.dtypes.values()) == 40

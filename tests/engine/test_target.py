@@ -1,0 +1,417 @@
+"""What a newcomer does wrong gets one sentence that says what to change; what is merely unusual works."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import permissive
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from impls.mutants.attention import core
+from impls.mutants.registry import SUPPORTS
+from impls.positions_torch import rotary
+from properties.attention.call import attend
+from properties.attention.case import Case
+from properties.attention.inputs import make_inputs
+from properties.catalogue import PROPERTIES
+from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
+from properties.engine.core.target import CannotRun
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, inapplicable, search
+
+SMALL = make_inputs(Case(queries=3, keys=4, dim=2))
+
+
+def attention(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False) -> Any:
+    """Right, in PyTorch."""
+    return permissive.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+
+
+def refusal(function: Any, supports: Any = None) -> str:
+    """The one sentence."""
+    with pytest.raises(CannotRun) as caught:
+        make_target("mine", function, supports)
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith("mine")
+    return message
+
+
+# ---------------------------------------------------------------- refused
+
+
+def needs_dropout(q: Any, k: Any, v: Any, dropout: Any) -> Any: ...
+
+
+def needs_flags(q: Any, k: Any, v: Any, *, training: bool, window: int) -> Any: ...
+
+
+def raises_always(q: Any, k: Any, v: Any) -> Any:
+    raise RuntimeError("no kernel for this\nsecond line")
+
+
+def one_argument(x: Any) -> Any:
+    return x
+
+
+ATTENTION = "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)"
+REFUSED: dict[str, tuple[Any, str]] = {
+    "an object": (SimpleNamespace(), "mine is not callable, but of type SimpleNamespace"),
+    "a module": (np, "mine is not callable, but of type module"),
+    "one argument": (one_argument, f"mine takes 1 positional argument, not the 3 of {ATTENTION}"),
+    "no argument": (lambda: None, f"mine takes 0 positional arguments, not the 3 of {ATTENTION}"),
+    "a layer without value": (
+        lambda query, weights, num_heads: query,
+        "mine takes 3 positional arguments, not the 4 of multihead(query, key, value, weights, *, num_heads",
+    ),
+    "an extra required argument": (
+        needs_dropout,
+        f"mine requires dropout, which {ATTENTION} does not give; wrap it in a function that does",
+    ),
+    "required options": (needs_flags, "mine requires training, window, which attention("),
+    "an exception": (raises_always, f"mine cannot be called as {ATTENTION}: on float64 torch arrays q (2, 3, 5, 4) it raised "),
+    "a list": (lambda q, k, v: attention(q, k, v).tolist(), "mine cannot be called as"),
+    "nothing": (lambda q, k, v: None, "returned NoneType, not an array of"),
+    "a number": (lambda q, k, v: 0.5, "returned float, not an array of"),
+    "the other layout": (
+        lambda q, k, v: np.zeros((q.shape[0], q.shape[2], q.shape[1], v.shape[3]), q.dtype),
+        "it returns (batch, length, heads, dim) (2, 5, 3, 4) for q (2, 3, 5, 4): "
+        "declare supports['layout'] = 'blhd' if it also takes that layout",
+    ),
+    "another shape": (
+        lambda q, k, v: np.zeros((2, 15, 4), q.dtype),
+        "it returns shape (2, 15, 4) for q, k, v of (2, 3, 5, 4); expected (2, 3, 5, 4)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_is_no_attention_is_refused(mistake: str) -> None:
+    function, says = REFUSED[mistake]
+    assert says in refusal(function)
+
+
+def test_every_framework_that_was_tried_is_told_of() -> None:
+    """A NumPy kernel beside which torch is imported is tried with both; what each said, and only once what both did."""
+
+    def numpy_only(q: Any, k: Any, v: Any) -> Any:
+        assert isinstance(q, np.ndarray), "no array of mine"
+        raise KeyError("my own mistake")
+
+    message = refusal(numpy_only)
+    assert "torch arrays q (2, 3, 5, 4) it raised AssertionError: no array of mine; on float64 numpy arrays" in message
+    assert "it raised KeyError: 'my own mistake' (what is no attention can be declared: supports['contract'] is one of " in message
+    assert refusal(raises_always).count("no kernel for this") == 1
+
+
+def test_a_parameter_of_another_name_is_told() -> None:
+    """It is held to the nearest meaning of that name; one that has no meaning here is told as not tried."""
+
+    def other_names(q: Any, k: Any, v: Any, mask: Any = None, *, softmax_scale: Any = None, block_size: int = 64, **rest: Any) -> Any:
+        return attention(q, k, v)
+
+    def no_others(q: Any, k: Any, v: Any, mask: Any = None, *, dropout: Any = None, block_size: int = 64) -> Any:
+        return attention(q, k, v)
+
+    told = make_target("mine", no_others)
+    assert told.untried["dropout"] == "the contract has no such parameter; is it dropout_p?"
+    assert told.untried["block_size"] == "the contract has no such parameter"
+    assert told.learned["mask"].startswith("attn_mask, ") and told.parameters == ("attn_mask",) and "mask" not in told.untried
+    assert {"mask", "softmax_scale"} <= set(make_target("mine", other_names).learned)
+    assert not make_target("mine", attention).untried and not make_target("mine", attention).learned
+    assert set(MEANT.values()) <= set(PARAMETERS) and not set(MEANT) & set(PARAMETERS)
+
+
+def test_the_first_line_of_an_exception_is_enough() -> None:
+    message = refusal(raises_always)
+    assert "RuntimeError: no kernel for this" in message and "second line" not in message
+
+
+DECLARED: dict[str, tuple[Any, str]] = {
+    "a near key": ({"causl": "top-left"}, "mine: supports has no key 'causl'; did you mean 'causal'?"),
+    "a far key": ({"xyz": 1}, "mine: supports has no key 'xyz'; known: framework, devices, dtypes"),
+    "a value": ({"causal": "bottom"}, "mine: supports['causal'] is 'bottom'; it can be 'top-left' or 'bottom-right'"),
+    "a dtype": (
+        {"dtypes": ["float31"]},
+        "mine: supports['dtypes'] may hold ('float64', 'float32', 'float16', 'bfloat16')",
+    ),
+    "a mask kind": ({"mask_kinds": ["boolean"]}, "mine: supports['mask_kinds'] may hold ('bool', "),
+    "an arithmetic": ({"arithmetic": "fast"}, "mine: supports['arithmetic'] maps "),
+    "an arithmetic of another type": ({"arithmetic": {"float64": "tf32"}}, "mine: supports['arithmetic'] maps "),
+    "a framework": ({"framework": "tensorflow"}, "unknown framework 'tensorflow'; known: numpy, torch"),
+}
+
+
+@pytest.mark.parametrize("mistake", DECLARED)
+def test_a_wrong_declaration_is_refused(mistake: str) -> None:
+    supports, says = DECLARED[mistake]
+    assert says in refusal(attention, supports)
+
+    def own(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v)
+
+    own.supports = supports  # type: ignore[attr-defined]
+    assert says in refusal(own)
+
+
+def test_a_declared_dtype_that_does_not_work_is_refused() -> None:
+    def single(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.dtype != torch.float32:
+            raise TypeError("only float32")
+        return attention(q, k, v)
+
+    message = refusal(single, {"dtypes": ["float32", "float16"]})
+    assert message.startswith("mine declares dtype float16, but: on float16 torch arrays q (2, 3, 5, 4) it raised TypeError")
+
+
+# ---------------------------------------------------------------- works
+
+
+def test_a_target_of_float32_alone_works_and_says_so() -> None:
+    def single(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.dtype != torch.float32:
+            raise TypeError(f"only float32, got {q.dtype}")
+        return attention(q, k, v)
+
+    target = make_target("single", single)
+    assert target.dtypes == ("float32",) and target.framework.name == "torch"
+    assert set(target.untried) == {"float64", "float16", "bfloat16"}
+    assert "raised TypeError: only float32, got torch.float64" in target.untried["float64"]
+    assert search(target, PROPERTIES["rows_sum_to_one"], Plan(examples=10)).status == "passed"
+
+
+class Callable_:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None) -> Tensor:
+        return attention(q, k, v, attn_mask=attn_mask)
+
+
+class Module(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+        return attention(q, k, v, is_causal=is_causal)
+
+
+def any_keyword(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    if set(options) - {"attn_mask", "is_causal"}:
+        raise TypeError(f"unexpected {sorted(options)}")
+    return attention(q, k, v, **options)
+
+
+def positional_only(q: Tensor, k: Tensor, v: Tensor, /) -> Tensor:
+    return attention(q, k, v)
+
+
+WORKS: dict[str, tuple[Callable[..., Any], set[str]]] = {
+    "functools.partial": (functools.partial(attention, attn_mask=None), {"attn_mask", "is_causal"}),
+    "partial with an option": (
+        functools.partial(permissive.attention, enable_gqa=True),
+        {"attn_mask", "is_causal", "scale", "enable_gqa", *FEATURES},
+    ),
+    "an object with __call__": (Callable_(), {"attn_mask"}),
+    "a bound method": (Callable_().__call__, {"attn_mask"}),
+    "an nn.Module": (Module(), set()),
+    "**options": (any_keyword, {"attn_mask", "is_causal"}),
+    "positional only": (positional_only, set()),
+    "*args": (lambda *tensors: attention(*tensors), set()),
+    "a tuple with weights": (lambda q, k, v: (attention(q, k, v), None), set()),
+    "the library's own": (scaled_dot_product_attention, {"attn_mask", "is_causal", "scale", "enable_gqa"}),
+}
+
+
+@pytest.mark.parametrize("kind", WORKS)
+def test_what_can_be_called_works(kind: str) -> None:
+    """Parameters are found by the signature, or by trying; the answers are right."""
+    function, parameters = WORKS[kind]
+    target = make_target("mine", function)
+    assert parameters <= set(target.parameters) <= parameters | {"dropout_p", "is_causal"}
+    np.testing.assert_array_equal(attend(target, SMALL).shape, (1, 1, 3, 2))
+    outcome = search(target, PROPERTIES["chunks_merge_to_the_whole"], Plan(examples=10))
+    assert outcome.status == "passed", outcome.finding
+
+
+def test_an_option_that_raises_is_not_tried_and_named() -> None:
+    target = make_target("mine", any_keyword)
+    assert set(target.parameters) == {"attn_mask", "is_causal"}
+    assert target.untried["scale"].startswith("TypeError: unexpected ['scale']")
+    assert "enable_gqa" in target.untried
+
+
+def test_numpy_and_torch_are_told_apart() -> None:
+    assert make_target("torch", attention).framework.name == "torch"
+    assert make_target("numpy", lambda q, k, v: np.matmul(q, k.swapaxes(-1, -2)) @ v).framework.name == "numpy"
+
+
+def test_supports_from_outside_wins() -> None:
+    def own(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v)
+
+    own.supports = {"dtypes": ["float32"], "empty_rows": "nan"}  # type: ignore[attr-defined]
+    assert make_target("mine", own).supports.empty_rows == "nan"
+    target = make_target("mine", own, {"empty_rows": "mean"})
+    assert (target.supports.empty_rows, target.dtypes) == ("mean", ("float32",))
+    assert make_target("mine", own, Supports(dtypes=("float64",))).dtypes == ("float64",)
+
+
+def test_supports_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "supports.toml"
+    for text in ('causal = "bottom-right"\nhead_dims = [8]', '[supports]\ncausal = "bottom-right"\nhead_dims = [8]'):
+        path.write_text(text)
+        assert Supports.in_file(path) == {"causal": "bottom-right", "head_dims": [8]}
+    path.write_text('casual = "top-left"')
+    with pytest.raises(ValueError, match=r"^supports has no key 'casual'; did you mean 'causal'\?$"):
+        Supports.in_file(path)
+
+
+def test_the_other_layout_works_when_declared() -> None:
+    def rows_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+    target = make_target("mine", rows_first, {"layout": "blhd"})
+    outcome = search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=20))
+    assert outcome.status == "passed", outcome.finding
+
+
+# ---------------------------------------------------------------- names
+
+KERNEL = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+class Kernels:
+    @staticmethod
+    def fused(q, k, v):
+        return scaled_dot_product_attention(q, k, v)
+attention = Kernels.fused
+number = 3
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    path = tmp_path / "mykernel.py"
+    path.write_text(KERNEL)
+    return path
+
+
+def lost(text: str) -> str:
+    with pytest.raises(CannotRun) as caught:
+        find_targets(text, Builtins())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_file_names_a_target(kernel: Path) -> None:
+    for attribute in ("attention", "Kernels.fused"):
+        (target,) = find_targets(f"{kernel}:{attribute}", Builtins())
+        assert target.framework.name == "torch"
+    (target,) = find_targets("torch.nn.functional:scaled_dot_product_attention", Builtins())
+    assert target.contract == "attention"
+
+
+def test_a_typo_lists_near_matches(kernel: Path) -> None:
+    assert lost(f"{kernel}:atention") == f"{kernel} has no attribute 'atention'; did you mean attention?"
+    assert lost(f"{kernel}:Kernels.fuse") == f"{kernel} has no attribute 'fuse'; did you mean fused?"
+    typo = kernel.with_name("mykernal.py")
+    assert lost(f"{typo}:attention") == f"there is no file {typo}; did you mean mykernel.py?"
+    assert lost(f"{kernel}:number") == f"{kernel}:number is not callable, but of type int"
+    assert lost("torch_sdpa.mth").startswith("there is no built-in implementation 'torch_sdpa.mth'; did you mean torch_sdpa.math")
+    assert lost("numpy_matmul.attn").startswith("there is no built-in implementation 'numpy_matmul.attn'; did you mean numpy")
+    assert lost("qqqq").endswith("give module:attribute, file.py:attribute or a built-in name")
+    assert lost("torch.nn.functional:scaled_dot_product_atention").startswith(
+        "torch.nn.functional has no attribute 'scaled_dot_product_atention'; did you mean scaled_dot_product_attention"
+    )
+    assert lost("no_such_module:attention").startswith("the module no_such_module cannot be imported: ModuleNotFoundError")
+
+
+def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("def attention(q, k, v)\n    return v")
+    assert lost(f"{broken}:attention").startswith(f"{broken} cannot be imported: SyntaxError")
+    raising = tmp_path / "raising.py"
+    raising.write_text("raise RuntimeError('first\\nsecond')")
+    assert lost(f"{raising}:attention").startswith(f"{raising} cannot be imported: RuntimeError: first")
+
+
+def test_two_files_of_one_name_are_two_targets(tmp_path: Path) -> None:
+    """The second is not the first under another path, and each can import its neighbours."""
+    for folder, factor in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kernel.py").write_text(
+            f"import numpy as np\ndef attention(q, k, v):\n    return np.full((*q.shape[:3], v.shape[3]), {factor}, q.dtype)\n"
+        )
+    found = [find_targets(f"{tmp_path / folder / 'kernel.py'}:attention", Builtins())[0] for folder in ("one", "two")]
+    assert [float(attend(target, SMALL)[0, 0, 0, 0]) for target in found] == [1.0, 2.0]
+
+
+def test_the_only_dtype_may_be_one_that_a_framework_lacks() -> None:
+    """NumPy has no bfloat16: PyTorch is tried, and if NumPy is declared, that is said."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+    assert make_target("mine", attention, {"dtypes": ["bfloat16"]}).framework.name == "torch"
+    with pytest.raises(CannotRun, match="numpy has no bfloat16"):
+        make_target("mine", attention, {"dtypes": ["bfloat16"], "framework": "numpy"})
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(2, marks=pytest.mark.nightly), pytest.param(3, marks=pytest.mark.nightly), 4])
+def test_no_mask_has_fewer_axes_than_declared(rank: int) -> None:
+    """Neither a drawn mask, nor one that a property makes, nor one of the first calls; and its gradient has the form of what was drawn."""
+    seen: list[int] = []
+
+    def demanding(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if attn_mask is not None:
+            seen.append(attn_mask.ndim)
+        return core.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    target = make_target("mine", demanding, {**SUPPORTS, "mask_rank": rank})
+    masked = [prop for prop in PROPERTIES.values() if prop.contract == "attention" and not inapplicable(target, prop)]
+    report = verify_target(target, masked, Plan(examples=6))
+    assert not report.findings
+    assert min(seen) == rank and len(seen) > 300
+
+
+def test_a_property_about_other_dtypes_is_not_exercised() -> None:
+    """Bias of rounding is looked for in half precision only: nothing can be drawn where only float32 is asked for."""
+    target = make_target("mine", attention)
+    properties = [PROPERTIES[name] for name in ("rounding_is_not_biased", "rows_sum_to_one")]
+    plan = Plan(examples=2, dtypes=("float32",))
+    about, any_of_them = verify_target(target, properties, plan).outcomes.values()
+    assert (about.status, about.not_exercised) == ("not exercised", "is about float16 or bfloat16")
+    assert any_of_them.status == "passed" and any_of_them.cases == 2
+    single = make_target("mine", attention, {"dtypes": ["float64"]})
+    assert search(single, properties[1], plan).not_exercised == "the target takes no float32"
+
+
+def test_a_glob_names_several() -> None:
+    assert len(find_targets("online_softmax.blocked_*", Builtins())) == 3
+    assert "needs CUDA" in lost("torch_sdpa.cudnn") or torch.cuda.is_available()
+
+
+class Rotary(nn.Module):
+    """As in a model: what it takes stands in its forward."""
+
+    def forward(self, x: Tensor, positions: Tensor, *, base: float = 10000.0) -> Tensor:
+        return rotary(x, positions, base=base)
+
+
+def test_a_module_is_recognised_by_its_forward() -> None:
+    target = make_target("mine", Rotary(), {"framework": "torch"})
+    assert (target.contract, target.parameters) == ("rotary", ("base",))
+    assert make_target("mine", rotary, {"framework": "torch"}).contract == "rotary"

@@ -1,0 +1,128 @@
+"""Variants: an attention that is wrong only under a transformation is refuted under it, and by no other means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from impls.caches_torch import Contiguous
+from impls.torch_manual import attention
+from properties.catalogue import PROPERTIES
+from properties.engine.core.target import CannotRun, Target
+from properties.engine.frameworks import cache_variant, framework, make_variant
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
+
+TORCH = framework("torch")
+VARIANTS = TORCH.variants
+STATEFUL = [name for name in VARIANTS if VARIANTS[name].stateful]
+CASES = {"compile": 2, "export": 4}
+CENTRAL = PROPERTIES["output_is_inside_the_bound"]
+
+# How code can tell that it runs under the variant; the mistakes below show there alone.
+TELLS: dict[str, Callable[[Any], bool]] = {
+    "no_grad": lambda q: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+    "inference_mode": lambda q: torch.is_inference_mode_enabled(),
+    "requires_grad": lambda q: q.requires_grad,
+    "autocast": lambda q: torch.is_autocast_enabled("cpu"),
+    "vmap": lambda q: torch.func.debug_unwrap(q) is not q,
+    "compile": lambda q: torch.compiler.is_compiling(),
+    "export": lambda q: torch.compiler.is_exporting(),
+}
+
+
+def wrong_under(variant: str) -> Callable[..., Any]:
+    def mine(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+        return attention(q, k, v, is_causal=is_causal, scale=0.05 if TELLS[variant](q) else None)
+
+    return mine
+
+
+def seen_through(variant: str, function: Callable[..., Any]) -> Target:
+    return make_target(f"mine@{variant}", make_variant(TORCH, variant, function), {"framework": "torch", **VARIANTS[variant].narrows})
+
+
+def finds(target: Target, cases: int = 40) -> bool:
+    return search(target, CENTRAL, Plan(examples=cases, shrink=False)).finding is not None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
+    mine = wrong_under(variant)
+    assert finds(seen_through(variant, mine), CASES.get(variant, 40))
+    if variant != "no_grad":
+        assert not finds(make_target("mine", mine, {"framework": "torch"}))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_right_attention_is_right_under_every_variant(variant: str) -> None:
+    outcome = search(seen_through(variant, attention), CENTRAL, Plan(examples=CASES.get(variant, 60)))
+    assert outcome.status == "passed", outcome.finding
+
+
+def test_a_variant_is_named_after_the_target() -> None:
+    builtins = Builtins()
+    (target,) = find_targets("torch_manual.attention@no_grad", builtins)
+    assert target.name == "torch_manual.attention@no_grad" and target.parameters
+    assert [t.name for t in find_targets("torch_manual.*@autocast", builtins)] == [
+        "torch_manual.attention@autocast",
+        "torch_manual.multihead@autocast",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_manual.multihead", "transformer_layers.encoder", "transformer_layers.decoder", "positions_torch.rotary"]
+)
+def test_what_has_a_batch_is_mapped(name: str) -> None:
+    """Layers with their weights, which have no batch, and rotations with their positions."""
+    (target,) = find_targets(f"{name}@vmap", Builtins())
+    plan = Plan(examples=2, deviations=Builtins().deviations())
+    tried = [outcome for prop in PROPERTIES.values() if (outcome := search(target, prop, plan)).cases]
+    assert len(tried) >= 10 and not [outcome.finding for outcome in tried if outcome.finding]
+
+
+@pytest.mark.parametrize("variant", STATEFUL)
+def test_a_cache_is_seen_through_a_variant(variant: str) -> None:
+    """Every property holds of a built-in, methods included; a cache that is wrong under the variant is refuted there."""
+    (target,) = find_targets(f"caches_torch.Contiguous@{variant}", Builtins())
+    assert target.contract == "cached" and {"fork", "reorder", "lengths", "padding"} <= set(target.parameters)
+    tried = [outcome for prop in PROPERTIES.values() if (outcome := search(target, prop, Plan(examples=4))).cases]
+    assert len(tried) >= 20 and not [outcome.finding for outcome in tried if outcome.finding]
+
+    class Mine(Contiguous):
+        def append(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+            return super().append(q / 2 if TELLS[variant](q) else q, k, v, **options)
+
+    facts = {"framework": "torch", "contract": "cached", **VARIANTS[variant].narrows}
+    prop = PROPERTIES["cached_decoding_is_one_pass"]
+    assert search(make_target("mine", cache_variant(TORCH, variant, Mine), facts), prop, Plan(examples=20, shrink=False)).finding
+    if variant != "no_grad":
+        assert not search(make_target("mine", Mine, {"framework": "torch", "contract": "cached"}), prop, Plan(examples=20)).finding
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("caches_torch.Contiguous@vmap", "changes at every call"),
+        ("caches_torch.Contiguous@no_grads", "did you mean 'no_grad'"),
+        ("torch_packed.masked@vmap", "packed has not"),
+        ("torch_manual.attention@compiled", "did you mean 'compile'"),
+        ("numpy_matmul.attention@compile", "numpy, which has no variants"),
+    ],
+)
+def test_what_cannot_be_varied_is_said(text: str, says: str) -> None:
+    with pytest.raises(CannotRun, match=says):
+        find_targets(text, Builtins())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_has_no_signature_can_be_mapped_over_the_batch() -> None:
+    (target,) = find_targets(
+        "torch.nn.functional:scaled_dot_product_attention@vmap", Builtins(), {"mask_rank": 2, "mask_and_causal": False}
+    )
+    assert {"attn_mask", "is_causal", "scale", "enable_gqa"} <= set(target.parameters)

@@ -1,0 +1,196 @@
+"""Modules as people write them, and what is none: classes for the tests of how a module is made, called and refused."""
+
+from __future__ import annotations
+
+import math
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Plain(nn.Module):
+    """Queries, keys, values, mask == 0 is hidden; (out, weights) come back."""
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.h, self.d_k, self.dropout = num_heads, d_model // num_heads, nn.Dropout(dropout)
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        q, k, v = (
+            w(x).view(len(x), -1, self.h, self.d_k).transpose(1, 2) for w, x in ((self.w_q, query), (self.w_k, key), (self.w_v, value))
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.d_k)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        weights = self.dropout(scores.softmax(-1))
+        return self.w_o((weights @ v).transpose(1, 2).contiguous().view(len(query), -1, self.h * self.d_k)), weights
+
+
+@dataclass
+class GPTConfig:
+    """As beside a model."""
+
+    block_size: int = 1024
+    vocab_size: int = 50304
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.1
+    bias: bool = True
+
+
+class OfDataclass(nn.Module):
+    """One configuration, without an annotation."""
+
+    def __init__(self, config) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        assert config.n_embd % config.n_head == 0
+        self.c_attn, self.c_proj = (nn.Linear(config.n_embd, n * config.n_embd, bias=config.bias) for n in (3, 1))
+        self.n_head, self.is_causal = config.n_head, True
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = (y.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for y in self.c_attn(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
+class OfDictionary(nn.Module):
+    """A dictionary, and tokens length first."""
+
+    def __init__(self, cfg: dict[str, Any]) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(cfg["emb_dim"], cfg["n_heads"], dropout=cfg["drop_rate"])
+
+    def forward(self, x: Tensor) -> Any:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+class ComplexRotary(nn.Module):
+    """Rotations as complex numbers, grouped heads, an additive mask, unusual names."""
+
+    def __init__(self, dim: int, n_heads: int, n_kv_heads: int) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv = n_heads, n_kv_heads
+        self.wq, self.wo = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.wk, self.wv = (nn.Linear(dim, dim // n_heads * n_kv_heads, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, freqs_cis: Tensor, mask: Tensor | None = None) -> Any:
+        q, k, v = (w(x).unflatten(-1, (n, -1)) for w, n in ((self.wq, self.n_heads), (self.wk, self.n_kv), (self.wv, self.n_kv)))
+        q, k = (torch.view_as_real(torch.view_as_complex(y.unflatten(-1, (-1, 2))) * freqs_cis[:, None]).flatten(3) for y in (q, k))
+        q, k, v = q.transpose(1, 2), *(y.transpose(1, 2).repeat_interleave(self.n_heads // self.n_kv, 1) for y in (k, v))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        scores = scores if mask is None else scores + mask
+        return self.wo((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class ValuesFirst(nn.Module):
+    """(values, keys, query, mask), and one projection for every head by itself."""
+
+    def __init__(self, embed_size: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, embed_size // heads
+        self.values, self.keys, self.queries = (nn.Linear(self.head_dim, self.head_dim, bias=False) for _ in range(3))
+        self.fc_out = nn.Linear(embed_size, embed_size)
+
+    def forward(self, values: Tensor, keys: Tensor, query: Tensor, mask: Tensor | None) -> Any:
+        v, k, q = (
+            w(x.reshape(len(x), -1, self.heads, self.head_dim))
+            for w, x in ((self.values, values), (self.keys, keys), (self.queries, query))
+        )
+        energy = torch.einsum("nqhd,nkhd->nhqk", q, k) / math.sqrt(self.head_dim)
+        if mask is not None:
+            energy = energy.masked_fill(mask == 0, float("-1e20"))
+        return self.fc_out(torch.einsum("nhql,nlhd->nqhd", energy.softmax(-1), v).flatten(2))
+
+
+class Window(nn.Module):
+    """Windows of 16 tokens with learned relative positions: one length alone."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.num_heads = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim), num_heads
+        self.relative_position_bias = nn.Parameter(torch.zeros(num_heads, 16, 16))
+
+    def forward(self, x: Tensor) -> Any:
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        weights = (q * q.shape[-1] ** -0.5 @ k.mT + self.relative_position_bias).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(b, n, c))
+
+
+instance = Plain(24, 3)
+
+
+# ---------------------------------------------------------------- no attention
+
+
+class Perceptron(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers(x)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(dim, dim, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers(x)[0]
+
+
+class Convolved(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.Conv1d(dim, dim, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers(x.transpose(1, 2)).transpose(1, 2)
+
+
+class ReturnsNothing(Plain):
+    def forward(self, x: Tensor) -> None:  # type: ignore[override]
+        super().forward(x, x, x)
+
+
+class OnGPU(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim, dim).cuda())
+
+
+class Downloads(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        try:
+            urllib.request.urlopen("http://weights.invalid/model.bin")
+        except OSError as error:
+            raise RuntimeError("no weights") from error
+
+
+class Asks(nn.Module):
+    def __init__(self, dim: int, frobs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim, frobs))
+
+
+class RaisesAlways(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        raise KeyError("my own mistake")
+
+
+class OfTokenIds(nn.Module):
+    def __init__(self, vocab_size: int, dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, dim)
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.embedding(ids)
