@@ -17,9 +17,17 @@ class Contiguous:
     """k (batch, kv_heads, capacity, dim) and v (batch, kv_heads, capacity, value_dim), of which count (batch,) slots are in use."""
 
     def __init__(
-        self, batch: int, kv_heads: int, dim: int, capacity: int, *, num_heads: int | None = None, value_dim: int | None = None,
-        dtype: Any = np.float32, fill: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        batch: int,
+        kv_heads: int,
+        dim: int,
+        capacity: int,
+        *,
+        num_heads: int | None = None,
+        value_dim: int | None = None,
+        dtype: Any = np.float32,
+        fill: float = 0.0,
+    ) -> None:
         self.group = (num_heads or kv_heads) // kv_heads
         self.k = np.full((batch, kv_heads, capacity, dim), fill, dtype=dtype)
         self.v = np.full((batch, kv_heads, capacity, value_dim or dim), fill, dtype=dtype)

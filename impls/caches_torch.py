@@ -62,9 +62,19 @@ class Contiguous:
     """k (batch, kv_heads, capacity, dim), v (batch, kv_heads, capacity, value_dim), of which count (batch,) slots are in use."""
 
     def __init__(
-        self, batch: int, kv_heads: int, dim: int, capacity: int, *, num_heads: int | None = None, value_dim: int | None = None,
-        dtype: torch.dtype = torch.float32, device: str = "cpu", fill: float = 0.0, rotary_base: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        batch: int,
+        kv_heads: int,
+        dim: int,
+        capacity: int,
+        *,
+        num_heads: int | None = None,
+        value_dim: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        fill: float = 0.0,
+        rotary_base: float | None = None,
+    ) -> None:
         self.base = rotary_base
         self.capacity = capacity
         self.k = torch.full((batch, kv_heads, capacity, dim), fill, dtype=dtype, device=device)
@@ -113,10 +123,20 @@ class Rotating:
     """k and v of the last tokens alone, place (batch, slots) the position of each, −1 in a slot that was never used."""
 
     def __init__(
-        self, batch: int, kv_heads: int, dim: int, capacity: int, *, num_heads: int | None = None, value_dim: int | None = None,
-        dtype: torch.dtype = torch.float32, device: str = "cpu", window_size: int | None = None, fill: float = 0.0,
+        self,
+        batch: int,
+        kv_heads: int,
+        dim: int,
+        capacity: int,
+        *,
+        num_heads: int | None = None,
+        value_dim: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        window_size: int | None = None,
+        fill: float = 0.0,
         rotary_base: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.base = rotary_base
         self.window = capacity if window_size is None else window_size
         self.k = torch.full((batch, kv_heads, self.window, dim), fill, dtype=dtype, device=device)
@@ -161,14 +181,25 @@ class Paged(Contiguous):
     """k, v (pages, kv_heads, page_size, …); slot s of sequence b is slot s mod page_size of page table[b, s // page_size]."""
 
     def __init__(
-        self, batch: int, kv_heads: int, dim: int, capacity: int, *, num_heads: int | None = None, value_dim: int | None = None,
-        dtype: torch.dtype = torch.float32, device: str = "cpu", page_size: int | None = None, fill: float = 0.0,
+        self,
+        batch: int,
+        kv_heads: int,
+        dim: int,
+        capacity: int,
+        *,
+        num_heads: int | None = None,
+        value_dim: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        page_size: int | None = None,
+        fill: float = 0.0,
         rotary_base: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         size = page_size or 16
         each = -(-capacity // size)  # pages of a sequence, the last of them perhaps not full
-        super().__init__(batch * each, kv_heads, dim, size, value_dim=value_dim, dtype=dtype, device=device, fill=fill,
-                         rotary_base=rotary_base)  # fmt: skip
+        super().__init__(
+            batch * each, kv_heads, dim, size, value_dim=value_dim, dtype=dtype, device=device, fill=fill, rotary_base=rotary_base
+        )
         self.capacity = capacity
         self.size = size
         # Pages are handed out from the last to the first, in turn to all sequences: neighbours in a text are none in memory.

@@ -12,7 +12,9 @@ from typing import Any
 class Entry:
     name: str  # module.attribute
     target: str  # module:attribute, relative to this package
-    contract: str  # attention, multihead, cached, packed, linear, encoder_layer, decoder_layer, or one of positions: see the module ``contract``
+    contract: (
+        str  # attention, multihead, cached, packed, linear, encoder_layer, decoder_layer, or one of positions: see the module ``contract``
+    )
     needs: tuple[str, ...]  # packages beside NumPy
     summary: str
     devices: tuple[str, ...] = ("cpu",)
@@ -61,7 +63,9 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("transformer_numpy.encoder", "transformer_numpy:encoder", "encoder_layer", (), "an encoder layer, NumPy"),
     Entry("transformer_numpy.decoder", "transformer_numpy:decoder", "decoder_layer", (), "a decoder layer, NumPy"),
     Entry("torch_layers.encoder_train", "torch_layers:encoder_train", "encoder_layer", TORCH, "nn.TransformerEncoderLayer, train", BOTH),
-    Entry("torch_layers.encoder_eval_slow", "torch_layers:encoder_eval_slow", "encoder_layer", TORCH, "the same, eval with gradients", BOTH),
+    Entry(
+        "torch_layers.encoder_eval_slow", "torch_layers:encoder_eval_slow", "encoder_layer", TORCH, "the same, eval with gradients", BOTH
+    ),
     Entry("torch_layers.encoder_eval_fast", "torch_layers:encoder_eval_fast", "encoder_layer", TORCH, "the same, eval, native", BOTH),
     Entry("torch_layers.encoder_nested", "torch_layers:encoder_nested", "encoder_layer", TORCH, "nn.TransformerEncoder, nested", BOTH),
     Entry("torch_layers.decoder_train", "torch_layers:decoder_train", "decoder_layer", TORCH, "nn.TransformerDecoderLayer, train", BOTH),

@@ -114,16 +114,12 @@ def check_attention(q: Any, k: Any, v: Any, attn_mask: Any, enable_gqa: bool) ->
     _require(v.shape[1] == kv_heads, f"k has {kv_heads} heads, v has {v.shape[1]}")
     _require(v.shape[2] == keys, f"k has {keys} keys, v has {v.shape[2]}")
     _require(enable_gqa or kv_heads == heads, f"q has {heads} heads, k has {kv_heads}: pass enable_gqa=True to share")
-    _require(
-        kv_heads == heads or (kv_heads > 0 and heads % kv_heads == 0), f"{kv_heads} kv heads do not divide {heads}"
-    )
+    _require(kv_heads == heads or (kv_heads > 0 and heads % kv_heads == 0), f"{kv_heads} kv heads do not divide {heads}")
     check_mask(attn_mask, (batch, heads, queries, keys))
     return 1 if kv_heads == heads else heads // kv_heads
 
 
-def check_multihead(
-    query: Any, key: Any, value: Any, weights: Mapping[str, Any], num_heads: int, key_padding_mask: Any = None
-) -> None:
+def check_multihead(query: Any, key: Any, value: Any, weights: Mapping[str, Any], num_heads: int, key_padding_mask: Any = None) -> None:
     """Refuse shapes outside the multi-head contract with ValueError."""
     for name, array in (("query", query), ("key", key), ("value", value)):
         _require(len(array.shape) == 3, f"{name} must be (batch, length, embed), got {tuple(array.shape)}")

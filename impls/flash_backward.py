@@ -45,9 +45,7 @@ class FlashAttention(torch.autograd.Function):
     """q, k, v of equally many heads; mask of rank 4 or None."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:
         """The output, from a running maximum, sum and weighted sum."""
         wide = torch.promote_types(q.dtype, torch.float32)
         top = q.new_full((*q.shape[:3], 1), -torch.inf, dtype=wide)  # (B, H, L, 1)

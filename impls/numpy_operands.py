@@ -21,9 +21,7 @@ class Operands(NamedTuple):
     scale: float
 
 
-def operands(
-    q: Any, k: Any, v: Any, attn_mask: Any, is_causal: bool, scale: float | None, enable_gqa: bool
-) -> Operands:
+def operands(q: Any, k: Any, v: Any, attn_mask: Any, is_causal: bool, scale: float | None, enable_gqa: bool) -> Operands:
     """The arguments of an attention, ready for arithmetic; ValueError for shapes outside the contract."""
     group = check_attention(q, k, v, attn_mask, enable_gqa)
     dtype = working_dtype(q, k, v)
@@ -38,9 +36,7 @@ def operands(
     )
 
 
-def visible_and_bias(
-    attn_mask: Any, is_causal: bool, logits_shape: tuple[int, ...], dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray]:
+def visible_and_bias(attn_mask: Any, is_causal: bool, logits_shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """One mask as two arrays: which keys a query sees, and what is added to the logits of those."""
     queries, keys = logits_shape[-2:]
     visible = np.tri(queries, keys, dtype=bool) if is_causal else np.ones((queries, keys), dtype=bool)

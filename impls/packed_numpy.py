@@ -1,6 +1,6 @@
 """Packed sequences in NumPy: each sequence is cut out and attended to by itself.
 
-    out_i = Σ_j softmax_j(scale · q_i·k_j) v_j,   j in the sequence of i          (Dao et al., ``flash_attn_varlen_func``, 2022)
+out_i = Σ_j softmax_j(scale · q_i·k_j) v_j,   j in the sequence of i          (Dao et al., ``flash_attn_varlen_func``, 2022)
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ def slopes(num_heads: int) -> list[float]:
 
 
 @supports(framework="numpy", dtypes=["float64"], arithmetic={"float64": "same"})
-def buckets(
-    relative_position: Any, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
-) -> Any:
+def buckets(relative_position: Any, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128) -> Any:
     """relative_position = key position − query position, of any shape → the row of the table of biases."""
     ahead = np.zeros_like(relative_position)
     if bidirectional:

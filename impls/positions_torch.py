@@ -33,9 +33,7 @@ def angles(positions: Tensor, dim: int, base: float, dtype: torch.dtype) -> Tens
 
 
 @supports(framework="torch", dtypes=list(WIDE), arithmetic=WIDE)
-def sinusoidal(
-    length: int, dim: int, *, offset: int = 0, base: float = 10000.0, dtype: torch.dtype = torch.float32
-) -> Tensor:
+def sinusoidal(length: int, dim: int, *, offset: int = 0, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Sines in the even columns, cosines in the odd ones; an odd dim has one cosine less."""
     wide = angle_dtype(dtype)
     positions = torch.arange(offset, offset + length, dtype=wide)[:, None]  # (length, 1)
@@ -97,9 +95,7 @@ def slopes(num_heads: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @supports(framework="torch", dtypes=["float64"], arithmetic={"float64": "same"})
-def buckets(
-    relative_position: Tensor, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
-) -> Tensor:
+def buckets(relative_position: Tensor, *, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
     """relative_position = key position − query position; logarithms in float32, as in T5's own code."""
     bucket = torch.zeros_like(relative_position)
     if bidirectional:

@@ -1,12 +1,12 @@
 """Attention with everything that models add to it, in PyTorch by hand, one step after the other.
 
-    s = scale · Q Kᵀ                          (B, H, L, S)
-    s = c · tanh(s / c)                       softcap           (Gemma 2, 2024)
-    s = s + bias − m_h · |i − j|              mask, ALiBi       (Press, Smith & Lewis 2022)
-    s = −∞ outside mask, causal frontier, window (Beltagy et al. 2020) and length
-    w = exp(s) / (exp(z_h) + Σ exp(s))        sinks             (Xiao et al. 2024)
-    w = w · b / (1 − p),  b = 1 with probability 1 − p          (dropout, Srivastava et al. 2014)
-    out = w V,   lse = ln Σ exp(s)
+s = scale · Q Kᵀ                          (B, H, L, S)
+s = c · tanh(s / c)                       softcap           (Gemma 2, 2024)
+s = s + bias − m_h · |i − j|              mask, ALiBi       (Press, Smith & Lewis 2022)
+s = −∞ outside mask, causal frontier, window (Beltagy et al. 2020) and length
+w = exp(s) / (exp(z_h) + Σ exp(s))        sinks             (Xiao et al. 2024)
+w = w · b / (1 − p),  b = 1 with probability 1 − p          (dropout, Srivastava et al. 2014)
+out = w V,   lse = ln Σ exp(s)
 """
 
 from __future__ import annotations

@@ -41,8 +41,11 @@ def encoder_call(x: Tensor, weights: Weights, num_heads: int, training: bool, st
     single = nn.TransformerEncoderLayer(**form(x, weights, num_heads, asked))
     own = parameters(weights, {"": "self_attn."}, 2, "layers.0." if stacked else "")
     masks = torch_mha.library_masks(x, x, num_heads, asked.get("attn_mask"), asked.get("key_padding_mask"), asked.get("is_causal", False))
-    named = {"mask" if stacked else "src_mask": masks["attn_mask"], "src_key_padding_mask": masks["key_padding_mask"],
-             "is_causal": masks["is_causal"]}  # fmt: skip
+    named = {
+        "mask" if stacked else "src_mask": masks["attn_mask"],
+        "src_key_padding_mask": masks["key_padding_mask"],
+        "is_causal": masks["is_causal"],
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # nested tensors announce that they are a prototype, or not used
         layer = nn.TransformerEncoder(single, 1, enable_nested_tensor=True) if stacked else single
@@ -57,8 +60,13 @@ def decoder_call(x: Tensor, memory: Tensor, weights: Weights, num_heads: int, tr
     own = parameters(weights, {"": "self_attn.", "cross_": "multihead_attn."}, 3)
     masks = torch_mha.library_masks(x, x, num_heads, asked.get("attn_mask"), asked.get("key_padding_mask"), asked.get("is_causal", False))
     memory_masks = torch_mha.library_masks(x, memory, num_heads, asked.get("memory_mask"), asked.get("memory_key_padding_mask"), False)
-    named = {"tgt_mask": masks["attn_mask"], "tgt_key_padding_mask": masks["key_padding_mask"], "tgt_is_causal": masks["is_causal"],
-             "memory_mask": memory_masks["attn_mask"], "memory_key_padding_mask": memory_masks["key_padding_mask"]}  # fmt: skip
+    named = {
+        "tgt_mask": masks["attn_mask"],
+        "tgt_key_padding_mask": masks["key_padding_mask"],
+        "tgt_is_causal": masks["is_causal"],
+        "memory_mask": memory_masks["attn_mask"],
+        "memory_key_padding_mask": memory_masks["key_padding_mask"],
+    }
     out: Tensor = functional_call(layer.train(training), own, (x, memory), named)
     return out
 
@@ -66,10 +74,16 @@ def decoder_call(x: Tensor, memory: Tensor, weights: Weights, num_heads: int, tr
 def form(x: Tensor, weights: Weights, num_heads: int, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The constructor's arguments: sizes and options, without storage for parameters."""
     return {
-        "d_model": x.shape[-1], "nhead": num_heads, "dim_feedforward": weights["w_1"].shape[0], "dropout": 0.0,
-        "activation": asked.get("activation", "relu"), "norm_first": asked.get("norm_first", False), "batch_first": True,
-        "bias": "b_1" in weights, "device": "meta",
-    }  # fmt: skip
+        "d_model": x.shape[-1],
+        "nhead": num_heads,
+        "dim_feedforward": weights["w_1"].shape[0],
+        "dropout": 0.0,
+        "activation": asked.get("activation", "relu"),
+        "norm_first": asked.get("norm_first", False),
+        "batch_first": True,
+        "bias": "b_1" in weights,
+        "device": "meta",
+    }
 
 
 def parameters(weights: Weights, attentions: Mapping[str, str], norms: int, before: str = "") -> dict[str, Tensor]:
@@ -101,8 +115,17 @@ def encoder_train(
     activation: str = "relu",
 ) -> Tensor:
     """nn.TransformerEncoderLayer(embed, num_heads, hidden, dropout=0, batch_first=True).train()"""
-    return encoder_call(x, weights, num_heads, True, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
-                        norm_first=norm_first, activation=activation)  # fmt: skip
+    return encoder_call(
+        x,
+        weights,
+        num_heads,
+        True,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        is_causal=is_causal,
+        norm_first=norm_first,
+        activation=activation,
+    )
 
 
 @supports(**FACTS)
@@ -119,9 +142,17 @@ def encoder_eval_slow(
 ) -> Tensor:
     """The same .eval(), with tokens that require a gradient, as in fine-tuning: no fast path"""
     with torch.enable_grad():
-        return encoder_call(x.detach().requires_grad_(), weights, num_heads, False, attn_mask=attn_mask,
-                            key_padding_mask=key_padding_mask, is_causal=is_causal, norm_first=norm_first,
-                            activation=activation).detach()  # fmt: skip
+        return encoder_call(
+            x.detach().requires_grad_(),
+            weights,
+            num_heads,
+            False,
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            is_causal=is_causal,
+            norm_first=norm_first,
+            activation=activation,
+        ).detach()
 
 
 @supports(**FACTS)
@@ -138,8 +169,17 @@ def encoder_eval_fast(
     activation: str = "relu",
 ) -> Tensor:
     """The same .eval() under no_grad: torch._transformer_encoder_layer_fwd where the library chooses it"""
-    return encoder_call(x, weights, num_heads, False, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
-                        norm_first=norm_first, activation=activation)  # fmt: skip
+    return encoder_call(
+        x,
+        weights,
+        num_heads,
+        False,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        is_causal=is_causal,
+        norm_first=norm_first,
+        activation=activation,
+    )
 
 
 @supports(**FACTS)
@@ -156,8 +196,18 @@ def encoder_nested(
     activation: str = "relu",
 ) -> Tensor:
     """nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval() under no_grad"""
-    return encoder_call(x, weights, num_heads, False, True, attn_mask=attn_mask, key_padding_mask=key_padding_mask,
-                        is_causal=is_causal, norm_first=norm_first, activation=activation)  # fmt: skip
+    return encoder_call(
+        x,
+        weights,
+        num_heads,
+        False,
+        True,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        is_causal=is_causal,
+        norm_first=norm_first,
+        activation=activation,
+    )
 
 
 @supports(**FACTS)
@@ -176,9 +226,20 @@ def decoder_train(
     activation: str = "relu",
 ) -> Tensor:
     """nn.TransformerDecoderLayer(embed, num_heads, hidden, dropout=0, batch_first=True).train()"""
-    return decoder_call(x, memory, weights, num_heads, True, attn_mask=attn_mask, memory_mask=memory_mask,
-                        key_padding_mask=key_padding_mask, memory_key_padding_mask=memory_key_padding_mask, is_causal=is_causal,
-                        norm_first=norm_first, activation=activation)  # fmt: skip
+    return decoder_call(
+        x,
+        memory,
+        weights,
+        num_heads,
+        True,
+        attn_mask=attn_mask,
+        memory_mask=memory_mask,
+        key_padding_mask=key_padding_mask,
+        memory_key_padding_mask=memory_key_padding_mask,
+        is_causal=is_causal,
+        norm_first=norm_first,
+        activation=activation,
+    )
 
 
 @supports(**FACTS)
@@ -198,6 +259,17 @@ def decoder_eval(
     activation: str = "relu",
 ) -> Tensor:
     """The same .eval() under no_grad"""
-    return decoder_call(x, memory, weights, num_heads, False, attn_mask=attn_mask, memory_mask=memory_mask,
-                        key_padding_mask=key_padding_mask, memory_key_padding_mask=memory_key_padding_mask, is_causal=is_causal,
-                        norm_first=norm_first, activation=activation)  # fmt: skip
+    return decoder_call(
+        x,
+        memory,
+        weights,
+        num_heads,
+        False,
+        attn_mask=attn_mask,
+        memory_mask=memory_mask,
+        key_padding_mask=key_padding_mask,
+        memory_key_padding_mask=memory_key_padding_mask,
+        is_causal=is_causal,
+        norm_first=norm_first,
+        activation=activation,
+    )

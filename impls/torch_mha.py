@@ -145,10 +145,6 @@ def library_masks(
         mask = mask.expand(queries, keys)  # (L, S)
     elif mask is not None:
         mask = mask.expand(batch, num_heads, queries, keys).flatten(0, 1)  # (B·H, L, S)
-    if (
-        key_padding_mask is not None and mask is not None and mask.dtype != torch.bool
-    ):  # both of one kind, as documented
-        key_padding_mask = torch.zeros_like(key_padding_mask, dtype=mask.dtype).masked_fill(
-            key_padding_mask, -torch.inf
-        )
+    if key_padding_mask is not None and mask is not None and mask.dtype != torch.bool:  # both of one kind, as documented
+        key_padding_mask = torch.zeros_like(key_padding_mask, dtype=mask.dtype).masked_fill(key_padding_mask, -torch.inf)
     return {"attn_mask": mask, "key_padding_mask": key_padding_mask, "is_causal": is_causal and attn_mask is None}

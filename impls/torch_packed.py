@@ -1,6 +1,6 @@
 """Packed sequences in PyTorch: all in one product under a mask of sequences, and through nested tensors.
 
-    visible(i, j)  ⇔  sequence(i) = sequence(j)  and, if causal, place(j) ≤ place(i), both counted from where the sequence begins
+visible(i, j)  ⇔  sequence(i) = sequence(j)  and, if causal, place(j) ≤ place(i), both counted from where the sequence begins
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def masked(
     arithmetic={"float64": "same+lse", "float32": "same+lse", "float16": "eager", "bfloat16": "eager"},
     zero_sizes=False,
 )
-def nested(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, scale: float | None = None
-) -> Tensor:
+def nested(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, scale: float | None = None) -> Tensor:
     """Jagged nested tensors through scaled_dot_product_attention, which takes no is_causal for them on CPU."""
     check_packed(q, k, v, cu_seqlens_q, cu_seqlens_k, False)
 

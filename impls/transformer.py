@@ -30,8 +30,12 @@ def attention_parameters(prefix: str, embed: int) -> dict[str, nn.Parameter]:
 
 def other_parameters(embed: int, hidden: int, norms: int) -> dict[str, nn.Parameter]:
     """The feed-forward part, and norms that begin as the plain norm."""
-    made = {"w_1": nn.init.xavier_uniform_(torch.empty(hidden, embed)), "b_1": torch.zeros(hidden),
-            "w_2": nn.init.xavier_uniform_(torch.empty(embed, hidden)), "b_2": torch.zeros(embed)}  # fmt: skip
+    made = {
+        "w_1": nn.init.xavier_uniform_(torch.empty(hidden, embed)),
+        "b_1": torch.zeros(hidden),
+        "w_2": nn.init.xavier_uniform_(torch.empty(embed, hidden)),
+        "b_2": torch.zeros(embed),
+    }
     for number in range(1, norms + 1):
         made |= {f"g_{number}": torch.ones(embed), f"beta_{number}": torch.zeros(embed)}
     return {name: nn.Parameter(x) for name, x in made.items()}
@@ -61,8 +65,15 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, memory_padding: Tensor | None = None) -> Tensor:
         """x (batch, length, embed), memory (batch, keys, embed)"""
-        return decoder(x, memory, dict(self.weights.items()), num_heads=self.num_heads, memory_key_padding_mask=memory_padding,
-                       is_causal=self.is_causal, norm_first=self.norm_first)  # fmt: skip
+        return decoder(
+            x,
+            memory,
+            dict(self.weights.items()),
+            num_heads=self.num_heads,
+            memory_key_padding_mask=memory_padding,
+            is_causal=self.is_causal,
+            norm_first=self.norm_first,
+        )
 
 
 class EncoderStack(nn.Module):
@@ -82,9 +93,7 @@ class EncoderStack(nn.Module):
 class DecoderStack(nn.Module):
     """N decoder layers, one after the other; each looks at the same memory."""
 
-    def __init__(
-        self, layers: int, embed: int, num_heads: int, hidden: int, norm_first: bool = False, is_causal: bool = True
-    ) -> None:
+    def __init__(self, layers: int, embed: int, num_heads: int, hidden: int, norm_first: bool = False, is_causal: bool = True) -> None:
         super().__init__()
         made = [DecoderLayer(embed, num_heads, hidden, norm_first, is_causal) for _ in range(layers)]
         self.layers = nn.ModuleList(made)
@@ -100,9 +109,16 @@ class Transformer(nn.Module):
     """Tokens in, scores of the next token out. One table embeds source, target and output, as in the paper (section 3.4)."""
 
     def __init__(
-        self, vocabulary: int, embed: int, num_heads: int, hidden: int, layers: int, norm_first: bool = False,
-        positions: bool = True, is_causal: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        vocabulary: int,
+        embed: int,
+        num_heads: int,
+        hidden: int,
+        layers: int,
+        norm_first: bool = False,
+        positions: bool = True,
+        is_causal: bool = True,
+    ) -> None:
         super().__init__()
         self.embed, self.positions = embed, positions
         self.table = nn.Parameter(torch.randn(vocabulary, embed) / sqrt(embed))

@@ -1,7 +1,7 @@
 """Encoder and decoder layers in NumPy: attention, residual, norm, feed-forward, in the order of the paper.
 
-    post-norm  y = N₁(x + A(x)),  z = N₂(y + F(y))                       (Vaswani et al. 2017, section 3.1)
-    pre-norm   y = x + A(N₁(x)),  z = y + F(N₂(y))                       (Xiong et al. 2020, On layer normalization)
+post-norm  y = N₁(x + A(x)),  z = N₂(y + F(y))                       (Vaswani et al. 2017, section 3.1)
+pre-norm   y = x + A(N₁(x)),  z = y + F(N₂(y))                       (Xiong et al. 2020, On layer normalization)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attentions wrong on purpose: a field guide to what goes wrong in attention code.
 
-Each module is a theme; each function is one mistake over the shared honest core in `core`, and names where it happened and which property
-catches it. `honest` holds the opposite: unusual ways to compute attention that are correct and must not be flagged.
+A folder is a chapter, that is a contract; a module is a theme; a function is one mistake over the chapter's honest core, and names where it
+happened and which property catches it. The modules `honest…` hold the opposite: unusual ways to compute that are correct and must not be flagged.
 
 A mutant's ``bug`` is its row in the catalogue of bugs that the project started from. Rows without a mutant, and why: a result that
 depends on another layer (F03, G02, G03, G04: no contract is about a stack), a bias in a cache (F09: caches take none), the second

@@ -10,13 +10,26 @@ from typing import Any
 
 Function = Callable[..., Any]
 
-# One row of this table is one chapter of the field guide. The order is the order of MUTANTS.
-THEMES = (
-    "trivial", "masks", "mask_shapes", "causal", "empty_rows", "heads", "layouts", "scaling", "softmax", "values",
-    "numerics", "biases", "tiles", "splits", "state", "shapes", "features", "gradients", "gradient_routes", "backward_features",
-    "layers", "layer_weights", "layer_masks", "encoders", "encoder_masks", "decoders", "teaching", "sinusoids", "rotations", "lookups",
-    "distances", "packs", "caches", "cache_memory", "linear", "last_bits", "last_bits_backward", "last_bits_layers", "last_bits_apart",
-)  # fmt: skip
+# The chapters of the field guide, a folder each, and their themes, a file each. The order is the order of MUTANTS.
+CHAPTERS = {
+    "attention": "trivial masks mask_shapes causal empty_rows heads layouts scaling softmax values numerics biases tiles splits state shapes "
+    "features gradients gradient_routes backward_features teaching last_bits last_bits_backward",
+    "multihead": "layers layer_weights layer_masks",
+    "block": "encoders encoder_masks decoders last_bits_layers",
+    "position": "sinusoids rotations lookups distances last_bits_positions",
+    "pack": "packs last_bits_packs",
+    "cache": "caches cache_memory last_bits_caches",
+    "linear": "linear",
+    "module": "module_heads module_masks module_state",
+}
+HONEST_CHAPTERS = {
+    "attention": "honest honest_forms honest_conventions honest_gradients honest_features",
+    "cache": "honest_caches",
+    "block": "honest_blocks",
+    "module": "honest_modules",
+}
+THEMES = {theme: chapter for chapter, themes in CHAPTERS.items() for theme in themes.split()}
+HONEST_THEMES = {theme: chapter for chapter, themes in HONEST_CHAPTERS.items() for theme in themes.split()}
 
 WIDE = {"float64": "same", "float32": "same", "float16": "wide", "bfloat16": "wide"}
 SUPPORTS = {
@@ -35,9 +48,7 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 def _signature(positional: str, keywords: Mapping[str, Any]) -> inspect.Signature:
     """The signature of a contract: these arguments by position, those by keyword with these defaults."""
     first = [inspect.Parameter(name, _POSITIONAL) for name in positional.split()]
-    return inspect.Signature(
-        first + [inspect.Parameter(name, _KEYWORD, default=value) for name, value in keywords.items()]
-    )
+    return inspect.Signature(first + [inspect.Parameter(name, _KEYWORD, default=value) for name, value in keywords.items()])
 
 
 _BLOCK = {"is_causal": False, "norm_first": False, "activation": "relu"}
@@ -48,9 +59,17 @@ SIGNATURES = {
         {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, "is_causal": False, "need_weights": True},
     ),
     "encoder_layer": _signature("x weights", {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, **_BLOCK}),
-    "decoder_layer": _signature("x memory weights", {
-        "num_heads": _NONE, "attn_mask": None, "memory_mask": None, "key_padding_mask": None, "memory_key_padding_mask": None, **_BLOCK,
-    }),
+    "decoder_layer": _signature(
+        "x memory weights",
+        {
+            "num_heads": _NONE,
+            "attn_mask": None,
+            "memory_mask": None,
+            "key_padding_mask": None,
+            "memory_key_padding_mask": None,
+            **_BLOCK,
+        },
+    ),
     "sinusoidal": _signature("length dim", {"offset": 0, "base": 10000.0, "dtype": None}),
     "rotary": _signature("x positions", {"base": 10000.0, "rotary_dim": None}),
     "learned": _signature("table positions", {"offset": 0}),
@@ -62,8 +81,16 @@ SIGNATURES = {
     "linear": _signature("q k v", {"is_causal": False}),
     "cached": _signature(
         "batch kv_heads dim capacity",
-        {"num_heads": None, "value_dim": None, "dtype": None, "device": "cpu", "window_size": None, "page_size": None, "fill": 0.0,
-         "rotary_base": None},
+        {
+            "num_heads": None,
+            "value_dim": None,
+            "dtype": None,
+            "device": "cpu",
+            "window_size": None,
+            "page_size": None,
+            "fill": 0.0,
+            "rotary_base": None,
+        },
     ),
     "buckets": _signature("relative_position", {"bidirectional": True, "num_buckets": 32, "max_distance": 128}),
 }
@@ -71,11 +98,12 @@ POSITIONS = ("sinusoidal", "rotary", "learned", "slopes", "buckets")
 PLAIN = {"framework": "torch", "arithmetic": WIDE}
 # What the mutants of a contract support, where it is not SUPPORTS.
 FACTS: dict[str, dict[str, Any]] = {
-    "multihead": SUPPORTS | {"masked_nan": "leaks"},  # a projection spreads a NaN over all heads, also over those to which its key is visible
+    "multihead": SUPPORTS
+    | {"masked_nan": "leaks"},  # a projection spreads a NaN over all heads, also over those to which its key is visible
     "packed": PLAIN,
     "cached": PLAIN,
     "linear": PLAIN | {"contract": "linear"},  # the signature does not tell
-    **{name: {"framework": "torch"} for name in POSITIONS},
+    **{name: {"framework": "torch"} for name in (*POSITIONS, "module")},
 }
 
 
@@ -170,14 +198,12 @@ def forget() -> bool:
 
 def load_all() -> tuple[dict[str, Mutant], dict[str, Variant]]:
     """Import every theme; return (MUTANTS, HONEST), both in a stable order."""
-    themes = (*THEMES, "honest", "honest_forms", "honest_conventions", "honest_gradients", "honest_features", "honest_caches", "honest_blocks")
-    for theme in themes:
-        importlib.import_module(f".{theme}", __package__)
+    themes = THEMES | HONEST_THEMES
+    for theme, chapter in themes.items():
+        importlib.import_module(f".{chapter}.{theme}", __package__)
     rank = {theme: position for position, theme in enumerate(themes)}
     for table in (MUTANTS, HONEST):
-        ordered = sorted(
-            table.items(), key=lambda item: rank[item[0].partition(".")[0]]
-        )  # stable: file order within a theme
+        ordered = sorted(table.items(), key=lambda item: rank[item[0].partition(".")[0]])  # stable: file order within a theme
         table.clear()
         table.update(ordered)  # type: ignore[arg-type]
     return MUTANTS, HONEST

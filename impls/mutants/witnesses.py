@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core import INF
+from .attention.core import INF
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments by position, by keyword
 LETTERS = {"B": 0, "H": 1, "L": 2, "S": 3}
@@ -68,9 +68,22 @@ def _mask(random: torch.Generator, kind: str, form: str, sizes: tuple[int, ...],
 
 
 def _attention(
-    *, B: int = 2, H: int = 3, Hkv: int | None = None, L: int = 5, S: int = 7, D: int = 4, Dv: int = 3, seed: int = 0,
-    dtype: torch.dtype = torch.float64, size: float = 1.0, mask: str = "", layout: str = "", edit: str = "", **options: Any,
-) -> Call:  # fmt: skip
+    *,
+    B: int = 2,
+    H: int = 3,
+    Hkv: int | None = None,
+    L: int = 5,
+    S: int = 7,
+    D: int = 4,
+    Dv: int = 3,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    size: float = 1.0,
+    mask: str = "",
+    layout: str = "",
+    edit: str = "",
+    **options: Any,
+) -> Call:
     random = torch.Generator().manual_seed(seed)
     kv_heads = H if Hkv is None else Hkv
 
@@ -88,9 +101,7 @@ def _attention(
     return (q, k, v), options
 
 
-def _edited(
-    edit: str, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+def _edited(edit: str, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
     """Change some values: `edit` names what."""
     if edit == "nan_query":
         q[:, :, 1] = torch.nan
@@ -142,9 +153,7 @@ def _edited(
     return q, k, v, options
 
 
-def _laid_out(
-    layout: str, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+def _laid_out(layout: str, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
     """The same values in other memory: `layout` names how."""
     if layout == "by_length":  # (B, L, H, D) seen as (B, H, L, D)
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
@@ -324,7 +333,7 @@ ATTENTION: tuple[dict[str, Any], ...] = (
     {"L": 0},
     {"B": 0},
     {"S": 0, "mask": "bool:LS"},
-)  # fmt: skip
+)
 
 
 def attention_witnesses() -> Iterator[Witness]:
@@ -346,10 +355,21 @@ def attention_witnesses() -> Iterator[Witness]:
 
 
 def _layer(
-    *, B: int = 2, L: int = 5, S: int = 5, H: int = 2, E: int = 6, seed: int = 0, dtype: torch.dtype = torch.float64,
-    biases: bool = True, mask: str = "", padding: str = "", cross: bool = True, alike: str = "",
+    *,
+    B: int = 2,
+    L: int = 5,
+    S: int = 5,
+    H: int = 2,
+    E: int = 6,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    biases: bool = True,
+    mask: str = "",
+    padding: str = "",
+    cross: bool = True,
+    alike: str = "",
     **options: Any,
-) -> Call:  # fmt: skip
+) -> Call:
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -417,7 +437,7 @@ LAYER: tuple[dict[str, Any], ...] = (
     {"dtype": SINGLE, "need_weights": False},
     {"dtype": HALF},
     {"dtype": BRAIN},
-)  # fmt: skip
+)
 
 
 def layer_witnesses() -> Iterator[Witness]:

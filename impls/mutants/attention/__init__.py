@@ -1,0 +1,1 @@
+"""Mistakes of attention(q, k, v), forward and backward."""

@@ -1,0 +1,1 @@
+"""Mistakes of encoder and decoder layers."""

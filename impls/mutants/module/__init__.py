@@ -1,0 +1,1 @@
+"""Mistakes of modules of attention."""

@@ -1,0 +1,161 @@
+"""Modules that are right in unusual ways: fused projections, positions of every kind, windows, grouped heads, norms, sinks, images."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..registry import Function, honest
+from .modular import Attention
+
+
+def _right(idea: str, source: str = "common practice") -> Any:
+    def register(function: Function) -> Function:
+        return honest(idea, source=source, contract="module")(function)
+
+    return register
+
+
+@_right("one projection for queries, keys and values; causal by a buffer", "karpathy/nanoGPT")
+class CausalSelfAttention(nn.Module):
+    bias: Tensor
+
+    def __init__(self, n_embd: int, n_head: int, block_size: int = 1024, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+        self.n_head, self.attn_dropout, self.resid_dropout = n_head, nn.Dropout(dropout), nn.Dropout(dropout)
+        self.register_buffer("bias", torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size))
+
+    def forward(self, x: Tensor) -> Any:
+        b, t, c = x.size()
+        q, k, v = (y.view(b, t, self.n_head, c // self.n_head).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        att = self.attn_dropout(att.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf")).softmax(-1))
+        return self.resid_dropout(self.c_proj((att @ v).transpose(1, 2).contiguous().view(b, t, c)))
+
+
+@_right("keys and values of grouped heads, rotated positions that come from outside, norms of queries and keys, softmax in float32")
+class Grouped(nn.Module):
+    def __init__(self, hidden_size: int, num_attention_heads: int, num_key_value_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim, self.groups = head_dim, num_attention_heads // num_key_value_heads
+        self.q_proj = nn.Linear(hidden_size, num_attention_heads * head_dim, bias=False)
+        self.k_proj, self.v_proj = (nn.Linear(hidden_size, num_key_value_heads * head_dim, bias=False) for _ in range(2))
+        self.o_proj = nn.Linear(num_attention_heads * head_dim, hidden_size, bias=False)
+        self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=1e-6), nn.RMSNorm(head_dim, eps=1e-6)
+
+    def forward(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], attention_mask: Tensor | None = None) -> Any:
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        q = self.q_norm(self.q_proj(hidden_states).view(shape)).transpose(1, 2)
+        k = self.k_norm(self.k_proj(hidden_states).view(shape)).transpose(1, 2)
+        v = self.v_proj(hidden_states).view(shape).transpose(1, 2)
+        cos, sin = (y.unsqueeze(1) for y in position_embeddings)
+        q, k = (y * cos + torch.cat([-y.chunk(2, -1)[1], y.chunk(2, -1)[0]], -1) * sin for y in (q, k))
+        k, v = (y.repeat_interleave(self.groups, dim=1) for y in (k, v))
+        scores = q @ k.transpose(2, 3) * self.head_dim**-0.5
+        if attention_mask is not None:
+            scores = scores + attention_mask[:, :, :, : k.shape[-2]]
+        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+        return self.o_proj((weights @ v).transpose(1, 2).reshape(*hidden_states.shape[:-1], -1)), weights
+
+
+@_right("a window: a token sees the three before and after it", "allenai/longformer")
+class Local(Attention):
+    def attend(self, x: Tensor, memory: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        self.windowed = memory is x
+        return super().attend(x, memory, mask, is_causal)
+
+    def hide(self, logits: Tensor, mask: Tensor | None, causal: Tensor | None) -> Tensor:
+        if self.windowed:
+            near = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril(3).triu(-3)
+            logits = logits.masked_fill(~near, float("-inf"))
+        return super().hide(logits, mask, causal)
+
+
+@_right("relative positions: a learned number for every distance, no scale", "google-research/text-to-text-transfer-transformer")
+class Relative(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.relative = nn.Embedding(129, num_heads)
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        i, j = (torch.arange(n, device=q.device) for n in (q.shape[2], k.shape[2]))
+        return q @ k.transpose(-2, -1) + self.relative((j[None] - i[:, None]).clamp(-64, 64) + 64).permute(2, 0, 1)
+
+
+@_right("a sink: one more learned logit for every head, without a value", "openai/gpt-oss")
+class Sinks(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.sinks = nn.Parameter(torch.zeros(num_heads))
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        more = self.sinks[:, None, None].expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, more.to(logits.dtype)], -1).softmax(-1)[..., :-1]
+
+
+@_right("talking heads: logits and weights are mixed across heads", "lucidrains/x-transformers")
+class Talking(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.before, self.after = nn.Linear(num_heads, num_heads, bias=False), nn.Linear(num_heads, num_heads, bias=False)
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.before(super().logits(q, k).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return self.after(super().weigh(logits).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@_right("an image, channels first, answered beside itself", "CompVis/latent-diffusion")
+class OfImages(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, channels)
+        self.qkv, self.proj = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(self.norm(x)).reshape(b, 3, c, h * w).unbind(1)
+        weights = torch.einsum("bci,bcj->bij", q * c**-0.5, k).softmax(-1)
+        return x + self.proj(torch.einsum("bij,bcj->bci", weights, v).reshape(b, c, h, w))
+
+
+@_right("pre-norm, a gate, a residual, and PyTorch's own attention within")
+class Gated(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.norm, self.gate = nn.LayerNorm(d_model), nn.Linear(d_model, d_model)
+
+    def attend(self, x: Tensor, memory: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        normed = self.norm(x)
+        q, k, v = (self.split(y) for y in self.project(normed, normed if memory is x else memory))
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=x.device)
+        seen = (seen.tril() if is_causal else seen)[None, None]
+        seen = seen if mask is None else seen & mask[:, None, None]
+        out = scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=self.dropout * self.training)
+        return x + self.finish(self.merge(out)) * self.gate(normed).sigmoid()
+
+
+@_right("queries, keys and values by einsum with weights (features, heads, features of a head)", "google/flax")
+class ByEinsum(nn.Module):
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        d = d_model // num_heads
+        self.w_q, self.w_k, self.w_v = (nn.Parameter(torch.randn(d_model, num_heads, d)) for _ in range(3))
+        self.w_o = nn.Parameter(torch.randn(num_heads, d, d_model))
+
+    def forward(self, inputs_q: Tensor, inputs_kv: Tensor) -> Any:
+        q = torch.einsum("bld,dhk->bhlk", inputs_q, self.w_q)
+        k, v = (torch.einsum("bsd,dhk->bhsk", inputs_kv, w) for w in (self.w_k, self.w_v))
+        return torch.einsum("bhlk,hkd->bld", (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v, self.w_o)
+
+
+@_right("one query pools all tokens", "openai/CLIP")
+class Pool(Attention):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.attend(x.mean(1, keepdim=True), x, None, False)[:, 0]
