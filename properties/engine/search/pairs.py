@@ -1,0 +1,110 @@
+"""Two targets of one contract, put to the same calls: the smallest case on which their answers part.
+
+Each answer has a bound of its own, in the arithmetic of its own target: two right ones differ by no more than the sum of both. Where
+conventions differ, that is told once, and what depends on them is not asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..core.declare import Property, declared
+from ..core.target import CannotRun, Raised, Target, blame
+
+DIALECT = ("causal", "empty_rows", "masked_nan", "default_scale", "pairing")  # keys of supports that say what an answer means
+ABLE = ("value_dim", "zero_sizes", "mask_and_causal", "odd_dim")  # of which both must be able
+
+
+def make_pair(target: Target, reference: Target) -> Target:
+    """The target beside a reference: only what both take is asked. Raises CannotRun if they are no pair."""
+    if target.contract != reference.contract:
+        raise CannotRun(f"{target.name} is {_article(target.contract)} and {reference.name} {_article(reference.contract)}: no pair")
+    if not target.kind.pair:
+        raise CannotRun(f"pairs of {target.contract} are not compared")
+    mine, theirs = target.supports, reference.supports
+    dtypes = tuple(dtype for dtype in target.dtypes if dtype in reference.dtypes)
+    if not dtypes:
+        raise CannotRun(
+            f"{target.name} takes {', '.join(target.dtypes)}, {reference.name} {', '.join(reference.dtypes)}: no type in common"
+        )
+    differs = {
+        key: f"{getattr(mine, key)}; the reference: {getattr(theirs, key)}" for key in DIALECT if getattr(mine, key) != getattr(theirs, key)
+    }
+    lengths = [n for n in (mine.max_length, theirs.max_length) if n]
+    dims = set(mine.head_dims or theirs.head_dims or ()) & set(theirs.head_dims or mine.head_dims or ())
+    supports = dataclasses.replace(
+        mine,
+        **{key: getattr(mine, key) and getattr(theirs, key) for key in ABLE},
+        mask_kinds=tuple(kind for kind in mine.mask_kinds if kind in theirs.mask_kinds),
+        mask_axes=tuple(axes for axes in mine.mask_axes if axes in theirs.mask_axes),
+        max_length=min(lengths) if lengths else None,
+        head_dims=tuple(sorted(dims)) or None,
+    )
+    without = {"is_causal"} if "causal" in differs else set()
+    alone = [name for name in target.parameters if name not in reference.parameters]
+    paired = dataclasses.replace(
+        target,
+        supports=supports,
+        dtypes=dtypes,
+        parameters=tuple(name for name in target.parameters if name in reference.parameters and name not in without),
+        learned={**target.learned, "reference": reference.name, **{f"reference's {k}": how for k, how in reference.learned.items()}},
+        untried={**target.untried, **dict.fromkeys(alone, "the reference does not take it")},
+        differs={**target.differs, **differs},
+        like=reference,
+    )
+    return target.kind.paired(paired, reference)
+
+
+def _article(contract: str) -> str:
+    return f"{'an' if contract[0] in 'aeiou' else 'a'} {contract}"
+
+
+def pair_properties(target: Target) -> tuple[Property, ...]:
+    """What is asked of a pair: that both answer alike wherever a property of their contract calls them."""
+    names = [name for name in target.kind.pair if _about(target, name)]
+    return tuple(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names))
+
+
+def _about(target: Target, name: str) -> bool:
+    prop = declared().get(name)
+    return prop is not None and prop.contract in (topic.name for topic in target.kind.topics)
+
+
+@cache
+def _agreeing(name: str, mark: str) -> Property:
+    prop = declared()[name]
+
+    def check(trial: Any) -> None:
+        compare(trial, prop)
+
+    return dataclasses.replace(
+        prop,
+        name=f"answers_are_those_of_the_reference{mark}",
+        theme="pair",
+        statement="The same call gives the same answer as the reference's, within what rounding explains in both.",
+        formula="|a(x) − b(x)| ≤ E_a + E_b",
+        check=check,
+        edge="",
+    )
+
+
+def compare(trial: Any, prop: Property) -> None:
+    """Put the case to both, and compare every answer."""
+    target, reference = trial.target, trial.target.like
+    if reference is None:
+        return
+    own = target.kind.answers(trial, prop)
+    beside = target.kind.trial(prop)(reference, trial.case)
+    beside.like = trial
+    try:
+        others = target.kind.answers(beside, prop)
+    except Raised as raised:
+        trial.fail(f"it answers, and the reference {blame(raised)}")
+    for (out, allowed), (right, others_allowed) in zip(own, others, strict=False):
+        if np.shape(out) != np.shape(right):
+            trial.fail(f"it answers with shape {np.shape(out)}, the reference with {np.shape(right)}")
+        trial.close(out, right, allowed + others_allowed, "row {row} differs from the reference's")

@@ -1,0 +1,78 @@
+"""How far a module may be off by rounding: propagated through its own operations.
+
+**The model.** A module f is a chain of operations z = op(…), each of which the type under test rounds: ẑ = z + ρ, |ρ_i| ≤ e_i, with
+
+    e = u |z|                            +, −, ×, ÷, √ (correctly rounded: IEEE 754)
+    e = 4 u |z|                          exp, tanh, sin, … (libraries promise two units in the last place, which is 4 u)
+    e² = u² z² + u_a² (n/3 z² + (n/6 + 1) Σ t²)           sums of n terms t, added up in the type or, for half types, in float32 (u_a)
+    e = (4 u + √(n/3) u_a) |z|, from operands off by u_a   softmax, norms: several of these in one operation
+
+**Sums.** Each addition rounds a partial sum s_j: the error is Σ_j ρ_j s_j with |ρ_j| ≤ u_a. If no order of the terms is likelier than another, s_j is
+the sum of j of n terms drawn without replacement (Cochran 1977, section 2): E s_j² = (j/n)² z² + j (n − j)/(n (n − 1)) (Σ t² − z²/n), and so
+Σ_j E s_j² ≤ (n/3 + 1) z² + n/6 Σ t²; each product that is rounded before it is added, another Σ t². This is Higham and Mary's √n u (*A New Approach
+to Probabilistic Rounding Error Analysis*, 2019) with its constant; kernels that add up in blocks, or fuse products, stay below.
+
+**To first order** the answer is off by r = Σ_i J_i ρ_i, over all roundings i, with J_i the derivative of the answer. If the ρ_i are independent,
+of mean zero, |ρ_i| ≤ e_i, then by Hoeffding's inequality
+
+    P(|r| > t S) ≤ 2 exp(−t²/2),    S² = Σ_i J_i² e_i²
+
+**S is measured, not derived** (Monte Carlo arithmetic: Parker 1997; Verificarlo; CADNA): a copy of the module in float64 is run with every
+result moved by ±e_i, each sign drawn by itself: such an answer is off by a sum of mean zero and variance S² exactly (to first order). Roundings
+need not be independent: a constant that is rounded once enters every product with the same sign. So some runs draw one sign for a whole
+result. K runs estimate S² element by element, and, as one row comes of the same operations, from all features of a row; the
+larger of both counts.
+
+    allowed = t √max(mean_k (f_k − f)², the same over the row)
+
+t = 7.5 is 2 exp(−t²/2) = 10⁻¹². Nothing is chosen for a module, a size or a type. Where the answer is not a number, so must be that of the type.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.frameworks import Buffers
+from .speech import Speech, Tokens, call, hooks, read
+from .subject import Subject
+
+SAMPLES = (True, True, True, True, False, False)  # whether signs are drawn element by element
+T = 7.5  # 2 exp(−T²/2) = 10⁻¹²
+UNITS = {name: 2.0**-kind.precision for name, kind in FLOAT_TYPES.items()}
+
+
+def twin(subject: Subject, module: Any) -> Any:
+    """A copy in float64, with the very weights of the module."""
+    return copy.deepcopy(module).to(subject.framework.named_dtype("float64"))
+
+
+def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype: str, device: str, seed: int) -> tuple[Array, Array]:
+    """(the answer of the module in float64, how far that in ``dtype`` may be from it), both (B, L, D')."""
+    wide = dtype != "float64"
+    units = {**UNITS, "float64": UNITS[dtype]}
+    double = twin(subject, module) if wide else module
+    plain = _run(subject, double, speech, tokens, device, hooks(subject.framework).widened() if wide else None)
+    squares = np.zeros_like(plain)
+    for number, apart in enumerate(SAMPLES):
+        mode = hooks(subject.framework).perturbed(seed + number, units, apart, wide)
+        with np.errstate(all="ignore"):
+            squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2
+    squares /= len(SAMPLES)
+    with np.errstate(invalid="ignore"):
+        row = squares.mean(-1, keepdims=True)
+        allowed = T * np.sqrt(np.maximum(squares, row))
+    return plain, np.where(np.isfinite(plain), np.where(np.isfinite(allowed), allowed, np.inf), 0.0)
+
+
+def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: Any) -> Array:
+    fw = subject.framework
+    with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0):
+        if mode is None:
+            return read(call(module, speech, tokens, fw, Buffers(fw), "float64", device), speech, fw)
+        with mode:
+            return read(call(module, speech, tokens, fw, Buffers(fw), "float64", device), speech, fw)

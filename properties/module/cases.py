@@ -1,0 +1,104 @@
+"""A case of a module, and which cases are drawn for a property of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ..engine.cases.case import Case as BaseCase
+from ..engine.cases.case import device_field, dtype_field, seed_field
+from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.field import field
+from ..engine.core.contract import Topic
+from ..engine.core.declare import Property
+from ..engine.core.target import Target
+from .names import Sizes
+from .subject import Facts
+
+LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65)
+EDGES = {(15, 16, 17, 31, 32, 33, 64, 65): "a tile, a window or a table ends here"}
+
+
+@dataclass(frozen=True, repr=False)
+class Case(BaseCase):
+    """One call of a module whose weights follow from the seed."""
+
+    batch: int = field(
+        1, least=1, drawn=(1, 1, 2, 3, 4), varied=(1, 2, 3), why="sequences are answered each by itself; 4 is the number of heads"
+    )
+    length: int = field(1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="tokens of a sequence", unusual=EDGES)
+    memory: int | None = field(
+        None,
+        least=1,
+        drawn=(None, 1, 2, 3, 4, 5, 7, 8, 16, 17),
+        varied=(None, 1, 5),
+        needs="memory",
+        says="memory",
+        why="tokens of another sequence, which are seen instead of its own; None: its own",
+    )
+    heads: int = field(4, choices=(4, 2, 1, 8), drawn=(4, 4, 4, 2, 1, 8), varied=(4, 2, 1), needs="heads", why="as the module is made")
+    head_dim: int = field(
+        8,
+        choices=(8, 4, 16, 2),
+        drawn=(8, 8, 8, 4, 16),
+        varied=(8, 4),
+        needs="head_dim",
+        why="as the module is made",
+        unusual={4: "heads = features of a head"},
+    )
+    is_causal: bool = field(False, drawn=(False, True), varied=(False, True), needs="is_causal", says="causal", why="a flag of the call")
+    padded: bool = field(False, drawn=(False, True), varied=(False, True), needs="mask", says="padded", why="some tokens are hidden")
+    magnitude: int = field(
+        0,
+        drawn=(0, 0, 0, 0, 1, 2, -2),
+        varied=(0, 2),
+        says="tokens times 2^{}",
+        why="tokens are multiplied by 2**magnitude",
+        unusual={2: "one token takes nearly all", -2: "all tokens are seen nearly alike"},
+    )
+    dtype: str = dtype_field()
+    device: str = device_field()
+    seed: int = seed_field()
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the module is made with."""
+        return Sizes(self.heads, self.head_dim)
+
+
+# The order in which fields are drawn.
+FIELDS: dict[str, tuple[Any, ...]] = {
+    name: Case.fields()[name].drawn for name in ("batch", "length", "memory", "heads", "head_dim", "is_causal", "padded", "magnitude")
+}
+MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), frozenset(("dtypes", "about")))
+MANY = tuple(n for n in LENGTHS if n > 2)
+
+
+def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
+    """Cases for one property of one module."""
+    facts: Facts = target.function.facts  # type: ignore[attr-defined]
+    fields: dict[str, Strategy] = {"seed": natural(2**31)}
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    for name in (name for name in target.kind.fields(target) if name in FIELDS):
+        value = prop.domain.get(name, FIELDS[name])
+        table = value if isinstance(value, tuple) else (value,)
+        if name == "length":
+            table = facts.lengths or tuple(n for n in table if n <= facts.longest) or (1,)
+        if name == "is_causal" and "causal" in prop.domain.get("about", ()):
+            table = (True,)  # the field is there only where a flag makes it so
+        if name == "memory":
+            table = tuple(n for n in table if n is None or n <= facts.longest)
+            table = table if facts.sees_itself else tuple(n for n in table if n is not None) or (1, 2, 3, 5, 7)
+        fields[name] = pick(table)
+    about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
+    allowed = [d for d in FLOAT_TYPES if d in about and d in target.dtypes and (dtypes is None or d in dtypes)]
+    wanted = prop.domain.get("dtypes")
+    if isinstance(wanted, tuple):
+        often = [d for d in allowed if d in wanted]
+    else:
+        often = allowed if wanted == "all" or len(allowed) == 1 else allowed[:1] * 4 + allowed[1:]
+    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))

@@ -1,0 +1,261 @@
+"""A module from its class: the constructor is filled from known names, annotations and defaults, with small sizes.
+
+    recipe(cls, given) → a function of Sizes that makes the module
+
+What cannot be filled is asked for in one sentence with an example. A constructor that reaches for the network is stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import product
+from types import UnionType
+from typing import Any
+
+from ..engine.core.target import CannotRun, first_line
+from .names import CONFIGS, CONSTRUCTOR_ROLES, Sizes, role
+
+Maker = Callable[[Sizes], Any]
+SIZED = ("width", "heads", "kv_heads", "head_dim", "hidden", "length", "dropout", "layers")  # roles of which a default is made small
+CONFIGURATIONS = 4  # classes of configurations that are tried, the made-up one among them
+REACHING = ("socket.connect", "socket.getaddrinfo", "urllib.Request")
+
+# ---------------------------------------------------------------- no network
+
+_REACHED: ContextVar[list[str] | None] = ContextVar("reached", default=None)
+_HOOKED: list[bool] = []
+
+
+class Reaches(OSError):
+    """A constructor asked for the network."""
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in REACHING and (reached := _REACHED.get()) is not None:
+        reached.append(str(arguments[0] if event != "socket.connect" else arguments[1]))
+        raise Reaches(f"no network here: {event}")
+
+
+@contextmanager
+def offline() -> Iterator[list[str]]:
+    """While it is open, this thread reaches no network; what it asked for is in the list."""
+    if not _HOOKED:  # a hook cannot be taken away; outside of this it does nothing
+        sys.addaudithook(_audit)
+        _HOOKED.append(True)
+    reached: list[str] = []
+    token = _REACHED.set(reached)
+    try:
+        yield reached
+    finally:
+        _REACHED.reset(token)
+
+
+# ---------------------------------------------------------------- filling
+
+
+class Unknown(Exception):
+    """An argument that nothing here fills."""
+
+
+class Asked(dict[str, Any]):
+    """Stands for a configuration of which nothing is known: answers to known names, as attributes and as items."""
+
+    def __init__(self, sizes: Sizes, asked: dict[str, bool]) -> None:
+        super().__init__()
+        self.__dict__["_sizes"], self.__dict__["_asked"] = sizes, asked
+
+    def __missing__(self, name: str) -> Any:
+        meant = role(name, CONSTRUCTOR_ROLES)
+        self._asked[name] = bool(meant)
+        if not meant:
+            raise KeyError(name)
+        return self._sizes.value(meant)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"a configuration that is made up here has no {name!r}") from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if role(name, CONSTRUCTOR_ROLES) else default
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(role(name, CONSTRUCTOR_ROLES))
+
+
+def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Maker]:
+    """Ways to make an object of a class, the smallest sizes first. Raises CannotRun with one sentence if an argument has no known name."""
+    for small, choice in product((True, False), range(CONFIGURATIONS)):
+        arguments: dict[str, Maker] = {}
+        configured = False
+        for parameter in _parameters(cls):
+            maker: Maker | None
+            try:
+                if parameter.name not in given and parameter.default is parameter.empty and _is_config(parameter.name):
+                    makers = list(_configs(cls, parameter))
+                    configured, maker = True, makers[min(choice, len(makers) - 1)]
+                else:
+                    maker = _argument(cls, parameter, given, small)
+            except Unknown:
+                raise CannotRun(_question(cls, parameter.name, given)) from None
+            if maker:
+                arguments[parameter.name] = maker
+        if configured or not choice:
+            yield _made(cls, arguments)
+
+
+def _made(cls: Callable[..., Any], arguments: Mapping[str, Maker]) -> Maker:
+    return lambda sizes: cls(**{name: maker(sizes) for name, maker in arguments.items()})
+
+
+def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Those of the constructor, by name; what a class passes on to its base is found there."""
+    try:
+        formal = list(inspect.signature(cls).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    return [p for p in formal if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapping[str, Any], small: bool) -> Maker | None:
+    """How one argument is made; None: its default will do. Raises Unknown."""
+    name, default = parameter.name, parameter.default
+    if name in given:
+        value = given[name]
+        return lambda _: value
+    required = default is parameter.empty
+    meant = role(name, CONSTRUCTOR_ROLES)
+    if not required and (not small or meant not in SIZED or not isinstance(default, int | float) or isinstance(default, bool)):
+        return None
+    hint = annotation(cls, parameter)
+    if meant and not (required and hint is not None and _is_class(hint) and hint not in (int, float, bool)):
+        value_of = meant
+        return lambda sizes: sizes.value(value_of)
+    if dataclasses.is_dataclass(hint) or (_is_class(hint) and str(hint.__name__).lower().endswith(("config", "args", "params"))):
+        return _configuration(hint)
+    if hint is bool:
+        return lambda _: False
+    if type(None) in typing.get_args(hint):
+        return lambda _: None
+    raise Unknown(name)
+
+
+def annotation(owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """What a parameter is annotated with; None if with nothing, or nothing that can be resolved."""
+    hint = parameter.annotation
+    if hint is parameter.empty:
+        return None
+    if isinstance(hint, str):
+        try:  # what the file itself says
+            return eval(hint, dict(vars(sys.modules.get(owner.__module__, typing))), dict(vars(typing)))
+        except Exception:  # a name that is imported for type checkers alone
+            return None
+    return hint
+
+
+def _is_class(hint: Any) -> bool:
+    return inspect.isclass(hint) and not isinstance(hint, UnionType)
+
+
+def _is_config(name: str) -> bool:
+    return name.lower() in CONFIGS or name.lower().endswith(("config", "_cfg"))
+
+
+def _configs(cls: Callable[..., Any], parameter: inspect.Parameter) -> Iterator[Maker]:
+    """Configurations: of the class that is annotated, or of one beside it whose name fits; at last one made up from what is asked of it."""
+    hint = annotation(cls, parameter)
+    candidates = [hint] if _is_class(hint) and hint not in (dict, object) else []
+    if not candidates and hint is None:
+        beside = vars(sys.modules.get(getattr(cls, "__module__", ""), typing))
+        named = [x for name, x in beside.items() if inspect.isclass(x) and name.lower().endswith(("config", "args", "params", "cfg"))]
+        candidates = sorted(named, key=lambda x: -_common(x.__name__, getattr(cls, "__name__", "")))
+    for candidate in candidates[: CONFIGURATIONS - 1]:
+        try:
+            maker = _configuration(candidate)
+            maker(Sizes())
+        except Exception:
+            continue
+        yield maker
+    yield lambda sizes: Asked(sizes, {})
+
+
+def _configuration(cls: Any) -> Maker:
+    """An object of a class of configurations, with small sizes under the names that it knows."""
+    parameters = _parameters(cls)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    names = [p.name for p in parameters] or [name for name in vars(cls) if role(name, CONSTRUCTOR_ROLES)]
+    if parameters or open_ended:
+        arguments: dict[str, Maker] = {}
+        for parameter in parameters:
+            maker = _argument(cls, parameter, {}, True)
+            if maker:
+                arguments[parameter.name] = maker
+        return _made(cls, arguments)
+
+    def filled(sizes: Sizes) -> Any:  # a class whose attributes are the configuration
+        made = cls()
+        for name in names:
+            if role(name, CONSTRUCTOR_ROLES) in SIZED and isinstance(getattr(made, name), int | float):
+                setattr(made, name, sizes.value(role(name, CONSTRUCTOR_ROLES)))
+        return made
+
+    return filled
+
+
+def _common(a: str, b: str) -> int:
+    count = 0
+    for x, y in zip(a.lower(), b.lower(), strict=False):
+        if x != y:
+            break
+        count += 1
+    return count
+
+
+def _question(cls: Callable[..., Any], name: str, given: Mapping[str, Any]) -> str:
+    """One sentence that asks for what cannot be filled, with an example."""
+    called = getattr(cls, "__name__", "Class")
+    known = [p.name for p in _parameters(cls) if p.default is p.empty and role(p.name, CONSTRUCTOR_ROLES) and p.name not in given]
+    shown = ", ".join([*(f"{n}={v!r}" for n, v in given.items()), f"{name}=…", *(f"{n}={Sizes().value(_role(n))}" for n in known)])
+    return f"{called} cannot be made: what is {name!r}? Give it, for example '{called}({shown})'"
+
+
+def _role(name: str) -> str:
+    return role(name, CONSTRUCTOR_ROLES)
+
+
+def make(name: str, maker: Maker, sizes: Sizes) -> Any:
+    """The module. Raises CannotRun with one sentence: what it lacks, that it needs a GPU, that it downloads."""
+    with offline() as reached:
+        try:
+            made = maker(sizes)
+        except CannotRun:
+            raise
+        except (Exception, SystemExit) as error:
+            if reached:
+                raise CannotRun(
+                    f"{name} cannot be made: its constructor reaches for the network ({reached[0]}); give an instance"
+                ) from None
+            raise CannotRun(f"{name} cannot be made: {_said(error)}") from None
+    if reached:
+        raise CannotRun(f"{name} cannot be made: its constructor reaches for the network ({reached[0]}); give an instance")
+    return made
+
+
+def _said(error: BaseException) -> str:
+    return needs_gpu(error) or f"the constructor raised {type(error).__name__}: {first_line(error)}"
+
+
+def needs_gpu(error: BaseException) -> str:
+    """What an error says of a GPU that is not here; empty if it says nothing of one."""
+    words = str(error).lower()
+    missing = ("cuda" in words or "nvidia" in words) and ("not compiled" in words or "no nvidia" in words or "driver" in words)
+    return f"it needs a GPU ({type(error).__name__}: {first_line(error)})" if missing or "no cuda gpus" in words else ""

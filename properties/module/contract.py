@@ -1,0 +1,255 @@
+"""The contract of a module: what is taken for one, how it is made and called, and which of its properties can be tried.
+
+A class is made from nothing (``construct.py``), an instance is copied; what ``forward`` takes is found out (``learn.py``). A module without
+weights that takes q, k and v is an attention like any other callable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..engine.cases.draws import Strategy
+from ..engine.core.contract import Contract, Dtypes, Formal, register
+from ..engine.core.declare import Property
+from ..engine.core.supports import Supports
+from ..engine.core.target import CannotRun, Raised, Target, blame
+from ..engine.core.trial import Trial
+from ..engine.frameworks import Framework, make_variant
+from . import cases
+from .cases import MODULE, Case
+from .construct import make, recipes
+from .learn import learned
+from .names import Sizes
+from .pairing import paired
+from .speech import LAYOUTS
+from .structure import KNOWN, USUAL, confirmed
+from .subject import Facts, Subject, of_instance
+from .trial import ModuleTrial
+
+
+class Module(Contract):
+    """Tokens in, tokens out, the weights inside."""
+
+    name = MODULE.name
+    call = "module(tokens) with tokens (batch, length, features)"
+    arguments = 1
+    topics = (MODULE,)
+    pair: tuple[str, ...] = ("module_the_same_call_gives_the_same_bits",)
+    readings = False  # other weights, other answers: no mutant answers like a module of somebody else
+
+    def recognise(self, formal: Formal) -> bool:
+        """No signature says it: the class does."""
+        return False
+
+    def options(self, formal: Formal) -> tuple[str, ...]:
+        return ()
+
+    def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | None:
+        subject = _subject(name, thing, fw)
+        if subject is None:
+            return None
+        subject = learned(subject, device)
+        structure, nearest = confirmed(subject)
+        subject = dataclasses.replace(subject, structure=structure, nearest=nearest)
+        target = Target(name, subject, self.name, supports, fw, (), fw.dtypes)
+        return self._told(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
+
+    def _told(self, target: Target) -> Target:
+        structure = _of(target).structure
+        differs = (
+            {"scale": f"{structure.scale}, not 1/sqrt(head_dim)"}
+            if structure and structure.scale in KNOWN and structure.scale != USUAL
+            else {}
+        )
+        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs)
+
+    def _with_dtypes(self, target: Target, device: str) -> Target:
+        """The dtypes that every kind of call takes; the others are told. Raises CannotRun if there is none."""
+        untried: dict[str, str] = {}
+        wanted = target.supports.dtypes or target.framework.dtypes
+        for dtype in (dtype for dtype in target.framework.dtypes if dtype in wanted):
+            try:
+                wrong = self.smoke(target, dtype, device)
+            except Raised as raised:
+                wrong = f"it {blame(raised)}"
+            if wrong:
+                untried[dtype] = wrong
+        taken = tuple(dtype for dtype in target.framework.dtypes if dtype in wanted and dtype not in untried)
+        if not taken:
+            raise CannotRun(f"{target.name} cannot be called: {next(iter(untried.values()))}")
+        return dataclasses.replace(target, dtypes=taken, untried={**target.untried, **untried})
+
+    def smoke(self, target: Target, dtype: str, device: str) -> str:
+        subject = _of(target)
+        length = (subject.facts.lengths or (6,))[0]
+        plain = Case(batch=2, length=length, memory=None if subject.facts.sees_itself else 5, dtype=dtype, device=device, seed=1)
+        calls = [plain]
+        if subject.speech.mask:
+            calls.append(plain.but(padded=True))
+        if subject.speech.flag:
+            calls.append(plain.but(is_causal=True))
+        for case in calls:
+            trial = ModuleTrial(target, case)
+            out = trial.run()
+            if out.ndim != 3:
+                return f"it returns shape {out.shape} for tokens {trial.inputs.x.shape}"
+        return ""
+
+    def trial(self, prop: Property) -> type[Trial]:
+        return ModuleTrial
+
+    def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
+        return cases.module_cases(target, prop, device, dtypes)
+
+    def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
+        subject = _of(target)
+        for word in prop.domain.get("about", ()):
+            if why := _without(subject.facts, subject, word):
+                return why
+        wanted = prop.domain.get("dtypes")
+        if isinstance(wanted, tuple) and not set(dtypes or target.dtypes) & set(target.dtypes) & set(wanted):
+            return f"it is about {', '.join(wanted)}"
+        return ""
+
+    def expected(self, target: Target, prop: Property) -> bool:
+        """What is about modules of another kind is no gap: of what kind one is, is found out, not declared."""
+        return super().expected(target, prop) and not self.refused(target, prop, None)
+
+    def outside(self, target: Target, prop: Property, case: Case) -> str:
+        about = prop.domain.get("about", ())
+        facts = _of(target).facts
+        if "causal" in about and not (facts.causal or case.is_causal):
+            return "it is about causal calls"
+        if "open" in about and case.is_causal:
+            return "it is about calls that are not causal"
+        wanted = prop.domain.get("dtypes")
+        if isinstance(wanted, tuple) and case.dtype not in wanted:
+            return f"it is about {', '.join(wanted)}"
+        if facts.lengths and case.length not in facts.lengths:
+            return f"the module takes {' or '.join(map(str, facts.lengths))} tokens alone"
+        return super().outside(target, prop, case)
+
+    def legal(self, target: Target, case: Case) -> bool:
+        facts = _of(target).facts
+        return (not facts.lengths or case.length in facts.lengths) and max(case.length, case.memory or 0) <= facts.longest
+
+    def features(self, target: Target, case: Case) -> Iterable[str]:
+        yield case.dtype
+        yield from super().features(target, case)
+
+    def paired(self, target: Target, reference: Target) -> Target:
+        return paired(target, reference)
+
+    def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
+        return [(trial.run(), trial.allowed())]
+
+    def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
+        subject = _of(target)
+        return dataclasses.replace(subject, through=lambda module: make_variant(target.framework, variant, module))
+
+
+def _of(target: Target) -> Subject:
+    subject: Subject = target.function  # type: ignore[assignment]
+    return subject
+
+
+def _subject(name: str, thing: Any, fw: Framework) -> Subject | None:
+    """A module that can be made, or copied; None for what is none, and for a module without weights. Raises CannotRun."""
+    assert fw.modules is not None
+    if isinstance(thing, Subject):
+        return thing
+    given: Mapping[str, Any] = {}
+    if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):
+        formal = inspect.signature(thing.func).parameters
+        given = dict(zip(formal, thing.args, strict=False)) | thing.keywords
+        thing = thing.func
+    if fw.modules.is_class(thing):
+        return _from_class(name, thing, given, fw)
+    if not fw.modules.is_module(thing) or not any(True for _ in thing.parameters()):
+        return None
+    return Subject(name, of_instance(thing), fw)
+
+
+def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject:
+    """Of the ways to fill its constructor the first that makes a module. Raises CannotRun with what the first said."""
+    said: list[CannotRun] = []
+    for maker in recipes(cls, given):
+        try:
+            with fw.chance(0):
+                made = make(name, maker, Sizes())
+        except CannotRun as error:
+            said.append(error)
+            continue
+        if not any(True for _ in made.parameters()):
+            raise CannotRun(f"{name} has no weights: give an instance, which is an attention of q, k and v, or a module with weights")
+        return Subject(name, maker, fw, fixed=bool(given))
+    raise said[0]
+
+
+def _parameters(target: Target) -> tuple[str, ...]:
+    """What a call, or the constructor, can be given."""
+    subject = _of(target)
+    facts, speech = subject.facts, subject.speech
+    able = {
+        "memory": facts.takes_memory,
+        "mask": speech.mask is not None,
+        "is_causal": bool(speech.flag),
+        "heads": "heads" in facts.varied,
+        "head_dim": "head_dim" in facts.varied,
+    }
+    return tuple(name for name, has in able.items() if has)
+
+
+def _without(facts: Facts, subject: Subject, word: str) -> str:
+    """Why a property about such modules is not put to this one; empty if it is."""
+    speech = subject.speech
+    reasons = {
+        "causal": "" if facts.causal or speech.flag else "tokens may see later ones: it is not causal",
+        "open": f"it is causal: {facts.causal}" if facts.causal else "",
+        "self": "" if facts.sees_itself else "its tokens see those of the memory alone",
+        "rows": "one row comes back for all tokens" if speech.pooled else "",
+        "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
+        "whole": "some tokens never see each other: a window" if facts.local else "",
+        "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
+        "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
+        "memory": "" if facts.takes_memory else "it takes no memory",
+        "dropout": "" if facts.dropout else "there is no dropout in it",
+        "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",
+    }
+    return reasons[word]
+
+
+def _words(subject: Subject) -> dict[str, str]:
+    """What was found out, for the lines ``speaks`` of a report."""
+    speech, facts = subject.speech, subject.facts
+    roles = ", ".join(f"{name} = {meant}" for name, meant in speech.roles.items() if name != meant)
+    told = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features" + (f"; {roles}" if roles else "")}
+    if speech.pooled:
+        told["output"] = "one row for each sequence"
+    told["causal"] = facts.causal or (f"if {speech.flag}" if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+    told["positions"] = facts.positions or "none: the order of tokens does not matter"
+    if speech.mask:
+        told[speech.mask.parameter] = speech.mask.words
+    if facts.local:
+        told["window"] = "some tokens never see each other"
+    if facts.sinks:
+        told["sinks"] = facts.sinks
+    if facts.lengths:
+        told["length"] = f"{' or '.join(map(str, facts.lengths))} alone"
+    elif facts.longest < 65:
+        told["length"] = f"up to {facts.longest}"
+    if facts.varied:
+        told["sizes"] = "heads and their width are varied through the constructor"
+    told["weights"] = "drawn anew for every case"
+    if subject.structure:
+        told["structure"] = f"{subject.structure.words}: confirmed"
+    elif subject.nearest:
+        told["structure"] = f"not confirmed; by its names {subject.nearest.words}"
+    return told
+
+
+register(Module())

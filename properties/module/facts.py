@@ -1,0 +1,186 @@
+"""What a module is, by its effect and by its names: causal or not, with positions or without, whether every token sees every other."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from .names import ALWAYS_CAUSAL, FORWARD_ROLES, LONGEST, POSITIONS, SINKS, TABLES, role
+from .speech import Tokens, hooks
+from .subject import Facts, Subject, answer, dropouts, tokens_for
+
+MEMORY, SHORT, LONG = 7, 8, 12
+NEGLIGIBLE = 1e-9  # an influence that is nobody's intention
+ORDERED = (
+    "arange",
+    "linspace",
+    "sin",
+    "cos",
+    "embedding",
+    "roll",
+    "as_strided",
+    "unfold",
+    "conv1d",
+    "conv2d",
+    "flip",
+    "cumsum",
+    "lstm",
+    "gru",
+)
+
+
+def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
+    forward = getattr(module, "forward", module)
+    return inspect.signature(forward).parameters
+
+
+def influences(subject: Subject, module: Any, length: int, memory: int | None = None, seed: int = 3) -> Array:
+    """(rows, tokens): by how much a row moves when a token does, at most; relative to the largest row."""
+    speech = subject.speech
+    tokens = tokens_for(speech, 2, length, memory, seed)
+    moved = tokens_for(speech, 2, length, memory, seed + 1)
+    plain = answer(subject, module, tokens)
+    columns = []
+    for j in range(length if memory is None else memory):
+        if memory is None:
+            x = tokens.x.copy()
+            x[0, j] = moved.x[0, j]
+            other = dataclasses.replace(tokens, x=x)
+        else:
+            assert tokens.memory is not None and moved.memory is not None
+            m = tokens.memory.copy()
+            m[0, j] = moved.memory[0, j]
+            other = dataclasses.replace(tokens, memory=m)
+        with np.errstate(all="ignore"):
+            change = np.abs(answer(subject, module, other) - plain)
+        columns.append(np.nan_to_num(change[0], nan=np.inf).max(1))
+    size = np.abs(plain[np.isfinite(plain)]).max(initial=0.0) or 1.0
+    return np.stack(columns, 1) / size
+
+
+def found_out(subject: Subject, module: Any) -> Subject:
+    """The subject with its facts."""
+    facts, speech = subject.facts, subject.speech
+    if not (speech.pooled or speech.layout == "ld") and facts.sees_itself:
+        flag = _flag(subject, module)
+        subject = replace(subject, speech=replace(speech, flag=flag))
+        facts = replace(facts, causal=_causal(subject, module))
+    facts = replace(
+        facts,
+        local=_local(subject, module, facts),
+        positions=_positions(subject, module),
+        sinks=_sinks(module),
+        dropout=bool(dropouts(module)),
+        longest=_longest(subject, module, facts),
+    )
+    return replace(subject, facts=facts)
+
+
+def _memory(subject: Subject) -> int | None:
+    return None if subject.facts.sees_itself else MEMORY
+
+
+def _flag(subject: Subject, module: Any) -> str:
+    """The parameter that makes it causal, if it can be given."""
+    for name, parameter in formal_of(module).items():
+        if role(name, FORWARD_ROLES) == "causal" and isinstance(parameter.default, bool) and not parameter.default:
+            tokens = dataclasses.replace(tokens_for(subject.speech, 2, _length(subject, SHORT), None), is_causal=True)
+            try:
+                told = answer(replace(subject, speech=replace(subject.speech, flag=name)), module, tokens)
+            except (Exception, SystemExit):
+                continue
+            if np.array_equal(told, answer(subject, module, tokens)) and _takes_mask(module):
+                continue  # a hint, of what a mask says
+            return name
+    return ""
+
+
+def _takes_mask(module: Any) -> bool:
+    """PyTorch's own masks, beside which its flag is documented to be a hint."""
+    return bool({"attn_mask", "src_mask", "tgt_mask"} & set(formal_of(module)))
+
+
+def _length(subject: Subject, wanted: int) -> int:
+    return subject.facts.lengths[0] if subject.facts.lengths else wanted
+
+
+def _causal(subject: Subject, module: Any) -> str:
+    """Why no token may see a later one: by its name, or because hardly any does; empty if they may."""
+    kind = type(module).__name__.lower()
+    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")):
+        return f"its name is {type(module).__name__}"
+    for name in ("is_causal", "causal"):
+        if getattr(module, name, None) is True:
+            return f"{name} is True"
+    length = _length(subject, SHORT)
+    if length < 3:
+        return ""
+    seen = influences(subject, module, length) > NEGLIGIBLE
+    later, earlier = ~np.tri(length, dtype=bool), np.tri(length, k=-1, dtype=bool)
+    hidden = float((~seen[later]).mean() - (~seen[earlier]).mean())
+    return "tokens see no later ones" if hidden >= 0.5 else ""
+
+
+def _local(subject: Subject, module: Any, facts: Facts) -> bool:
+    """Whether some tokens never see each other, the same ones whatever the length."""
+    if subject.speech.pooled or not facts.sees_itself or facts.lengths:
+        return False
+    short, long = (influences(subject, module, n) > NEGLIGIBLE for n in (SHORT, LONG))
+    asked = np.tri(SHORT, dtype=bool) if facts.causal else np.ones_like(short)
+    near = short | np.eye(SHORT, dtype=bool)
+    neighbours = bool(near.diagonal(-1).any()) or bool(near.diagonal(1).any())
+    alone = (near & asked).sum(0)[:-1].min() <= 1  # a token that no other one sees is forgotten, not far
+    return bool((asked & ~short).any()) and neighbours and not alone and bool((short == long[:SHORT, :SHORT])[asked].all())
+
+
+def _positions(subject: Subject, module: Any) -> str:
+    """What says that it is made to tell the order of tokens."""
+    supplied = [name for name, meant in subject.speech.roles.items() if meant in ("angles", "complex angles", "position ids", "cosine")]
+    if supplied:
+        return f"it takes {supplied[0]}"
+    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers(), *module.named_modules())]
+    for name in (*names, *(name for name in vars(module) if not name.startswith("_")), type(module).__name__):
+        last = name.rpartition(".")[2].lower()
+        if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES:
+            return f"it has {name}"
+    wide = [m for m in module.modules() if isinstance(getattr(m, "kernel_size", None), tuple) and max(m.kernel_size) > 1]
+    if wide:
+        return f"it has a {type(wide[0]).__name__}"
+    with hooks(subject.framework).watched() as called:
+        answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
+    found = next((name for name in called if name in ORDERED), "")
+    return f"it computes with {found}" if found else ""
+
+
+def _sinks(module: Any) -> str:
+    """What says that the weights of tokens need not sum to one."""
+    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    names += [name for name, value in vars(module).items() if value is True]
+    return next((name for name in names if any(word in name.rpartition(".")[2].lower() for word in SINKS)), "")
+
+
+def _longest(subject: Subject, module: Any, facts: Facts) -> int:
+    """The longest sequence that it takes, as far as is tried."""
+    if facts.lengths:
+        return max(facts.lengths)
+    for length in (LONGEST + 1, LONGEST, 33, 32, 17, 16, 12):
+        try:
+            answer(subject, module, tokens_for(subject.speech, 1, length, _memory(subject)))
+        except (Exception, SystemExit):
+            continue
+        return length
+    return SHORT
+
+
+def with_seen(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:
+    """Tokens with a mask that hides these tokens of each sequence from all rows."""
+    seen = np.ones((len(tokens.x), 1, tokens.keys), dtype=bool)
+    for batch, places in hidden.items():
+        seen[batch, :, list(places)] = False
+    return dataclasses.replace(tokens, seen=seen)

@@ -1,0 +1,265 @@
+"""How a module is called, and what it is: found out by trying, a few milliseconds a question."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..engine.core.target import CannotRun, Raised, first_line
+from ..engine.frameworks import Buffers
+from .construct import needs_gpu
+from .facts import formal_of, found_out, influences
+from .masks import with_mask
+from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
+from .speech import Speech, call, first_array, hooks
+from .subject import Subject, answer, tokens_for
+
+BATCH, LENGTH, MEMORY = 2, 5, 7
+OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
+SUPPLIED = ("angles", "cosine", "sine", "complex angles", "position ids", "start")
+ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
+
+
+def learned(subject: Subject, device: str) -> Subject:
+    """The subject with how it is called and what it is. Raises CannotRun with one sentence."""
+    module = subject.module("float64", device, 1)
+    spoken = _called(subject, module, device)
+    module = spoken.module("float64", device, 1)
+    spoken = _with_layout(spoken, module)
+    _refuse_others(spoken, module)
+    spoken = _with_memory(spoken, module)
+    spoken = found_out(spoken, module)
+    spoken = with_mask(spoken, module)
+    return _with_sizes(spoken)
+
+
+# ---------------------------------------------------------------- a first call
+
+
+def _called(subject: Subject, module: Any, device: str) -> Subject:
+    """With roles, axes and widths under which a call answers."""
+    formal = formal_of(module)
+    said: list[str] = []
+    nothing = False
+    speeches = list(_speeches(subject, module, formal))
+    for length, speech in product((LENGTH, *OTHER_LENGTHS), speeches):
+        memory = MEMORY if speech.name("memory") else None
+        tokens = tokens_for(speech, BATCH, length, memory)
+        try:
+            with np.errstate(all="ignore"), subject.framework.chance(0), hooks(subject.framework).still():
+                result = call(module, speech, tokens, subject.framework, Buffers(subject.framework), "float64", device)
+            nothing = nothing or result is None
+            out = tuple(first_array(result, subject.framework).shape)
+        except Raised as raised:
+            said.append(first_line(raised.error))
+            continue
+        except (Exception, SystemExit) as error:
+            if gpu := needs_gpu(error):
+                raise CannotRun(f"{subject.name} cannot be called: {gpu}") from None
+            said.append(f"{type(error).__name__}: {first_line(error)}")
+            continue
+        form = _form(speech, tuple(tokens.x.shape), out)
+        if form is None:
+            said.append(f"returned shape {out} for tokens {tuple(tokens.x.shape)}")
+            continue
+        facts = replace(subject.facts, lengths=() if length == LENGTH else (length,))
+        return replace(subject, speech=form, facts=facts)
+    if nothing:
+        raise CannotRun(f"{subject.name} returns nothing: its forward has to return the output")
+    given = ", ".join(f"{name}" for name in formal)
+    first = said[0] if said else "no argument of it is known"
+    raise CannotRun(f"{subject.name} cannot be called: forward({given}) of tokens (2, 5, {subject.speech.width}) said {first}")
+
+
+def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | None:
+    """The speech, where an output has the axes that it should have."""
+    batch, length, _ = x
+    if speech.layout == "bdhw":
+        return speech if len(out) == 4 and (out[0], *out[2:]) == (batch, 1, length) else None
+    if speech.layout == "bdl":
+        return speech if len(out) == 3 and (out[0], out[2]) == (batch, length) else None
+    if len(out) == 3 and out[:2] == (batch, length):
+        return speech
+    pooled = (len(out) == 2 and out[0] == batch and length != out[1]) or (len(out) == 3 and out[:2] == (batch, 1) != (batch, length))
+    return replace(speech, pooled=True) if pooled and speech.layout == "bld" else None
+
+
+def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
+    """Ways to call it, the most usual first."""
+    for layout, width in product(("bld", "bdhw", "bdl", "ld"), _widths(subject, module)):
+        for roles, extra in _readings(formal):
+            by_position = tuple(
+                name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
+            )
+            yield Speech(roles, by_position, layout, width, width, *_heads(module, width), extra=extra)
+
+
+def _heads(module: Any, width: int) -> tuple[int, int]:
+    """(features of a head, heads), as far as attributes tell."""
+    told = {
+        role(name, CONSTRUCTOR_ROLES): value
+        for name, value in vars(module).items()
+        if isinstance(value, int) and not isinstance(value, bool)
+    }
+    heads = told.get("heads") or Sizes().heads
+    return told.get("head_dim") or max(width // heads, 1), heads
+
+
+def _widths(subject: Subject, module: Any) -> list[int]:
+    """Numbers of features that a token may have: that of a class is made so; else what attributes and layers say."""
+    found = [] if subject.fixed else [Sizes().heads * Sizes().head_dim]
+    found += [v for n, v in vars(module).items() if type(v) is int and role(n, CONSTRUCTOR_ROLES) == "width"] + [_first_layer(module)]
+    for inner in module.modules():
+        found += [
+            getattr(inner, name) for name in ("in_features", "embed_dim", "in_channels") if isinstance(getattr(inner, name, None), int)
+        ]
+    found += [max(p.shape) for p in module.parameters() if p.ndim == 1][:1] + [p.shape[0] for p in module.parameters() if p.ndim > 1]
+    return [width for width in dict.fromkeys(found) if width][:6]
+
+
+def _first_layer(module: Any) -> int:
+    return next((m.in_features for m in module.modules() if isinstance(getattr(m, "in_features", None), int)), 0)
+
+
+def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """(roles, what else is passed): what each argument may be."""
+    usable = [p for p in formal.values() if p.kind is not p.VAR_KEYWORD]
+    known = {p.name: role(p.name, FORWARD_ROLES) for p in usable}
+    required = [p for p in usable if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    roles: dict[str, str] = {}
+    extra: dict[str, Any] = {}
+    unknown: list[str] = []
+    asked = "query" in known.values()
+    for at, parameter in enumerate(usable):
+        name, meant = parameter.name, known[parameter.name]
+        needed = parameter in required or parameter.kind is parameter.VAR_POSITIONAL
+        if at == 0 and not (asked or meant in ("query", "key", "value")):
+            roles[name] = "tokens"
+        elif (meant in ("query", "key", "value") and (asked or needed)) or (meant == "memory" and needed) or (meant in SUPPLIED and needed):
+            roles[name] = meant
+        elif needed and meant in ("weights", "use cache", "causal"):
+            extra[name] = False
+        elif needed and meant in ("mask", "padding", "past"):
+            extra[name] = None
+        elif needed:
+            unknown.append(name)
+    supplied = {p.name: known[p.name] for p in usable if known[p.name] in SUPPLIED and p not in required}
+    if not unknown:
+        yield roles, extra
+        if supplied:
+            yield {**roles, **supplied}, extra
+        return
+    for guess in ("tokens again", "memory", "none", "zero"):
+        more = dict.fromkeys(unknown, {"tokens again": "key", "memory": "memory"}.get(guess, ""))
+        values = dict.fromkeys(unknown, None if guess == "none" else 0)
+        yield (roles | more, extra) if guess in ("tokens again", "memory") else (roles, extra | values)
+
+
+# ---------------------------------------------------------------- axes
+
+
+def _with_layout(subject: Subject, module: Any) -> Subject:
+    """Batch first, or length first: along which axis tokens see each other."""
+    if subject.speech.layout != "bld" or subject.speech.pooled:
+        return subject
+    memory = MEMORY if subject.speech.name("memory") else None
+    along = _mixes(subject, module, memory)
+    if along == (True, False):  # the first axis mixes, the second does not
+        other = replace(subject, speech=replace(subject.speech, layout="lbd"))
+        try:
+            answer(other, module, tokens_for(other.speech, BATCH, LENGTH, memory))
+        except Exception:
+            return subject
+        return other
+    return subject
+
+
+def _mixes(subject: Subject, module: Any, memory: int | None) -> tuple[bool, bool]:
+    """Whether tokens see each other along the first axis, and along the second."""
+    length = (subject.facts.lengths or (LENGTH,))[0]
+    tokens = tokens_for(subject.speech, BATCH, length, memory, 3)
+    x, m = tokens.x.copy(), None if tokens.memory is None else tokens.memory.copy()
+    if m is None:
+        x[0, 0] += 1.0 + x[0, -1] * 0.5
+    else:
+        m[0, 0] += 1.0 + m[0, 1] * 0.5
+    plain = answer(subject, module, tokens)
+    moved = np.abs(answer(subject, module, dataclasses.replace(tokens, x=x, memory=m)) - plain).max(2)  # (first, second)
+    if not np.isfinite(moved).all():
+        return False, True
+    if memory is not None:
+        return bool(moved[1].max() > 0 and moved[0, 1:].max(initial=0.0) == 0), bool(moved[0].max() > 0)
+    return bool(moved[1:, 0].max(initial=0.0) > 0), bool(moved[0, 1:].max(initial=0.0) > 0)
+
+
+# ---------------------------------------------------------------- what it is not
+
+
+def _refuse_others(subject: Subject, module: Any) -> None:
+    """Raises CannotRun for what is no attention: no token sees another, or what it sees does not depend on what is there."""
+    memory = MEMORY if subject.speech.name("memory") else None
+    length = (subject.facts.lengths or (6,))[0]
+    with hooks(subject.framework).watched() as names:
+        answer(subject, module, tokens_for(subject.speech, BATCH, length, memory))
+    attends = any(word in name for name in names for word in ATTENDS)
+    kinds = {type(inner).__name__ for inner in module.modules() if inner is not module}
+    rivals: list[str] = [kind for kind in ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell") if kind in kinds]
+    rivals += sorted(kind for kind in kinds if kind.startswith("Conv") and kind != "Conv1D")
+    if not attends:
+        seen = influences(subject, module, length, memory)
+        off = seen if memory is not None or subject.speech.pooled else seen * ~np.eye(length, dtype=bool)
+        what = f" ({rivals[0]})" if rivals else ""
+        if not off.any():
+            raise CannotRun(f"{subject.name} is no attention: no token sees another{what}")
+        raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
+
+
+# ---------------------------------------------------------------- memory and sizes
+
+
+def _with_memory(subject: Subject, module: Any) -> Subject:
+    """Whether other tokens than its own can be seen, and whether its own can."""
+    speech, formal = subject.speech, formal_of(module)
+    if speech.name("memory"):
+        return replace(subject, facts=replace(subject.facts, takes_memory=True, sees_itself=False))
+    candidates = [speech]
+    optional = [name for name, p in formal.items() if role(name, FORWARD_ROLES) == "memory" and name not in speech.roles]
+    if optional:
+        candidates = [replace(speech, roles={**speech.roles, optional[0]: "memory"})]
+    elif not (speech.name("query") and speech.name("key")):
+        return subject
+    for candidate in candidates:
+        other = replace(subject, speech=candidate)
+        try:
+            out = answer(other, module, tokens_for(candidate, BATCH, LENGTH, MEMORY))
+            itself = answer(other, module, tokens_for(candidate, BATCH, LENGTH, None))
+        except (Exception, SystemExit):
+            continue
+        if out.shape[:2] == itself.shape[:2] and not np.array_equal(out, itself):
+            return replace(other, facts=replace(other.facts, takes_memory=True))
+    return subject
+
+
+def _with_sizes(subject: Subject) -> Subject:
+    """Which sizes of the constructor can be others."""
+    varied: list[str] = []
+    if subject.fixed:
+        return subject
+    for name, sizes in (("heads", Sizes(heads=2)), ("head_dim", Sizes(head_dim=4))):
+        other = replace(subject, facts=replace(subject.facts, varied=("heads", "head_dim")))
+        speech = other.fits(sizes)
+        memory = None if subject.facts.sees_itself else MEMORY
+        length = (subject.facts.lengths or (LENGTH,))[0]
+        try:
+            module = other.module("float64", "cpu", 1, sizes=sizes)
+            answer(other, module, tokens_for(speech, BATCH, length, memory), speech)
+        except (Exception, SystemExit):
+            continue
+        varied.append(name)
+    return replace(subject, facts=replace(subject.facts, varied=tuple(varied) if len(varied) == 2 else ()))

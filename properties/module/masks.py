@@ -1,0 +1,112 @@
+"""How a mask is given to a module: its shape, its type, and what it means, found by what it does.
+
+A form is right if what is hidden moves no other row, and what is seen still does. Where none does that, the first that is taken
+is kept: then the properties of masks say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .facts import MEMORY, NEGLIGIBLE, formal_of, with_seen
+from .names import FORWARD_ROLES, role
+from .speech import SAYINGS, Saying, Tokens
+from .subject import Subject, answer, tokens_for
+
+BATCH, LENGTH = 3, 6
+HIDDEN = {0: (1, 3), 1: (2,)}  # not the first token, which a causal row needs; the third sequence is whole
+SHAPES = {
+    "padding": ("bs", "b11s", "b1ls", "bls"),
+    "mask": ("b1ls", "b11s", "bs", "bls", "bhls", "ls", "lengths"),
+}
+# What a name is documented to mean.
+DOCUMENTED = {
+    "key_padding_mask": ("True = hidden", "added"),
+    "src_key_padding_mask": ("True = hidden", "added"),
+    "memory_key_padding_mask": ("True = hidden", "added"),
+    "attention_mask": ("True = seen", "1 = seen", "1.0 = seen", "added"),
+}
+
+
+def with_mask(subject: Subject, module: Any) -> Subject:
+    """The subject with how a mask is said to it; as it is if it takes none."""
+    if subject.speech.layout == "ld" or subject.facts.lengths in ((1,), (4,)):
+        return subject
+    first: Saying | None = None
+    changing: Saying | None = None
+    for saying in _candidates(subject, module):
+        effect = _effect(subject, module, saying)
+        if effect == "right":
+            return replace(subject, speech=replace(subject.speech, mask=saying))
+        if effect == "changes":
+            changing = changing or saying
+        elif effect == "none":
+            first = first or saying
+    kept = changing or first
+    return replace(subject, speech=replace(subject.speech, mask=kept)) if kept else subject
+
+
+def _candidates(subject: Subject, module: Any) -> Iterator[Saying]:
+    taken = {name: role(name, FORWARD_ROLES) for name in formal_of(module)}
+    for wanted in ("padding", "mask"):
+        for name, meant in taken.items():
+            if meant != wanted or name in subject.speech.roles:
+                continue
+            if not subject.facts.sees_itself or not _of_memory(name):
+                for shape in SHAPES[wanted]:
+                    for how in DOCUMENTED.get(name, SAYINGS) if shape != "lengths" else ("",):
+                        yield Saying(name, shape, how)
+
+
+def _of_memory(name: str) -> bool:
+    return any(word in name for word in ("memory", "context", "encoder", "kv_"))
+
+
+def _hidden(subject: Subject, tokens: Tokens, saying: Saying) -> dict[int, tuple[int, ...]]:
+    if saying.shape == "lengths":
+        return {0: (tokens.keys - 2, tokens.keys - 1), 1: (tokens.keys - 1,)}
+    return dict.fromkeys(range(BATCH), (1, 3)) if saying.shape == "ls" else HIDDEN
+
+
+def _effect(subject: Subject, module: Any, saying: Saying) -> str:
+    """right; changes: something, but not that; none: nothing; refused: it raises, or answers in another shape."""
+    other = replace(subject, speech=replace(subject.speech, mask=saying))
+    length = (subject.facts.lengths or (LENGTH,))[0]
+    plain = tokens_for(subject.speech, BATCH, length, None if subject.facts.sees_itself else MEMORY, 5)
+    places = _hidden(subject, plain, saying)
+    masked = with_seen(plain, places)
+    try:
+        whole, out = answer(other, module, plain), answer(other, module, masked)
+        moved = answer(other, module, changed(masked, places))
+        seen = answer(other, module, changed(masked, dict.fromkeys(range(BATCH), (0,))))
+    except (Exception, SystemExit):
+        return "refused"
+    if out.shape != whole.shape:
+        return "refused"
+    own = np.zeros(out.shape[:2], dtype=bool)  # rows of tokens that were themselves changed
+    if subject.facts.sees_itself and not subject.speech.pooled:
+        for batch, at in places.items():
+            own[batch, list(at)] = True
+    rows = ~own
+    size = np.abs(whole).max()
+    with np.errstate(invalid="ignore"):
+        leaks = not (np.abs(moved - out)[rows] <= NEGLIGIBLE * size).all()
+        sees = bool((np.abs(seen - out).max(2)[:, 1:] > NEGLIGIBLE * size).any()) or subject.speech.pooled
+        same = bool((np.abs(out - whole) <= NEGLIGIBLE * size).all())
+    if not leaks and sees and not same:
+        return "right"
+    return "none" if same else "changes"
+
+
+def changed(tokens: Tokens, places: dict[int, tuple[int, ...]]) -> Tokens:
+    """Other numbers in these tokens: of the memory, or of the sequence itself where it is its own."""
+    name = "x" if tokens.memory is None else "memory"
+    other = getattr(tokens, name).copy()
+    for batch, at in places.items():
+        other[batch, list(at)] = 1.5 - 2 * other[batch, list(at)]
+    return dataclasses.replace(tokens, **{name: other})

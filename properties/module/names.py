@@ -1,0 +1,126 @@
+"""What people call the arguments of constructors and of ``forward``: names as counted in public code, and what each one means.
+
+A name is looked up in lower case and without underscores at its ends. A name that stands in no table has no meaning here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------- constructors
+
+CONSTRUCTOR = {
+    "width": "d_model dim embed_dim n_embd d_in d_out input_dim output_dim emb_size embed_size embedding_size embedding_dim hidden_dim "
+    "hidden_size n_state feats n_filters num_hiddens dim_model emb_dim model_dim d channels in_channels out_channels num_channels n_channels "
+    "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
+    "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
+    "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim embeddings_dim dmodel nx n_embed num_features input_size output_size",
+    "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
+    "num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
+    "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups",
+    "head_dim": "dim_head head_dim d_k head_size key_dim d_v d_head dim_k dim_v d_q d_key d_value qk_dim v_dim attention_head_size "
+    "dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk",
+    "length": "max_len max_length block_size context_length max_seq_len max_seq_length seq_len seq_length n_ctx max_position_embeddings "
+    "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
+    "ctx_length max_token_len n_tokens num_tokens max_tokens max_position spacial_dim",
+    "hidden": "d_ff ffn_dim dim_feedforward intermediate_size mlp_dim ff_dim hidden_features ffn_hidden d_ffn d_inner n_inner dff d_hidden "
+    "feedforward_dim mlp_hidden_dim ffn_size n_hidden ff_size ffn_hidden_size ffn_embed_dim",
+    "dropout": "dropout dropout_p attn_dropout drop p dropout_rate attn_drop proj_drop attn_pdrop resid_pdrop embd_pdrop attention_dropout "
+    "hidden_dropout_prob attention_probs_dropout_prob resid_dropout p_dropout drop_rate attn_drop_rate drop_path dropout_prob drop_prob "
+    "attention_dropout_rate proj_dropout out_dropout residual_dropout droprate pdrop hidden_dropout activation_dropout",
+    "layers": "num_layers n_layer n_layers layers depth num_hidden_layers",
+    "layer": "layer_idx layer_id layer_number layer_index",
+    "vocabulary": "vocab_size n_vocab num_embeddings vocabulary_size num_tokens_vocab",
+    "bias": "bias qkv_bias use_bias attention_bias proj_bias add_bias",
+    "epsilon": "eps norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon",
+    "theta": "rope_theta rope_base base theta rotary_base",
+    "memory": "",
+}
+CONFIG = "config cfg args conf params hparams hp opt opts options model_args model_config configuration c_fg settings"
+
+# ---------------------------------------------------------------- forward
+
+FORWARD = {
+    "query": "query q queries q_in inputs_q x_q query_states x_query qs query_input input_q hidden_q xq",
+    "key": "key k keys k_in x_k key_states x_key ks key_input input_k xk",
+    "value": "value v values v_in x_v value_states x_value vs value_input input_v xv",
+    "memory": "context memory encoder_hidden_states key_value_states inputs_kv enc_output encoder_output encoder_outputs kv cond x_kv xa "
+    "enc_out kv_input memory_tokens ctx encoder_out enc y kv_states input_kv mem context_tokens kv_x encoder_x x_kv_in media cross",
+    "padding": "key_padding_mask padding_mask src_key_padding_mask input_mask src_padding_mask v_padding_mask pad_mask "
+    "context_mask memory_mask encoder_attention_mask key_mask kv_mask memory_key_padding_mask encoder_mask encoder_padding_mask",
+    "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_lens valid_len",
+    "causal": "is_causal causal autoregressive_mask masked use_causal_mask causal_mask autoregressive future_mask_flag",
+    "weights": "need_weights output_attentions return_attention return_attn return_weights return_attn_weights need_attn return_attentions",
+    "angles": "position_embeddings rotary_pos_emb position_embedding cos_sin",
+    "complex angles": "freqs_cis freqs freq_cis rotary_freqs",
+    "cosine": "cos",
+    "sine": "sin",
+    "position ids": "position_ids positions pos_ids cache_position",
+    "start": "start_pos offset start_position pos_offset",
+    "past": "past_key_value past_key_values layer_past kv_cache cache past past_kv layer_cache past_key_value_states",
+    "use cache": "use_cache return_cache",
+}
+ALWAYS_CAUSAL = ("causal", "masked", "autoregressive", "gpt")  # in the name of a class: tokens see no later ones
+POSITIONS = ("pos", "rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")
+TABLES = {"cos", "sin"}  # as whole words
+SINKS = (
+    "sink",
+    "null",
+    "register",
+    "bias_k",
+    "bias_v",
+    "zero_attn",
+    "extra",
+    "persistent",
+    "mem_k",
+    "mem_kv",
+    "cls",
+    "latent",
+    "class_token",
+)
+
+
+def _table(rows: dict[str, str]) -> dict[str, str]:
+    return {name: role for role, names in rows.items() for name in names.split()}
+
+
+CONSTRUCTOR_ROLES = _table(CONSTRUCTOR)
+FORWARD_ROLES = _table(FORWARD)
+CONFIGS = frozenset(CONFIG.split())
+
+
+def role(name: str, roles: dict[str, str]) -> str:
+    """What a name means; empty if nothing known."""
+    return roles.get(name, "") or roles.get(name.lower().strip("_"), "")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a module is made with: small, so that a case costs milliseconds."""
+
+    heads: int = 4
+    head_dim: int = 8
+    dropout: float = 0.0
+
+    def value(self, role: str) -> object:
+        """The value of a role of the constructor."""
+        width = self.heads * self.head_dim
+        known: dict[str, object] = {
+            "width": width,
+            "heads": self.heads,
+            "kv_heads": max(self.heads // 2, 1),
+            "head_dim": self.head_dim,
+            "length": LONGEST,
+            "hidden": 2 * width,
+            "dropout": self.dropout,
+            "layers": 2,
+            "layer": 0,
+            "vocabulary": 50,
+            "bias": True,
+            "epsilon": 1e-5,
+            "theta": 10000.0,
+        }
+        return known[role]
+
+
+LONGEST = 64  # what a module that asks for it is made to take

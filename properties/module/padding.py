@@ -1,0 +1,77 @@
+"""What a mask hides is as good as removed, for every sequence by itself."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ..engine.core.declare import declare
+from .cases import MANY, MODULE
+from .masks import changed
+from .speech import Tokens
+from .trial import ModuleTrial
+
+module = partial(declare, contract=MODULE.name, needs=("mask",))
+SEVERAL = (2, 3, 4, 5, 7, 8, 16, 17)
+
+
+@module("∂out/∂x_j = 0 for hidden j, in other rows", exact=True, length=MANY, memory=(None, *SEVERAL), padded=True, dtypes="all")
+def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
+    """Other numbers in hidden tokens do not change a bit of any other row."""
+    x = t.inputs
+    assert x.seen is not None
+    places = {b: tuple(map(int, np.flatnonzero(~x.seen[b, 0]))) for b in range(t.case.batch)}
+    t.same_bits(t.run(changed(x, places)), t.run(), "row {row} of sequence {head} changed with tokens that are hidden", t.own_rows())
+
+
+@module(
+    "out(x, hidden from n on)_i = out(x_0 … x_{n−1})_i", length=MANY, memory=(None, *SEVERAL), padded=True, about=("lengths",), batch=(1, 2)
+)
+def module_padding_is_as_good_as_removed(t: ModuleTrial) -> None:
+    """A sequence with padding is answered as the sequence without it."""
+    x, at = t.inputs, t.choice("element", t.case.batch)
+    assert x.seen is not None
+    count = int(x.seen[at, 0].sum())
+    rows = count if t.self_attends and not t.speech.pooled else None
+    keep = slice(None, count if t.self_attends else None)
+    memory = None if x.memory is None else x.memory[at : at + 1, :count]
+    short = Tokens(x.x[at : at + 1, keep], memory, None, x.is_causal)
+    t.agree(
+        t.run()[at : at + 1, :rows],
+        t.run(short),
+        lambda: t.allowed()[at : at + 1, :rows] + t.allowed(short),
+        f"row {{row}} of sequence {at} is another one than without its padding",
+    )
+
+
+@module("a mask that hides nothing = no mask", padded=False)
+def module_a_mask_of_all_seen_changes_nothing(t: ModuleTrial) -> None:
+    """A mask that hides no token answers as no mask does."""
+    x = t.inputs
+    masked = replace(x, seen=np.ones((t.case.batch, 1, x.keys), dtype=bool))
+    t.agree(t.run(masked), t.run(), lambda: t.allowed(masked) + t.allowed(), "row {row} is another one with a mask that hides nothing")
+
+
+@module("out(x, mask)[b] = out(x[b], mask[b])", batch=(2, 3, 4), length=MANY, memory=(None, *SEVERAL), padded=True)
+def module_a_mask_stays_with_its_sequence(t: ModuleTrial) -> None:
+    """A sequence is not answered under the mask of another one."""
+    x, at = t.inputs, t.choice("element", t.case.batch)
+    assert x.seen is not None
+    here = slice(at, at + 1)
+    alone = Tokens(x.x[here], None if x.memory is None else x.memory[here], x.seen[here], x.is_causal)
+    t.agree(
+        t.run()[here],
+        t.run(alone),
+        lambda: t.allowed()[here] + t.allowed(alone),
+        f"row {{row}} of sequence {at} is another one beside other masks",
+        t.own_rows()[here],
+    )
+
+
+@module("causal and hidden: ∂out_i/∂x_j = 0 for j > i", exact=True, length=MANY, memory=None, padded=True, about=("causal", "rows"))
+def module_a_mask_leaves_causality(t: ModuleTrial) -> None:
+    """A mask beside causality does not take its place: later tokens are hidden, too."""
+    x, place = t.inputs, 1 + t.choice("place", max(t.case.length - 1, 1))
+    later = np.arange(t.case.length) >= place
+    other = replace(x, x=t.other(x.x, later[None]))
+    t.same_bits(t.run(other), t.run(), f"row {{row}} changed when tokens from {place} on changed", ~later[None, :, None])

@@ -1,0 +1,126 @@
+"""The weights of a module given to its reference: by the names of the parameters, through recognised projections, or in their order.
+
+Of the ways that fit, the first under which both answer alike is taken, else the first: then the search says where they part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.core.target import CannotRun, Target
+from . import bound
+from .structure import Structure, candidates
+from .subject import Subject, tokens_for
+
+THROUGH = "through "
+Give = Callable[[Any, Any], None]  # (the reference's module, the target's)
+
+
+def paired(target: Target, reference: Target) -> Target:
+    """Both with the same weights, sizes and causality. Raises CannotRun if the weights of one cannot be those of the other."""
+    own: Subject = target.function  # type: ignore[assignment]
+    other: Subject = reference.function  # type: ignore[assignment]
+    if own.speech.width != other.speech.width:
+        widths = f"{own.speech.width} and {other.speech.width}"
+        raise CannotRun(
+            f"{target.name} and {reference.name} take tokens of {widths} features: give sizes, as in Class(d_model=32, num_heads=4)"
+        )
+    own, other = _as_causal_as(own, other), _as_causal_as(other, own)
+    if not (own.facts.varied and other.facts.varied):
+        own, other = (replace(s, facts=replace(s.facts, varied=())) for s in (own, other))
+    if own.facts.sees_itself != other.facts.sees_itself:  # what one can, the other must
+        own = replace(own, facts=replace(own.facts, sees_itself=own.facts.sees_itself and other.facts.sees_itself))
+    longest = min(own.facts.longest, other.facts.longest)
+    own = replace(own, facts=replace(own.facts, longest=longest, lengths=own.facts.lengths or other.facts.lengths))
+    words, give = _given(own, other)
+    if words.startswith(THROUGH):  # rows of a parameter are those of these sizes
+        own, other = (replace(s, facts=replace(s.facts, varied=())) for s in (own, other))
+    learned = {**target.learned, "weights": f"drawn anew for every case, the same in the reference: {words}"}
+    like = dataclasses.replace(reference, function=replace(other, take=give))
+    able = [name for name in target.parameters if name not in ("heads", "head_dim") or own.facts.varied]
+    able = [name for name in able if name != "is_causal" or own.speech.flag]
+    return dataclasses.replace(target, function=own, learned=learned, parameters=tuple(able), like=like)
+
+
+def _as_causal_as(subject: Subject, other: Subject) -> Subject:
+    """Causal always, by its flag, where the other is so."""
+    if not (other.facts.causal and subject.speech.flag and not subject.facts.causal):
+        return subject
+    extra = {**subject.speech.extra, subject.speech.flag: True}
+    return replace(subject, speech=replace(subject.speech, extra=extra, flag=""), facts=replace(subject.facts, causal="its reference is"))
+
+
+def _given(own: Subject, other: Subject) -> tuple[str, Give]:
+    mine, theirs = (s.module("float64", "cpu", seed) for s, seed in ((own, 1), (other, 2)))
+    first: tuple[str, Give] | None = None
+    for words, give in _ways(own, other, mine, theirs):
+        try:
+            give(theirs, mine)
+        except (ValueError, IndexError, KeyError, RuntimeError):
+            continue
+        first = first or (words, give)
+        if _alike(own, other, mine, theirs):
+            return words, give
+    if first is None:
+        held = [f"{n} {tuple(p.shape)}" for n, p in mine.named_parameters()]
+        raise CannotRun(f"the weights of {own.name} cannot be given to {other.name}: {', '.join(held[:4])}… have no place there")
+    return first
+
+
+def _ways(own: Subject, other: Subject, mine: Any, theirs: Any) -> Iterator[tuple[str, Give]]:
+    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in (mine, theirs)]
+    if shapes[0] == shapes[1]:
+        yield "by their names", lambda to, of: _copy(own, list(zip(_held(of), _held(to), strict=True)))
+    reads = [own.structure] if own.structure else list(candidates(mine, own.speech.width, own.speech.heads))[:3]
+    writes = [other.structure] if other.structure else list(candidates(theirs, other.speech.width, other.speech.heads))[:3]
+    for read in reads:
+        for write in writes:
+            yield f"{THROUGH}{read.words} and {write.words}", _through(own, read, write)
+    if list(shapes[0].values()) == list(shapes[1].values()):
+        yield "in their order", lambda to, of: _copy(own, list(zip(_held(of), _held(to), strict=True)))
+
+
+def _held(module: Any) -> list[Any]:
+    return [p.data for p in module.parameters()]
+
+
+def _copy(subject: Subject, pairs: list[tuple[Any, Any]]) -> None:
+    fw = subject.framework
+    for source, place in pairs:
+        if tuple(source.shape) != tuple(place.shape):
+            raise ValueError(f"{tuple(source.shape)} is no {tuple(place.shape)}")
+        fw.assign(place, fw.read(source))
+
+
+def _through(own: Subject, read: Structure, write: Structure) -> Give:
+    def give(to: Any, of: Any) -> None:
+        if set(read.places) != set(write.places):
+            raise ValueError("one has an output projection, the other has none")
+        write.write(to, read.read(of, own.framework), own.framework)
+        rest = [_others(of, read), _others(to, write)]
+        if [tuple(p.shape) for p in rest[0]] != [tuple(p.shape) for p in rest[1]]:
+            raise ValueError("what is beside the projections differs")
+        _copy(own, list(zip(*rest, strict=True)))
+
+    return give
+
+
+def _others(module: Any, structure: Structure) -> list[Any]:
+    used = {name for place in structure.places.values() for name in (place.weight, place.bias)}
+    return [p.data for name, p in module.named_parameters() if name not in used]
+
+
+def _alike(own: Subject, other: Subject, mine: Any, theirs: Any) -> bool:
+    length = (own.facts.lengths or (6,))[0]
+    tokens = tokens_for(own.speech, 2, length, None if own.facts.sees_itself else 5, 9)
+    try:
+        out, allowed = bound.spread(own, mine, own.speech, tokens, "float64", "cpu", 1)
+        right, others = bound.spread(other, theirs, other.speech, tokens, "float64", "cpu", 1)
+    except (Exception, SystemExit):
+        return False
+    return out.shape == right.shape and bool((np.abs(out - right) <= allowed + others).all())

@@ -1,0 +1,218 @@
+"""How ``forward`` of a module is called: which argument is what, in which axes tokens come, how a hidden token is said.
+
+Inside the checker tokens are (batch, length, features), whatever the module takes; a mask says which memory tokens a row sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.cases.dtypes import round_to
+from ..engine.core.target import Raised
+from ..engine.frameworks import Buffers, Framework, Modules
+
+LAYOUTS = {
+    "bld": "(batch, length, features)",
+    "lbd": "(length, batch, features)",
+    "bdl": "(batch, features, length)",
+    "bdhw": "(batch, features, height, width), tokens in one row",
+    "ld": "(length, features), a call for each sequence",
+}
+# How a mask is said: the shape in which it is given, and how what is seen is said in it.
+SHAPES = {
+    "bs": "(batch, length)",
+    "b11s": "(batch, 1, 1, length)",
+    "b1ls": "(batch, 1, length, length)",
+    "bls": "(batch, length, length)",
+    "ls": "(length, length)",
+    "bhls": "(batch · heads, length, length)",
+    "lengths": "(batch,), the number of seen tokens",
+}
+SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden", "added")
+FIELDS = ("last_hidden_state", "hidden_states", "out", "output", "attn_output", "sample", "x")
+
+
+@dataclass(frozen=True)
+class Saying:
+    """How it is said which tokens are seen."""
+
+    parameter: str
+    shape: str
+    how: str
+
+    @property
+    def words(self) -> str:
+        """For the report."""
+        return f"{SHAPES[self.shape]}, {self.how}" if self.shape != "lengths" else SHAPES[self.shape]
+
+
+@dataclass(frozen=True)
+class Speech:
+    """How ``forward`` is called."""
+
+    roles: Mapping[str, str] = field(default_factory=dict)  # their parameter → what it is
+    positional: tuple[str, ...] = ()  # those that come by position
+    layout: str = "bld"
+    width: int = 32
+    memory_width: int = 32
+    head_dim: int = 8
+    heads: int = 4
+    mask: Saying | None = None
+    flag: str = ""  # the parameter that makes it causal
+    pooled: bool = False  # one row comes back for each sequence
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
+
+    def name(self, role: str) -> str:
+        """Their parameter of a role; empty if there is none."""
+        return next((name for name, meant in self.roles.items() if meant == role), "")
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The arguments of one call, as carriers."""
+
+    x: Array  # (B, L, D)
+    memory: Array | None = None  # (B, S, D'); None: the tokens themselves
+    seen: Array | None = None  # (B, L or 1, S) bool; None: no mask is given
+    is_causal: bool = False
+
+    @property
+    def keys(self) -> int:
+        """Tokens that may be seen."""
+        return int((self.x if self.memory is None else self.memory).shape[1])
+
+
+def hooks(fw: Framework) -> Modules:
+    """What the framework knows of modules; only one that has them is asked."""
+    assert fw.modules is not None
+    return fw.modules
+
+
+def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    """What the module returns. Whatever it raises passes."""
+    if speech.layout == "ld":
+        return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
+    arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)
+    first = [arguments.pop(name) for name in speech.positional if name in arguments]
+    return module(*first, **arguments)
+
+
+def _one_by_one(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    outs = []
+    for at in range(len(tokens.x)):
+        one = Tokens(tokens.x[at : at + 1], None if tokens.memory is None else tokens.memory[at : at + 1], None, tokens.is_causal)
+        arguments = arguments_of(speech, one, fw, buffers, dtype, device, f"{at}")
+        first = [arguments.pop(name) for name in speech.positional if name in arguments]
+        outs.append(first_array(module(*first, **arguments), fw))
+    return fw.stack(outs)
+
+
+def arguments_of(
+    speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str, mark: str = ""
+) -> dict[str, Any]:
+    """The arguments under their names."""
+
+    def array(name: str, carrier: Array) -> Any:
+        return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech.layout), dtype, device, "contiguous")
+
+    x = array("x", tokens.x)
+    memory = x if tokens.memory is None else array("memory", tokens.memory)
+    made: dict[str, Any] = dict(speech.extra)
+    length = tokens.x.shape[1]
+    for name, meant in speech.roles.items():
+        if meant in ("tokens", "query"):
+            made[name] = x
+        elif meant in ("key", "value") or (meant == "memory" and tokens.memory is not None):
+            made[name] = memory
+        elif meant in ("angles", "cosine", "sine", "complex angles", "position ids"):
+            made[name] = _positions(meant, length, speech.head_dim, fw, buffers, dtype, device)
+        elif meant == "start":
+            made[name] = 0
+    if speech.flag and tokens.is_causal:
+        made[speech.flag] = True
+    if speech.mask and tokens.seen is not None:
+        made[speech.mask.parameter] = said(speech.mask, tokens.seen, tokens, speech.heads, fw, buffers, dtype, device)
+    return made
+
+
+def laid_out(x: Array, layout: str) -> Array:
+    """Tokens (B, L, D) in the axes of a module."""
+    if layout == "lbd":
+        return x.transpose(1, 0, 2)
+    if layout == "bdl":
+        return x.transpose(0, 2, 1)
+    if layout == "bdhw":
+        return x.transpose(0, 2, 1)[:, :, None]
+    return x[0] if layout == "ld" else x
+
+
+def _positions(meant: str, length: int, dim: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    """What a module is given of the positions 0, 1, …, for heads of ``dim`` features."""
+    at = np.arange(length)
+    if meant == "position ids":
+        return fw.integers(at[None], device)
+    angles = at[:, None] * 10000.0 ** (-np.arange(0, dim, 2) / dim)  # (L, dim / 2)
+    if meant == "complex angles":
+        both = np.stack([np.cos(angles), np.sin(angles)], -1)
+        pairs = buffers.array("complex angles", round_to(dtype, both), dtype, device, "contiguous")
+        return hooks(fw).pairs_as_complex(pairs)
+    twice = np.concatenate([angles, angles], -1)[None]  # (1, L, dim): halves
+    cos, sin = (buffers.array(n, round_to(dtype, f(twice)), dtype, device, "contiguous") for n, f in (("cos", np.cos), ("sin", np.sin)))
+    return {"cosine": cos, "sine": sin}.get(meant, (cos, sin))
+
+
+def said(saying: Saying, seen: Array, tokens: Tokens, heads: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    """A mask in the module's words. ``seen`` (B, L or 1, S) bool."""
+    batch, rows, keys = len(tokens.x), tokens.x.shape[1], tokens.keys
+    whole = np.broadcast_to(seen, (batch, rows, keys))
+    if saying.shape == "lengths":
+        return fw.integers(np.asarray(whole[:, -1].sum(-1)), device)
+    shapes: dict[str, Callable[[], Array]] = {
+        "bs": lambda: whole[:, -1],
+        "b11s": lambda: whole[:, None, -1:],
+        "b1ls": lambda: whole[:, None],
+        "bls": lambda: whole,
+        "ls": lambda: np.asarray(whole.all(0)),
+        "bhls": lambda: np.repeat(whole, heads, axis=0),
+    }
+    shaped = shapes[saying.shape]()
+    if saying.how == "added":
+        return buffers.array("mask", np.asarray(np.where(shaped, 0.0, -np.inf)), dtype, device, "contiguous")
+    told = shaped if saying.how.endswith("seen") else ~shaped
+    if saying.how.startswith("True"):
+        return buffers.array("mask", np.ascontiguousarray(told), dtype, device, "contiguous")
+    if saying.how.startswith("1.0"):
+        return buffers.array("mask", told.astype(np.float64), dtype, device, "contiguous")
+    return fw.integers(told.astype(np.int64), device)
+
+
+def first_array(result: Any, fw: Framework) -> Any:
+    """Of what comes back the output: the array, the first of several, or the field of a known name. Raises Raised."""
+    if fw.is_array(result):
+        return result
+    if isinstance(result, tuple | list) and result:
+        return first_array(result[0], fw)
+    for name in FIELDS:
+        value = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+        if fw.is_array(value):
+            return value
+    raise Raised(TypeError(f"returned {'nothing' if result is None else type(result).__name__}, not an array of {fw.name}"))
+
+
+def read(result: Any, speech: Speech, fw: Framework) -> Array:
+    """The output as a carrier (B, L, D'), or (B, 1, D') where it is pooled. Raises Raised."""
+    out = fw.read(first_array(result, fw))
+    if speech.pooled:
+        return out[:, None] if out.ndim == 2 else out
+    if speech.layout == "lbd" and out.ndim == 3:
+        return out.transpose(1, 0, 2)
+    if speech.layout == "bdl" and out.ndim == 3:
+        return out.transpose(0, 2, 1)
+    if speech.layout == "bdhw" and out.ndim == 4:
+        return out.reshape(*out.shape[:2], -1).transpose(0, 2, 1)
+    return out

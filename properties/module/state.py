@@ -1,0 +1,177 @@
+"""What a call leaves behind, and what depends on the mode: nothing."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ..engine.core.declare import declare
+from .cases import MANY, MODULE
+from .speech import Tokens, first_array, hooks, laid_out
+from .subject import set_dropout
+from .trial import ModuleTrial
+
+module = partial(declare, contract=MODULE.name)
+
+
+@module("out(x) = out(x), the same bits", exact=True, dtypes="all")
+def module_the_same_call_gives_the_same_bits(t: ModuleTrial) -> None:
+    """In eval mode the same call gives the same bits, whatever random numbers were drawn before."""
+    first = t.run()
+    with t.target.framework.chance(t.case.seed + 1), hooks(t.target.framework).still():
+        again = t.result()
+    t.same_bits(t._read(again, t.inputs), first, "the same call gave other bits at row {row}")
+
+
+@module("arguments after = before", exact=True, dtypes="all")
+def module_arguments_are_unchanged(t: ModuleTrial) -> None:
+    """A call does not write into tokens, memory or mask."""
+    t.run()
+    held = dict(t.buffers.contents())
+    x = t.inputs
+    for name, before in (("x", x.x), ("memory", x.memory)):
+        if before is not None and name in held and not np.array_equal(held[name], laid_out(before, t.speech.layout)):
+            t.fail(f"{name} was changed by the call")
+
+
+@module("parameters and buffers after = before", exact=True)
+def module_weights_are_unchanged(t: ModuleTrial) -> None:
+    """A call in eval mode writes into no parameter and no buffer."""
+    fw = t.target.framework
+    before = {name: fw.read(held) for name, held in t.module.state_dict().items() if fw.is_array(held)}
+    t.run()
+    for name, held in t.module.state_dict().items():
+        if name in before and not np.array_equal(fw.read(held), before[name], equal_nan=True):
+            t.fail(f"{name} was changed by the call")
+
+
+@module("out(x) after other calls = out(x)", exact=True, length=MANY, memory=(None, None, None, 5))
+def module_nothing_is_remembered(t: ModuleTrial) -> None:
+    """Calls in between, with other tokens, another length, another batch, do not change a bit of the answer."""
+    x, first = t.inputs, t.run()
+    others = [replace(x, x=1.5 - 2 * x.x)]
+    if not t.facts.lengths:
+        longer = min(t.case.length + 3, t.facts.longest)
+        others += [Tokens(t.tokens("longer", longer, x.x.shape[2]), x.memory, None, x.is_causal)]
+        others += [Tokens(x.x[:1, :1], None if x.memory is None else x.memory[:1], None, x.is_causal)]
+    for other in others:
+        fresh = t.run(other, t.made())
+        t.same_bits(t.run(other), fresh, "row {row} of another call is another one after this call")
+    t.same_bits(t.run(), first, "row {row} is another one after other calls")
+
+
+@module("an answer stays what it was", exact=True)
+def module_an_answer_stays(t: ModuleTrial) -> None:
+    """A later call does not write into the answer to an earlier one."""
+    fw, x = t.target.framework, t.inputs
+    with hooks(fw).still():
+        held = first_array(t.result(), fw)
+        before = fw.read(held)
+        t.run(replace(x, x=1.5 - 2 * x.x))
+        t.same_bits(fw.read(held), before, "the answer was changed by the next call at row {row}")
+
+
+@module(
+    "shape, dtype, device; out finite",
+    exact=True,
+    dtypes="all",
+    magnitude=(0, 1, 2),
+    memory=(None, None, 1, 5),
+    length=(*range(1, 18), 31, 32, 33, 64, 65),
+)
+def module_output_has_the_right_form(t: ModuleTrial) -> None:
+    """Tokens of any number come back as as many, of the type and on the device of the tokens, and finite."""
+    result = t.result()
+    out = t._read(result, t.inputs)
+    _, dtype, device = t.form(result)
+    if (dtype, device) != (t.case.dtype, t.case.device):
+        t.fail(f"returned {dtype} on {device}, expected {t.case.dtype} on {t.case.device}")
+    t.same_bits(np.isfinite(out), np.ones_like(out, dtype=bool), "row {row} is not finite", t.own_rows())
+
+
+@module("out(2⁸ x) is finite", exact=True, magnitude=(6, 7, 8, 9), length=MANY, dtypes=("float64", "float32", "bfloat16"))
+def module_large_tokens_give_finite_rows(t: ModuleTrial) -> None:
+    """Logits in the thousands, finite tokens: the answer is finite, as that of a softmax that subtracts the largest one is."""
+    out = t.run()
+    t.same_bits(np.isfinite(out), np.ones_like(out, dtype=bool), "row {row} is not finite", t.own_rows())
+
+
+# ---------------------------------------------------------------- modes
+
+
+@module("train mode without dropout = eval mode")
+def module_train_is_eval_without_dropout(t: ModuleTrial) -> None:
+    """Where every dropout is 0, training answers as evaluation does."""
+    training = t.made().train()
+    set_dropout(training, 0.0)
+    t.agree(t.run(module=training), t.run(), lambda: t.allowed() * 2, "row {row} is another one in train mode without dropout")
+
+
+@module("dropout in eval mode is off", exact=True, about=("dropout",))
+def module_dropout_is_off_in_eval(t: ModuleTrial) -> None:
+    """A module that was made with dropout answers in eval mode as the one without."""
+    made = t.made(replace(t.case.sizes, dropout=0.5)).eval()
+    set_dropout(made, 0.5)
+    t.same_bits(t.run(module=made), t.run(), "row {row} is another one with dropout 0.5, in eval mode")
+
+
+@module(
+    "dropout in train mode is on", exact=True, about=("dropout",), length=(8, 16), batch=(2, 3), dtypes=("float64", "float32"), magnitude=0
+)
+def module_dropout_is_on_in_train(t: ModuleTrial) -> None:
+    """A module that was made with dropout 0.5 answers in train mode another time otherwise."""
+    made = t.made(replace(t.case.sizes, dropout=0.5)).train()
+    set_dropout(made, 0.5)
+    outs = []
+    for seed in range(3):
+        with t.target.framework.chance(seed), hooks(t.target.framework).still():
+            outs.append(t._read(t.result(module=made), t.inputs))
+    if np.array_equal(outs[0], outs[1]) and np.array_equal(outs[1], outs[2]):
+        t.fail("three calls in train mode gave the same bits: the dropout of 0.5 does nothing")
+
+
+@module("with gradients recorded = without")
+def module_recording_changes_nothing(t: ModuleTrial) -> None:
+    """A call that records gradients answers as one that does not: no fast path says something else."""
+    fw, still = t.target.framework, t.run()
+    with fw.chance(t.case.seed):
+        recorded = t._read(t.result(), t.inputs)
+    t.agree(recorded, still, lambda: t.allowed() * 2, "row {row} is another one where gradients are recorded")
+
+
+# ---------------------------------------------------------------- weights
+
+
+@module(
+    "∂(Σ out·g)/∂w is there, finite, and not 0 for every parameter w",
+    length=MANY,
+    batch=(2, 3),
+    magnitude=0,
+    padded=False,
+    memory=(None, 3, 5, 8),
+)
+def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
+    """Every parameter gets a gradient, a finite one, and not nothing."""
+    fw = t.target.framework
+    made = t.made()
+    for parameter in made.parameters():
+        parameter.requires_grad_(True)
+    result = first_array(t.result(module=made), fw)
+    shape, dtype, device = fw.describe(result)
+    t.send_back(result, t.buffers.array("grad", t.noise("grad", shape), dtype, device, "contiguous"))
+    for name, parameter in made.named_parameters():
+        if parameter.grad is None:
+            t.fail(f"no gradient reaches {name}: no output depends on it")
+        found = fw.read(parameter.grad)
+        if not np.isfinite(found).all():
+            t.fail(f"the gradient of {name} is not finite")
+        if not found.any():
+            t.fail(f"the gradient of {name} is 0 everywhere")
+
+
+@module("a module that takes over the state of another answers as it does", exact=True)
+def module_the_state_is_all_of_it(t: ModuleTrial) -> None:
+    """What ``state_dict`` holds is all that decides an answer: another module that takes it over gives the same bits."""
+    another = t.subject.module(t.case.dtype, t.case.device, t.case.seed + 1, 1.0, t.case.sizes, luck=1)
+    another.load_state_dict(t.module.state_dict())
+    t.same_bits(t.run(module=another), t.run(), "row {row} is another one in a module that has taken over the state")

@@ -1,0 +1,127 @@
+"""What is checked: a way to make a module, how it is called, and what is known of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases import coordinates
+from ..engine.cases.coordinates import Array
+from ..engine.core.target import CannotRun
+from ..engine.frameworks import Buffers, Framework
+from . import weights
+from .construct import Maker, make
+from .names import CONSTRUCTOR_ROLES, Sizes, role
+from .speech import Speech, Tokens, call, hooks, read
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out, or is told by names."""
+
+    causal: str = ""  # why no token may see a later one; empty: they may
+    sees_itself: bool = True  # tokens can be their own memory
+    takes_memory: bool = False
+    positions: str = ""  # what says that the order of tokens matters; empty: nothing does
+    sinks: str = ""  # what says that weights of tokens need not sum to one
+    local: bool = False  # some tokens do not see each other, and not because they are later
+    lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
+    longest: int = 65
+    dropout: bool = False
+    varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A module of attention under test. It is called through ``module`` and ``speech``, not by itself."""
+
+    name: str
+    maker: Maker
+    framework: Framework
+    speech: Speech = field(default_factory=Speech)
+    facts: Facts = field(default_factory=Facts)
+    through: Callable[[Any], Any] = lambda module: module  # a variant
+    fixed: bool = True  # whether its sizes are what somebody gave
+    structure: Any = None  # its projections, where they are recognised and confirmed
+    take: Callable[[Any, Any], None] | None = None  # gives its module the weights of the one that it is compared with
+    nearest: Any = None  # what its names allow, where nothing is confirmed
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        raise TypeError(f"{self.name} is a module: it is made anew for every case")
+
+    def module(self, dtype: str, device: str, seed: int, gain: float = 1.0, sizes: Sizes = Sizes(), luck: int = 0) -> Any:  # noqa: B008
+        """The module in eval mode, without dropout, with weights that follow from the seed. Raises CannotRun.
+
+        ``luck``: what random numbers its constructor draws, for all that is no parameter.
+        """
+        fw = self.framework
+        with fw.chance(luck):
+            made = make(self.name, self.maker, sizes)
+        set_dropout(made, sizes.dropout)
+        made = made.eval().to(fw.named_dtype("float64"))
+        weights.draw(made, seed, gain, fw)
+        return made.to(device=device, dtype=fw.named_dtype(dtype))
+
+    def fits(self, sizes: Sizes) -> Speech:
+        """How it is called with other sizes."""
+        width = sizes.heads * sizes.head_dim if self.facts.varied else self.speech.width
+        heads = sizes.heads if self.facts.varied else self.speech.heads
+        head_dim = sizes.head_dim if self.facts.varied else self.speech.head_dim
+        memory = width if self.speech.memory_width == self.speech.width else self.speech.memory_width
+        return _but(self.speech, width=width, memory_width=memory, heads=heads, head_dim=head_dim)
+
+
+def _but(speech: Speech, **changes: Any) -> Speech:
+    return copy.copy(speech) if not changes else type(speech)(**{**vars(speech), **changes})
+
+
+def dropouts(module: Any) -> list[tuple[Any, str]]:
+    """(a module within, the attribute) of every probability of dropout."""
+    found = []
+    for inner in module.modules():
+        if type(inner).__name__.startswith(("Dropout", "DropPath", "AlphaDropout", "StochasticDepth")) and isinstance(
+            getattr(inner, "p", None), int | float
+        ):
+            found.append((inner, "p"))
+        found += [
+            (inner, n) for n, v in vars(inner).items() if isinstance(v, float) and n != "p" and role(n, CONSTRUCTOR_ROLES) == "dropout"
+        ]
+    return found
+
+
+def set_dropout(module: Any, probability: float) -> None:
+    """Give every dropout within a module this probability."""
+    for inner, name in dropouts(module):
+        setattr(inner, name, float(probability))
+
+
+def of_instance(prototype: Any) -> Maker:
+    """Copies of a module that somebody has made."""
+
+    def copied(_: Sizes) -> Any:
+        try:
+            return copy.deepcopy(prototype)
+        except Exception as error:
+            raise CannotRun(f"{type(prototype).__name__} cannot be copied: {type(error).__name__}: {error}") from None
+
+    return copied
+
+
+def tokens_for(speech: Speech, batch: int, length: int, memory: int | None, seed: int = 0) -> Tokens:
+    """Normal numbers for a call."""
+    x = coordinates.normal(seed, "x", (batch, length, speech.width))
+    other = None if memory is None else coordinates.normal(seed, "memory", (batch, memory, speech.memory_width))
+    return Tokens(x, other)
+
+
+def answer(
+    subject: Subject, module: Any, tokens: Tokens, speech: Speech | None = None, dtype: str = "float64", device: str = "cpu"
+) -> Array:
+    """The output (B, L, D') of one call without gradients. Whatever is raised passes."""
+    fw, speech = subject.framework, speech or subject.speech
+    with np.errstate(all="ignore"), fw.settings_kept(), hooks(fw).still(), fw.chance(0):
+        return read(call(module, speech, tokens, fw, Buffers(fw), dtype, device), speech, fw)

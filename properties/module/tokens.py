@@ -1,0 +1,197 @@
+"""Which token sees which: later ones, other sequences, the order, the length.
+
+These hold of every attention, whatever its weights: a module is asked twice, and its answers are compared.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from ..engine.core.declare import declare
+from .cases import MANY, MODULE
+from .speech import Tokens
+from .trial import ModuleTrial
+
+module = partial(declare, contract=MODULE.name)
+
+
+def somewhere(t: ModuleTrial, count: int) -> int:
+    """One of so many places: as often the last one as any."""
+    return count - 1 if t.choice("last", 2) else t.choice("place", count)
+
+
+@module("causal: ∂out_i/∂x_j = 0 for j > i", exact=True, about=("causal", "rows"), length=MANY, memory=None, dtypes="all")
+def module_future_tokens_are_ignored(t: ModuleTrial) -> None:
+    """Other tokens from some place on do not change a bit of the rows before it."""
+    x, place = t.inputs, 1 + t.choice("place", max(t.case.length - 1, 1))
+    later = np.arange(t.case.length) >= place
+    other = Tokens(t.other(x.x, later[None]), x.memory, x.seen, x.is_causal)
+    t.same_bits(t.run(other), t.run(), f"row {{row}} changed when tokens from {place} on changed", ~later[None, :, None])
+
+
+@module(
+    "causal: out(x_0 … x_n)_i = out(x_0 … x_m)_i for i ≤ n < m", about=("causal", "rows", "lengths"), length=MANY, memory=None, padded=False
+)
+def module_prefix_of_output_is_output_of_prefix(t: ModuleTrial) -> None:
+    """What a causal module answers to the first tokens alone is the beginning of its answer to all."""
+    x, count = t.inputs, 1 + t.choice("count", max(t.case.length - 1, 1))
+    part = Tokens(x.x[:, :count], x.memory, None, x.is_causal)
+    t.agree(
+        t.run()[:, :count],
+        t.run(part),
+        lambda: t.allowed()[:, :count] + t.allowed(part),
+        f"row {{row}} of the first {count} tokens is another one among all {t.case.length}",
+    )
+
+
+@module(
+    "∂out_i/∂x_j ≠ 0 for every j that row i may see",
+    about=("self", "whole", "rows"),
+    length=(*MANY, 17, 17, 31, 33, 33, 65),
+    memory=None,
+    padded=False,
+    magnitude=0,
+    dtypes=("float64",),
+)
+def module_every_token_is_seen(t: ModuleTrial) -> None:
+    """The last row sees every token: another token somewhere changes it, and every other row that may see it."""
+    x, place = t.inputs, somewhere(t, t.case.length)
+    other = Tokens(t.other(x.x, (np.arange(t.case.length) == place)[None]), None, None, x.is_causal)
+    unmoved = (t.run(other) == t.run()).all(2, keepdims=True)  # (B, L, 1)
+    asked = np.arange(t.case.length)[None, :, None] >= (place if t.causal else 0)
+    t.same_bits(unmoved & asked, np.zeros_like(unmoved), f"row {{row}} is the same bits with another token {place}")
+
+
+@module("out_i(memory) ≠ out_i(other memory)", about=("memory",), memory=(1, 2, 3, 5, 8), padded=False, magnitude=0, dtypes=("float64",))
+def module_every_token_of_the_memory_is_seen(t: ModuleTrial) -> None:
+    """Another token somewhere in the memory changes every row."""
+    x, count = t.inputs, t.case.memory or 1
+    place = somewhere(t, count)
+    assert x.memory is not None
+    other = Tokens(x.x, t.other(x.memory, (np.arange(count) == place)[None]), None, x.is_causal)
+    unmoved = (t.run(other) == t.run()).all(2, keepdims=True)
+    t.same_bits(unmoved, np.zeros_like(unmoved), f"row {{row}} is the same bits with another token {place} of the memory")
+
+
+# ---------------------------------------------------------------- sequences
+
+
+@module("out[b] depends on x[b], memory[b], mask[b] alone", exact=True, batch=(2, 3, 4), dtypes="all")
+def module_batch_elements_are_independent(t: ModuleTrial) -> None:
+    """Other tokens in all other sequences do not change a bit of this one."""
+    x, here = t.inputs, np.arange(t.case.batch) == t.choice("element", t.case.batch)
+    memory = None if x.memory is None else t.other(x.memory, ~here)
+    other = Tokens(t.other(x.x, ~here), memory, x.seen, x.is_causal)
+    t.same_bits(t.run(other), t.run(), "row {row} of sequence {head} changed with another sequence", here[:, None, None])
+
+
+@module("out(x)[b] = out(x[b])", batch=(2, 3, 4))
+def module_a_batch_is_its_sequences(t: ModuleTrial) -> None:
+    """A sequence is answered in a batch as it is alone, under its own mask."""
+    x, at = t.inputs, t.choice("element", t.case.batch)
+    here = slice(at, at + 1)
+    alone = Tokens(x.x[here], None if x.memory is None else x.memory[here], None if x.seen is None else x.seen[here], x.is_causal)
+    t.agree(
+        t.run()[here], t.run(alone), lambda: t.allowed()[here] + t.allowed(alone), f"row {{row}} of sequence {at} is another one in a batch"
+    )
+
+
+# ---------------------------------------------------------------- order
+
+
+@module("out(x_σ) = out(x)_σ", about=("open", "self", "unordered", "whole"), length=MANY, memory=None, padded=False, is_causal=False)
+def module_permuted_tokens_permute_rows(t: ModuleTrial) -> None:
+    """Where nothing tells positions, tokens in another order give the same rows in that order."""
+    x, order = t.inputs, t.permutation("order", t.case.length)
+    moved = Tokens(x.x[:, order])
+    back = slice(None) if t.speech.pooled else order
+    t.agree(t.run(moved), t.run()[:, back], lambda: t.allowed(moved) + t.allowed()[:, back], "row {row} depends on the order of tokens")
+
+
+@module(
+    "causal: out_n(x_σ(0) … x_σ(n−1), x_n) = out_n(x)",
+    about=("causal", "unordered", "whole", "rows"),
+    length=MANY,
+    memory=None,
+    padded=False,
+)
+def module_the_past_has_no_order(t: ModuleTrial) -> None:
+    """Where nothing tells positions, the last row is the same whatever the order of the tokens before it."""
+    x, last = t.inputs, t.case.length - 1
+    order = np.append(t.permutation("order", last), last)
+    moved = Tokens(x.x[:, order], x.memory, None, x.is_causal)
+    t.agree(
+        t.run(moved)[:, -1:],
+        t.run()[:, -1:],
+        lambda: (t.allowed(moved) + t.allowed())[:, -1:],
+        "the last row depends on the order before it",
+    )
+
+
+@module(
+    "out(x, memory_σ) = out(x, memory)", about=("memory", "unordered"), memory=(2, 3, 4, 5, 7, 8, 16, 17), padded=False, is_causal=False
+)
+def module_the_memory_has_no_order(t: ModuleTrial) -> None:
+    """Where nothing tells positions, the order of the memory does not matter."""
+    x, order = t.inputs, t.permutation("order", t.case.memory or 1)
+    assert x.memory is not None
+    moved = Tokens(x.x, x.memory[:, order])
+    t.agree(t.run(moved), t.run(), lambda: t.allowed(moved) + t.allowed(), "row {row} depends on the order of the memory")
+
+
+@module("out(x, memory)_i depends on x_i alone", exact=True, about=("memory", "rows"), memory=(1, 2, 3, 5, 8), length=MANY, is_causal=False)
+def module_rows_meet_only_the_memory(t: ModuleTrial) -> None:
+    """A row that sees a memory does not see the other rows: they do not change a bit of it."""
+    x, place = t.inputs, t.choice("place", t.case.length)
+    here = np.arange(t.case.length) == place
+    other = Tokens(t.other(x.x, ~here[None]), x.memory, x.seen)
+    t.same_bits(t.run(other), t.run(), "row {row} changed with other rows", here[None, :, None])
+
+
+# ---------------------------------------------------------------- weights that sum to one
+
+
+@module(
+    "x_j = c for all j  ⇒  out_i = out(c)", about=("self", "unordered", "sum to one", "lengths"), length=MANY, memory=None, padded=False
+)
+def module_equal_tokens_answer_as_one(t: ModuleTrial) -> None:
+    """Weights sum to one: where all tokens are the same, every row is that of the token alone."""
+    x = t.inputs
+    one = Tokens(x.x[:, :1], None, None, x.is_causal)
+    same = Tokens(np.repeat(x.x[:, :1], t.case.length, 1), None, None, x.is_causal)
+    out = t.run(same)
+    t.agree(
+        out, np.broadcast_to(t.run(one), out.shape), lambda: t.allowed(same) + t.allowed(one), "row {row} is not that of the token alone"
+    )
+
+
+@module(
+    "out(x, memory twice) = out(x, memory)",
+    about=("memory", "unordered", "sum to one"),
+    memory=(1, 2, 3, 5, 8),
+    padded=False,
+    is_causal=False,
+)
+def module_a_memory_twice_is_the_memory(t: ModuleTrial) -> None:
+    """Weights sum to one: every token of the memory twice gives each copy half its weight."""
+    x = t.inputs
+    assert x.memory is not None
+    twice = Tokens(x.x, np.concatenate([x.memory, x.memory], 1))
+    t.agree(t.run(twice), t.run(), lambda: t.allowed(twice) + t.allowed(), "row {row} is another one with every token of the memory twice")
+
+
+@module(
+    "out(x twice)_i = out(x)_i",
+    about=("open", "self", "unordered", "whole", "sum to one", "lengths"),
+    length=(2, 3, 4, 5, 7, 8, 16),
+    memory=None,
+    padded=False,
+    is_causal=False,
+)
+def module_tokens_twice_are_the_tokens(t: ModuleTrial) -> None:
+    """Weights sum to one: with every token twice, each copy gets half the weight, and rows stay as they were."""
+    x, rows = t.inputs, 1 if t.speech.pooled else t.case.length
+    twice = Tokens(np.concatenate([x.x, x.x], 1))
+    t.agree(
+        t.run(twice)[:, :rows], t.run(), lambda: t.allowed(twice)[:, :rows] + t.allowed(), "row {row} is another one with every token twice"
+    )

@@ -1,0 +1,176 @@
+"""A trial of a module: what a property sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.cases.dtypes import round_to
+from ..engine.core.target import CannotRun, Raised
+from ..engine.core.trial import Trial
+from . import bound
+from .names import Sizes
+from .speech import Tokens, arguments_of, call, first_array, hooks, read
+from .subject import Facts, Subject
+
+
+class ModuleTrial(Trial):
+    """What a property of a module sees."""
+
+    @property
+    def subject(self) -> Subject:
+        """How the module is made and called."""
+        subject: Subject = self.target.function  # type: ignore[assignment]
+        return subject
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+        return self.subject.facts
+
+    like: ModuleTrial | None = None  # of the target, where this is that of its reference
+
+    @cached_property
+    def module(self) -> Any:
+        """The module of the case, in eval mode; with the weights of the target, where it is the reference."""
+        made = self.made()
+        if self.like is not None and self.subject.take:
+            self.subject.take(made, self.like.module)
+        return made
+
+    def made(self, sizes: Sizes | None = None) -> Any:
+        """Another one of the same weights. Raises Raised."""
+        case = self.case
+        try:
+            return self.subject.module(case.dtype, case.device, case.seed, 1.0, sizes or case.sizes)
+        except CannotRun as error:
+            raise Raised(error) from None
+
+    @cached_property
+    def speech(self) -> Any:
+        """How the module of the case is called."""
+        return self.subject.fits(self.case.sizes)
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token may see a later one in the call of the case."""
+        return bool(self.facts.causal) or self.flagged
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the call of the case says that it is causal; one with a memory does not."""
+        return bool(self.case.is_causal) and self.self_attends
+
+    @property
+    def self_attends(self) -> bool:
+        """Whether tokens are their own memory in the call of the case."""
+        return self.facts.sees_itself and self.case.memory is None
+
+    @cached_property
+    def inputs(self) -> Tokens:
+        """The arguments of the call that the case stands for."""
+        case = self.case
+        x = self.tokens("x", case.length, self.speech.width)
+        memory = None if self.self_attends else self.tokens("memory", case.memory or 1, self.speech.memory_width)
+        return self.hiding(Tokens(x, memory, None, self.flagged)) if case.padded else Tokens(x, memory, None, self.flagged)
+
+    def tokens(self, name: str, length: int, width: int) -> Array:
+        """(B, length, width) numbers of the type."""
+        drawn = self.noise(name, (self.case.batch, length, width)) * 2.0**self.case.magnitude
+        return round_to(self.case.dtype, drawn)
+
+    def hidden(self, tokens: Tokens) -> list[tuple[int, ...]]:
+        """Which tokens of each sequence are hidden: its last ones, another number for each; the first one is always seen."""
+        return [
+            tuple(range(tokens.keys - self.choice(f"hidden {b}", max((tokens.keys + 1) // 2, 1)), tokens.keys))
+            for b in range(self.case.batch)
+        ]
+
+    def hiding(self, tokens: Tokens) -> Tokens:
+        """The same call with a mask that hides them from all rows."""
+        seen = np.ones((self.case.batch, 1, tokens.keys), dtype=bool)
+        hidden = self.hidden(tokens)
+        for b, places in enumerate(
+            hidden if self.subject.speech.mask and self.subject.speech.mask.shape != "ls" else [hidden[0]] * len(hidden)
+        ):
+            seen[b, :, list(places)] = False
+        return dataclasses.replace(tokens, seen=seen)
+
+    def own_rows(self) -> Array:
+        """(B, L or 1, 1) bool: rows that are not those of hidden tokens; what these give is a convention."""
+        seen = self.inputs.seen
+        if seen is None or not self.self_attends or self.speech.pooled:
+            return np.ones((self.case.batch, 1, 1), dtype=bool)
+        return np.asarray(seen[:, 0, :, None])
+
+    def other(self, x: Array, places: Any) -> Array:
+        """The same tokens, other numbers at these places (a mask over the axes of x that are given)."""
+        where = np.broadcast_to(np.asarray(places).reshape((*np.shape(places), *(1,) * (x.ndim - np.ndim(places)))), x.shape)
+        return np.where(where, round_to(self.case.dtype, 1.5 - 2 * x), x)
+
+    # ------------------------------------------------------------ calls
+
+    def run(self, tokens: Tokens | None = None, module: Any = None) -> Array:
+        """The output (B, L, D') of a call without gradients. All calls of a trial with the same shapes use the same memory. Raises Raised."""
+        tokens = self.inputs if tokens is None else tokens
+        with hooks(self.target.framework).still(), self.target.framework.chance(self.case.seed):
+            return self._read(self.result(tokens, module), tokens)
+
+    def result(self, tokens: Tokens | None = None, module: Any = None) -> Any:
+        """What the module returns, whatever it is. Raises Raised."""
+        tokens = self.inputs if tokens is None else tokens
+        called = dataclasses.replace(self.target, function=lambda: self._call(tokens, module))
+        return called.apply()
+
+    def _call(self, tokens: Tokens, module: Any) -> Any:
+        fw, case = self.target.framework, self.case
+        through = self.subject.through(self.module if module is None else module)
+        return call(through, self.speech, tokens, fw, self.buffers, case.dtype, case.device)
+
+    def send_back(self, result: Any, weights: Any) -> None:
+        """The gradient of Σ result · weights into every parameter. Raises Raised."""
+        dataclasses.replace(self.target, function=lambda: hooks(self.target.framework).send_back(result, weights)).apply()
+
+    def _read(self, result: Any, tokens: Tokens) -> Array:
+        out = read(result, self.speech, self.target.framework)
+        rows = 1 if self.speech.pooled else tokens.x.shape[1]
+        if out.ndim != 3 or out.shape[:2] != (len(tokens.x), rows):
+            self.fail(f"the output has shape {out.shape} for tokens {tokens.x.shape}")
+        return out
+
+    def arguments(self, tokens: Tokens) -> Mapping[str, Any]:
+        """What a call is given, under the names of ``forward``."""
+        case = self.case
+        return arguments_of(self.speech, tokens, self.target.framework, self.buffers, case.dtype, case.device)
+
+    def form(self, result: Any) -> tuple[tuple[int, ...], str, str]:
+        """Shape, dtype and device of the output."""
+        return self.target.framework.describe(first_array(result, self.target.framework))
+
+    def allowed(self, tokens: Tokens | None = None, module: Any = None) -> Array:
+        """How far the answer to a call may be off, element by element."""
+        return self.exact(tokens, module)[1]
+
+    def exact(self, tokens: Tokens | None = None, module: Any = None) -> tuple[Array, Array]:
+        """(the answer of the module in float64, how far that of the type may be from it). Raises Raised."""
+        tokens, case = self.inputs if tokens is None else tokens, self.case
+        module = self.module if module is None else module
+        seed = case.seed * 31 + 7
+        try:
+            return bound.spread(self.subject, module, self.speech, tokens, case.dtype, case.device, seed)
+        except Raised:
+            raise
+        except (Exception, SystemExit) as error:
+            raise Raised(error) from error
+
+    def agree(self, actual: Array, expected: Array, allowed: Any, says: str, where: Any = True) -> None:
+        """Two answers differ by no more than rounding explains. ``allowed()`` is asked for only where they differ at all."""
+        if np.array_equal(actual, expected, equal_nan=True):
+            self.notes.compared += actual.size
+            return
+        self.close(actual, expected, allowed(), says, where)

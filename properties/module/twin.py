@@ -1,0 +1,16 @@
+"""Rounding: a module is as near to its own twin in float64 as its operations explain, and no nearer is asked."""
+
+from functools import partial
+
+from ..engine.core.declare import declare
+from .cases import MODULE
+from .trial import ModuleTrial
+
+module = partial(declare, contract=MODULE.name)
+
+
+@module("|out − out of the twin in float64| ≤ propagated bound", dtypes=("float32", "bfloat16", "float16"))
+def module_is_as_near_to_its_twin_as_rounding_explains(t: ModuleTrial) -> None:
+    """Every element is as near to that of the same module in float64 as one rounding for every operation explains."""
+    exact, allowed = t.exact()
+    t.close(t.run(), exact, allowed, "row {row} of sequence {head} is farther from float64 than rounding explains")

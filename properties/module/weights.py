@@ -1,0 +1,60 @@
+"""Weights drawn anew: the default initialisation hides mistakes.
+
+A matrix gets normal numbers that keep the size of what passes through, so that queries, keys and logits are of order one; biases are
+not zero, norms not one. Every number is a hash of the seed, the parameter's name and its coordinates.
+"""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases import coordinates
+from ..engine.cases.coordinates import Array
+from ..engine.frameworks import Framework
+
+BIAS, NORM = 0.5, 0.25  # standard deviations: of what starts at zero, and relative ones of what starts at another number
+
+
+def draw(module: Any, seed: int, gain: float, fw: Framework) -> None:
+    """Give every floating-point parameter of a module new numbers; ``gain`` multiplies matrices. Buffers stay as they are."""
+    owners = {
+        f"{place}.{name}".lstrip("."): kind for place, kind in module.named_modules() for name, _ in kind.named_parameters(recurse=False)
+    }
+    for name, parameter in module.named_parameters():
+        if not parameter.dtype.is_floating_point:
+            continue
+        shape = tuple(parameter.shape)
+        drawn = noise(seed, name, shape)
+        kind = type(owners.get(name)).__name__
+        now = fw.read(parameter.data)
+        new = gain * scale(shape, kind, name) * drawn if len(shape) > 1 and prod(shape) > max(shape) else _near(now, drawn)
+        fw.assign(parameter.data, new)
+
+
+def noise(seed: int, name: str, shape: tuple[int, ...]) -> Array:
+    """Nearly normal numbers of any shape."""
+    if len(shape) <= 4:
+        return coordinates.normal(seed, name, shape) if shape else coordinates.normal(seed, name, (1,)).reshape(())
+    return coordinates.normal(seed, name, (prod(shape),)).reshape(shape)
+
+
+def scale(shape: tuple[int, ...], kind: str, name: str) -> float:
+    """The standard deviation of the numbers of a matrix: one over the square root of what it sums over."""
+    if kind == "Embedding" or "pos" in name.lower() or "emb" in name.lower().rpartition(".")[2]:
+        return 1.0
+    if kind.endswith("Linear"):
+        return 1 / sqrt(shape[-1])
+    if kind == "Conv1D":  # GPT-2's: (in, out)
+        return 1 / sqrt(shape[0])
+    if "Conv" in kind:
+        return 1 / sqrt(prod(shape[1:]))
+    return 1 / sqrt(min(shape) if len(shape) == 2 and min(shape) > 1 else max(shape))
+
+
+def _near(now: Array, drawn: Array) -> Array:
+    """Numbers near those that are there: what starts at zero, or at nothing, is a bias; what starts elsewhere keeps its size."""
+    usual = np.isfinite(now).all() and bool(np.abs(now).max(initial=0.0) < 1e4) and bool((now > 0).all() or (now < 0).all())
+    return np.asarray(now * (1 + NORM * drawn) if usual else BIAS * drawn)

@@ -1,0 +1,212 @@
+"""Modules with their weights inside: how they are made, called and refused; weights; the propagated bound; the door."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import module_styles as styles
+import numpy as np
+import pytest
+import torch
+from exact_modules import MODULE, module_with
+from torch import nn
+
+from impls.mutants import load_all
+from properties.catalogue import PROPERTIES, select
+from properties.engine.core.target import CannotRun
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, inapplicable, search
+from properties.module import weights
+from properties.module.cases import Case
+from properties.module.trial import ModuleTrial
+
+ROOT = Path(__file__).parents[2]
+MUTANTS, HONEST = ({name: m for name, m in table.items() if m.contract == "module"} for table in load_all())
+THEMES = ("tokens", "padding", "state", "twin", "projections")
+
+
+# ---------------------------------------------------------------- found out
+
+SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
+    "query, key, value": (styles.Plain, {"mask": "(batch, 1, length, length), True = seen", "causal": "no", "sizes": "heads and"}),
+    "an instance": (styles.instance, {"tokens": "(batch, length, features), 24 features"}),
+    "a dataclass beside it": (styles.OfDataclass, {"causal": "is_causal is True", "sizes": "heads and"}),
+    "a dictionary": (styles.OfDictionary, {"tokens": "(length, batch, features), 32 features", "sizes": "heads and"}),
+    "complex rotations": (styles.ComplexRotary, {"positions": "it takes freqs_cis", "mask": "(batch, 1, length, length), added"}),
+    "values first": (styles.ValuesFirst, {"mask": "(batch, 1, length, length), True = seen", "positions": "none"}),
+    "a window": (styles.Window, {"length": "16 alone", "positions": "it has relative_position_bias"}),
+    "length first": (
+        nn.MultiheadAttention(32, 4),
+        {"tokens": "(length, batch, features)", "key_padding_mask": "(batch, length), True = hidden"},
+    ),
+    "a decoder layer": (
+        nn.TransformerDecoderLayer(32, 4, 64, batch_first=True),
+        {"causal": "no: it sees a memory", "memory_key_padding_mask": "(batch"},
+    ),
+    "a pool": (HONEST["honest_modules.Pool"].function, {"output": "one row for each sequence"}),
+    "an image": (HONEST["honest_modules.OfImages"].function, {"tokens": "(batch, features, height, width)"}),
+    "angles": (
+        HONEST["honest_modules.Grouped"].function,
+        {"positions": "it takes position_embeddings", "attention_mask": "(batch, 1, length, length), added"},
+    ),
+    "a local one": (HONEST["honest_modules.Local"].function, {"window": "some tokens never see each other", "causal": "if is_causal"}),
+    "sinks": (HONEST["honest_modules.Sinks"].function, {"sinks": "sinks"}),
+}
+
+
+@pytest.mark.parametrize("what", SPEAKS)
+def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
+    thing, told = SPEAKS[what]
+    target = make_target("mine", thing)
+    assert target.contract == "module"
+    assert told.items() <= {name: target.learned.get(name, "")[: len(told.get(name, ""))] for name in told}.items(), target.learned
+
+
+@pytest.mark.parametrize(
+    "thing", [styles.Plain, styles.OfDataclass, styles.ComplexRotary, styles.Window, styles.OfDictionary], ids=lambda c: c.__name__
+)
+def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
+    report = verify_target(make_target("mine", thing), select(THEMES), Plan(examples=3, shrink=False))
+    assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
+    assert sum(outcome.cases > 0 for outcome in report.outcomes.values()) >= 12
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a perceptron": (styles.Perceptron, "mine is no attention: no token sees another"),
+    "an LSTM": (styles.Recurrent, "mine is no attention: it weighs no token by another (LSTM)"),
+    "a convolution": (styles.Convolved, "mine is no attention: it weighs no token by another (Conv1d)"),
+    "nothing": (styles.ReturnsNothing, "mine returns nothing: its forward has to return the output"),
+    "a GPU": (styles.OnGPU, "mine cannot be made: it needs a GPU (AssertionError: Torch not compiled with CUDA enabled)"),
+    "a download": (
+        styles.Downloads,
+        "mine cannot be made: its constructor reaches for the network (http://weights.invalid/model.bin); give an instance",
+    ),
+    "an unknown argument": (styles.Asks, "Asks cannot be made: what is 'frobs'? Give it, for example 'Asks(frobs=…, dim=32)'"),
+    "an exception": (styles.RaisesAlways, "mine cannot be made: the constructor raised KeyError: 'my own mistake'"),
+    "token ids": (styles.OfTokenIds, "mine cannot be called: forward(ids) of tokens (2, 5, 32) said RuntimeError"),
+    "no weights": (nn.Softmax, "mine has no weights"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_attention_is_refused_in_one_sentence(what: str) -> None:
+    thing, says = REFUSED[what]
+    if what == "a GPU" and torch.cuda.is_available():
+        says = ""  # then it is something else that it lacks
+    with pytest.raises(CannotRun) as caught:
+        make_target("mine", thing)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+def test_a_module_without_weights_is_an_attention() -> None:
+    class Kernel(nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+    assert make_target("mine", Kernel()).contract == "attention"
+
+
+# ---------------------------------------------------------------- the door
+
+
+def test_the_command_line_takes_a_class_an_instance_and_arguments(tmp_path: Path) -> None:
+    (tmp_path / "styles.py").write_text((ROOT / "tests" / "support" / "module_styles.py").read_text(encoding="utf-8"), encoding="utf-8")
+    place = tmp_path / "styles.py"
+    given = find_targets(f"{place}:Plain(d_model=16, num_heads=2)", Builtins())[0]
+    assert given.learned["tokens"].startswith("(batch, length, features), 16 features") and "sizes" not in given.learned
+    assert find_targets(f"{place}:instance", Builtins())[0].learned["tokens"].startswith("(batch, length, features), 24 features")
+    assert find_targets("torch.nn:TransformerEncoderLayer(d_model=32, nhead=4, batch_first=True)", Builtins())[0].contract == "module"
+    with pytest.raises(CannotRun, match="are no numbers, texts or flags"):
+        find_targets(f"{place}:Plain(d_model=x)", Builtins())
+    ran = subprocess.run(
+        [sys.executable, "-m", "properties", f"{place}:Perceptron", "-q"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2 and ran.stderr.strip().endswith("no token sees another") and not ran.stdout
+
+
+def test_a_variant_sees_the_module_through_it() -> None:
+    (target,) = find_targets("torch.nn:MultiheadAttention(embed_dim=32, num_heads=4, batch_first=True)@no_grad", Builtins())
+    assert target.contract == "module" and target.name.endswith("@no_grad")
+    assert search(target, PROPERTIES["module_a_batch_is_its_sequences"], Plan(examples=3)).status == "passed"
+
+
+# ---------------------------------------------------------------- weights
+
+
+def test_weights_follow_from_the_seed_and_are_not_neutral() -> None:
+    subject: Any = MODULE.function
+    one, same, other = (subject.module("float32", "cpu", seed) for seed in (1, 1, 2))
+    for name, held in one.state_dict().items():
+        assert torch.equal(held, same.state_dict()[name]) and not torch.equal(held, other.state_dict()[name])
+        assert held.std() > 0.05, name
+    norm = nn.LayerNorm(64)
+    weights.draw(norm, 3, 1.0, MODULE.framework)
+    assert (
+        0.5 < float(norm.weight.detach().mean()) < 1.5
+        and float(norm.weight.detach().std()) > 0.1
+        and float(norm.bias.detach().abs().mean()) > 0.1
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.Linear(32, 96), nn.Conv2d(32, 96, 1), nn.Linear(32, 8)], ids=str)
+def test_what_passes_through_keeps_its_size(kind: nn.Module) -> None:
+    """So that queries and keys, and logits over the square root of the width of a head, are of order one."""
+    weights.draw(kind, 5, 1.0, MODULE.framework)
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+    out = kind(x if isinstance(kind, nn.Linear) else x[:, :, None, None])
+    assert 0.8 < float(out.detach().std()) < 1.6
+
+
+# ---------------------------------------------------------------- the bound
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_bound_is_a_few_roundings_and_holds(dtype: str) -> None:
+    """On one layer: wide enough for what is answered, and at most some hundred units of the type."""
+    unit = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    for seed in range(4):
+        trial = ModuleTrial(MODULE, Case(batch=2, length=7, dtype=dtype, seed=seed))
+        exact, allowed = trial.exact()
+        error = np.abs(trial.run() - exact)
+        assert (error <= allowed).all() and error.max() > 0
+        assert unit * 2 < np.median(allowed) < 200 * unit
+
+
+def test_what_is_computed_in_half_precision_is_outside_the_bound_of_float32() -> None:
+    wrong = module_with(weights=lambda self, s, seen: s.masked_fill(~seen, float("-inf")).half().softmax(-1).to(s.dtype))
+    finding = search(
+        wrong, PROPERTIES["module_is_as_near_to_its_twin_as_rounding_explains"], Plan(examples=30, dtypes=("float32",))
+    ).finding
+    assert finding and finding.violation.difference > 2 * finding.violation.allowed
+
+
+def test_a_softmax_in_float32_is_no_finding() -> None:
+    right = module_with(weights=lambda self, s, seen: s.masked_fill(~seen, float("-inf")).softmax(-1, dtype=torch.float32).to(s.dtype))
+    for name in (
+        "module_a_batch_is_its_sequences",
+        "module_is_as_near_to_its_twin_as_rounding_explains",
+        "module_a_memory_twice_is_the_memory",
+    ):
+        assert search(right, PROPERTIES[name], Plan(examples=10, shrink=False)).status == "passed"
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+def test_there_are_enough_mistakes_and_each_differs() -> None:
+    assert len(MUTANTS) >= 60 and len(HONEST) >= 10
+    assert len({mutant.mistake for mutant in MUTANTS.values()}) == len(MUTANTS)
+    assert {mutant.killed_by for mutant in MUTANTS.values()} == {prop.name for prop in select(THEMES)}
+
+
+def test_what_a_module_lacks_is_named() -> None:
+    causal = make_target("mine", HONEST["honest_modules.CausalSelfAttention"].function)
+    assert inapplicable(causal, PROPERTIES["module_permuted_tokens_permute_rows"]) == "it is causal: its name is CausalSelfAttention"
+    assert inapplicable(causal, PROPERTIES["module_the_memory_has_no_order"]) == "it takes no memory"
+    assert inapplicable(causal, PROPERTIES["module_hidden_tokens_are_ignored"]) == "the target takes no mask"
+    assert inapplicable(causal, PROPERTIES["rows_sum_to_one"]).startswith("is about")

@@ -1,0 +1,149 @@
+"""Projections are recognised where they are what their names say, and nothing is claimed where they are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from impls.mutants import load_all
+from properties.engine.search.probe import make_target
+
+
+class Conv1D(nn.Module):
+    """GPT-2's: weights (in, out)."""
+
+    def __init__(self, outs: int, ins: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(ins, outs)), nn.Parameter(torch.zeros(outs))
+
+    def forward(self, x: Tensor) -> Any:
+        return x @ self.weight + self.bias
+
+
+NAMES = {
+    "separate": (("q_proj", "k_proj", "v_proj", "o_proj"), ("to_q", "to_k", "to_v", "to_out"), ("W_query", "W_key", "W_value", "out_proj")),
+    "fused": (("c_attn", "c_proj"), ("qkv", "proj"), ("Wqkv", "out_proj"), ("query_key_value", "dense")),
+    "half fused": (("to_q", "to_kv", "to_out"), ("q", "kv", "proj")),
+}
+SCALES: dict[str, Callable[[int], float]] = {"1/sqrt(head_dim)": lambda d: d**-0.5, "1": lambda d: 1.0, "1/head_dim": lambda d: 1 / d}
+
+
+class Style(nn.Module):
+    """An attention in one of many styles: form of the projections, names, biases, groups, order, scale."""
+
+    form, names, bias, order, grouped, scale = "separate", NAMES["separate"][0], True, "", False, "1/sqrt(head_dim)"
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.kv_heads, self.d = num_heads, num_heads // 2 if self.grouped else num_heads, d_model // num_heads
+        inner, small = d_model, self.kv_heads * self.d
+        outs = {"separate": (inner, small, small), "fused": (inner + 2 * small,), "half fused": (inner, 2 * small)}[self.form]
+        for name, size in zip(self.names, (*outs, d_model), strict=True):
+            setattr(self, name, self.layer(d_model, size))
+
+    def layer(self, ins: int, outs: int) -> nn.Module:
+        return nn.Linear(ins, outs, bias=self.bias)
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts = [getattr(self, name)(x) for name in self.names[:-1]]
+        small = self.kv_heads * self.d
+        if self.form == "fused" and self.order == "per head":
+            return tuple(y.flatten(-2) for y in parts[0].unflatten(-1, (self.num_heads, 3, self.d)).unbind(-2))  # type: ignore[return-value]
+        if self.form == "fused" and self.order == "features first":
+            return tuple(y.flatten(-2) for y in parts[0].unflatten(-1, (self.num_heads, self.d, 3)).unbind(-1))  # type: ignore[return-value]
+        if self.form == "fused":
+            parts = list(parts[0].split((parts[0].shape[-1] - 2 * small, small, small), -1))
+        elif self.form == "half fused":
+            parts = [parts[0], *parts[1].chunk(2, -1)]
+        return parts[0], parts[1], parts[2]
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = (y.unflatten(-1, (-1, self.d)).transpose(1, 2) for y in self.projected(x))
+        k, v = (y.repeat_interleave(self.num_heads // self.kv_heads, 1) for y in (k, v))
+        weights = self.weigh(q @ k.mT * SCALES[self.scale](self.d))
+        return getattr(self, self.names[-1])((weights @ v).transpose(1, 2).flatten(2))
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
+
+
+def style(**changes: Any) -> Any:
+    return type("Attention", (Style,), changes)
+
+
+def conv1d(self: Any, ins: int, outs: int) -> nn.Module:
+    return Conv1D(outs, ins)
+
+
+STYLES: dict[str, Any] = {}
+for form, bias, scale in product(NAMES, (True, False), SCALES):
+    for names in NAMES[form][:2]:
+        STYLES[f"{form} {names[0]} {'bias' if bias else 'bare'} {scale}"] = style(form=form, names=names, bias=bias, scale=scale)
+for order in ("per head", "features first"):
+    STYLES[f"fused, {order}"] = style(form="fused", names=NAMES["fused"][3], order=order)
+for form in ("separate", "fused"):
+    STYLES[f"grouped, {form}"] = style(form=form, names=NAMES[form][-1], grouped=True)
+    STYLES[f"Conv1D, {form}"] = style(form=form, names=NAMES[form][0], layer=conv1d)
+SAMPLE = list(STYLES)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_right_style_is_recognised(name: str) -> None:
+    """The scale, the order and the groups that are claimed are those of the module."""
+    cls = STYLES[name]
+    found = make_target("mine", cls).function.structure  # type: ignore[attr-defined]
+    assert found is not None
+    assert (found.heads, found.kv_heads, found.scale) == (4, 2 if cls.grouped else 4, cls.scale)
+    assert found.order == (cls.order or ("in blocks" if cls.form != "separate" else ""))
+    assert {place.weight for place in found.places.values()} == {f"{name}.weight" for name in cls.names}
+
+
+def test_there_are_enough_styles() -> None:
+    assert len(STYLES) >= 30
+
+
+class Normed(Style):
+    """Norms of queries and keys."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.norm = nn.LayerNorm(d_model)
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().projected(x)
+        return self.norm(q), self.norm(k), v
+
+
+OTHERWISE: dict[str, Any] = {
+    "norms of queries and keys": Normed,
+    "keys named queries": style(
+        names=("k_proj", "q_proj", "v_proj", "o_proj"), projected=lambda self, x: (self.k_proj(x), self.q_proj(x), self.v_proj(x))
+    ),
+    "a cap": style(weigh=lambda self, s: (5 * (s / 5).tanh()).softmax(-1)),
+    "no softmax": style(weigh=lambda self, s: s.sigmoid()),
+    "a residual": style(forward=lambda self, x: x + Style.forward(self, x)),
+    **{
+        name: mutant.function
+        for name, mutant in load_all()[0].items()
+        if name in ("module_heads.SplitByView", "module_heads.OverQueries", "module_heads.OneMore")
+    },
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_nothing_is_claimed_of_what_is_otherwise(name: str) -> None:
+    target = make_target("mine", OTHERWISE[name])
+    assert target.function.structure is None  # type: ignore[attr-defined]
+    assert not target.learned.get("structure", "not confirmed").endswith("confirmed") or target.learned["structure"].startswith("not")
+
+
+def test_what_is_scaled_otherwise_is_told() -> None:
+    assert make_target("mine", style(scale="1")).differs == {"scale": "1, not 1/sqrt(head_dim)"}
+    assert not make_target("mine", Style).differs
+    assert math.isclose(SCALES["1/sqrt(head_dim)"](64), 0.125)

@@ -1,0 +1,149 @@
+"""Two targets put to the same calls: right ones agree, whatever their names and axes; one that is off is refuted with its smallest case."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import permissive
+import pytest
+import torch
+from exact_modules import Right
+from module_styles import OfDataclass, Plain
+from torch import Tensor, nn
+
+from impls import catalogue, linear_attention
+from impls.mutants import load_all
+from properties import verify_pair
+from properties.engine.core.target import CannotRun
+from properties.engine.doors.cli import main
+
+ENTRIES = {entry.name: entry for entry in catalogue.CATALOGUE}
+ROOT = Path(__file__).parents[2]
+
+
+def builtin(name: str) -> Any:
+    return catalogue.load(ENTRIES[name])
+
+
+class PerHead(nn.Module):
+    """As in GPT-NeoX: the rows of one projection are [q, k, v] for one head after another."""
+
+    def __init__(self, hidden_size: int, num_attention_heads: int) -> None:
+        super().__init__()
+        self.h = num_attention_heads
+        self.query_key_value, self.dense = nn.Linear(hidden_size, 3 * hidden_size), nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        q, k, v = self.query_key_value(hidden_states).unflatten(-1, (self.h, -1)).transpose(1, 2).chunk(3, -1)
+        return self.dense(((q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Encoder(nn.Module):
+    """An encoder layer by hand, post-norm, with parts in PyTorch's order and under other names."""
+
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int) -> None:
+        super().__init__()
+        self.attention = Right(d_model, nhead)
+        self.ff1, self.ff2 = nn.Linear(d_model, dim_feedforward), nn.Linear(dim_feedforward, d_model)
+        self.ln1, self.ln2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.ln1(x + self.attention(x))
+        return self.ln2(x + self.ff2(self.ff1(x).relu()))
+
+
+def off(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    """A scale that is off by a millionth."""
+    return permissive.attention(q, k, v, is_causal=is_causal, scale=q.shape[-1] ** -0.5 * (1 + 1e-6) if q.shape[-1] else None)
+
+
+def right(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    return permissive.attention(q, k, v, is_causal=is_causal)
+
+
+def other_axes(query: Any, key: Any, value: Any, causal: bool = False) -> Any:
+    """(batch, length, heads, dim), in NumPy."""
+    q, k, v = (np.moveaxis(x, 1, 2) for x in (query, key, value))
+    s = q @ np.swapaxes(k, 2, 3) * q.shape[-1] ** -0.5
+    if causal:
+        s = np.where(np.tri(*s.shape[2:], dtype=bool), s, -np.inf)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return np.moveaxis(e / e.sum(-1, keepdims=True) @ v, 1, 2)
+
+
+other_axes.supports = {"framework": "numpy"}  # type: ignore[attr-defined]
+
+SAME = {
+    "two built-ins": (builtin("torch_sdpa.math"), builtin("torch_manual.attention")),
+    "other axes, another framework": (right, other_axes),
+    "linear attention, two forms": (linear_attention.parallel, linear_attention.recurrent),
+    "two caches": (builtin("caches_numpy.Contiguous"), builtin("caches_torch.Paged")),
+    "own names against PyTorch's": (Plain, nn.MultiheadAttention(32, 4, batch_first=True)),
+    "fused against separate, causal by a flag": (OfDataclass, Right),
+    "per head against blocks": (PerHead, nn.MultiheadAttention(32, 4, batch_first=True)),
+    "length first against batch first": (nn.MultiheadAttention(32, 4), nn.MultiheadAttention(32, 4, batch_first=True)),
+    "an encoder layer": (Encoder, nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)),
+}
+
+
+@pytest.mark.parametrize("which", [name for name, pair in SAME.items() if pair])
+def test_right_ones_agree(which: str) -> None:
+    verdict = verify_pair(*SAME[which], cases=8)  # type: ignore[misc]
+    assert verdict.ok, verdict
+    (outcome,) = verdict.report.outcomes.values()
+    assert outcome.cases == 8 and outcome.notes.compared > 50 and "pair 1" in repr(verdict)
+
+
+DIFFERENT = {
+    "a scale off by a millionth": (off, right),
+    "one too far": (load_all()[0]["causal.one_too_far"].function, builtin("torch_manual.attention")),
+    "a module whose scale is that of its width": (load_all()[0]["module_heads.ScaleOfWidth"].function, Right),
+    "a softmax over queries": (load_all()[0]["module_heads.OverQueries"].function, nn.MultiheadAttention(32, 4, batch_first=True)),
+    "one that is not causal": (OfDataclass, PerHead),
+}
+
+
+@pytest.mark.parametrize("which", DIFFERENT)
+def test_what_parts_is_refuted(which: str) -> None:
+    verdict = verify_pair(*DIFFERENT[which], cases=40)
+    assert not verdict.ok and [f.prop.name for f in verdict.findings] == ["answers_are_those_of_the_reference"]
+    assert "differs from the reference's" in verdict.findings[0].violation.says
+
+
+def test_a_difference_of_dialect_is_told_once_and_not_compared() -> None:
+    def last(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return permissive.attention(q, k, v, attn_mask=seen if is_causal else None)
+
+    last.supports = {"causal": "bottom-right", "framework": "torch"}  # type: ignore[attr-defined]
+    verdict = verify_pair(last, right, cases=30)
+    assert verdict.ok and verdict.report.target.differs == {"causal": "bottom-right; the reference: top-left"}
+    assert "is_causal" not in verdict.report.target.parameters
+
+
+def test_what_is_no_pair_is_told_in_one_sentence() -> None:
+    with pytest.raises(CannotRun, match="right is an attention and Right a module: no pair"):
+        verify_pair(right, Right)
+    with pytest.raises(CannotRun, match="take tokens of 32 and 24 features: give sizes"):
+        verify_pair(Right, nn.MultiheadAttention(24, 3, batch_first=True))
+
+
+def test_the_command_line_replays_what_it_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.py").write_text(
+        "import torch\n\n\ndef one(q, k, v):\n    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v\n\n\n"
+        "def other(q, k, v):\n    return (q @ k.mT * (q.shape[-1] + 1) ** -0.5).softmax(-1) @ v\n"
+    )
+    assert main(["two.py:one", "--like", "two.py:one", "--cases", "4", "-q"]) == 0
+    assert main(["two.py:one", "--like", "two.py:other", "--cases", "20", "-q"]) == 1
+    shown = capsys.readouterr().out
+    line = next(line for line in shown.splitlines() if "replay" in line)
+    assert "two.py:one --like two.py:other --property answers_are_those_of_the_reference --case" in line
+    case = line[line.index("--case") :].split('"')[1]
+    assert main(["two.py:one", "--like", "two.py:other", "--property", "answers_are_those_of_the_reference", "--case", case]) == 1
+    assert main(["two.py:one", "--like", "two.py:nobody"]) == 2
