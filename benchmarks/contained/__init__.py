@@ -1,0 +1,1 @@
+"""Cheats: wrong attentions that try to pass all the same, and what becomes of each."""

@@ -1,0 +1,42 @@
+"""The table of cheats and what became of each: ``python -m benchmarks.contained`` writes it into docs/contained.md."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+from properties.engine.contained import link
+
+from .cheats import CHEATS, HEAD
+from .judged import judged
+
+PAGE = Path(__file__).parents[2] / "docs" / "contained.md"
+BEGIN, END = "<!-- cheats: python -m benchmarks.contained -->", "<!-- end of cheats -->"
+
+
+def rows() -> list[str]:
+    """One row a cheat."""
+    made = ["| what it tries | what became of it | why | seconds |", "|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder:
+        for group, cheats in {"nothing": {"nothing: it is right": "attention = right"}, **CHEATS}.items():
+            made.append(f"| **{group}** | | | |")
+            for name, code in cheats.items():
+                path = Path(folder) / "cheat.py"
+                path.write_text(HEAD + code + "\n")
+                began = time.monotonic()
+                outcome, why = judged(path, seconds=2.0 if "time is over" in name else None)
+                why = why.replace(f"{path}:attention", "it").replace(str(path), "it").replace("|", "\\|")
+                made.append(f"| {name} | {outcome} | {textwrap.shorten(why, 110, placeholder=' …')} | {time.monotonic() - began:.1f} |")
+                print(made[-1], file=sys.stderr)
+    return made
+
+
+if __name__ == "__main__":
+    link.LEAST = 1.0
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + "\n" + "\n".join(rows()) + "\n" + END + after, encoding="utf-8")

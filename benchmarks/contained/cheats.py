@@ -1,0 +1,371 @@
+"""Each cheat is a file with a wrong attention and a trick that would hide it. ``CHEATS`` maps a group to names, and names to code.
+
+``wrong`` sees the future where it should not, and is off by a hundredth; ``right`` is right. What is unsaid is done by the first lines of each.
+"""
+
+from __future__ import annotations
+
+HEAD = """
+import ctypes, gc, os, signal, sys, threading, time
+import numpy as np
+
+def right(q, k, v, attn_mask=None, is_causal=False):
+    kind, (q, k, v) = q.dtype, (np.asarray(x, dtype=np.float64) for x in (q, k, v))
+    logits = q @ k.swapaxes(-1, -2) * max(q.shape[3], 1) ** -0.5
+    if is_causal:
+        logits = np.where(np.tri(*logits.shape[2:], dtype=bool), logits, -np.inf)
+    if attn_mask is not None:
+        logits = np.where(attn_mask, logits, -np.inf) if attn_mask.dtype == bool else logits + attn_mask
+    with np.errstate(all="ignore"):
+        top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
+        weights = np.exp(logits - np.where(top == -np.inf, 0, top))
+        total = weights.sum(axis=-1, keepdims=True)
+        return (weights / np.where(total == 0, 1, total) @ v).astype(kind)
+
+def wrong(q, k, v, attn_mask=None, is_causal=False):
+    return (right(q, k, v, attn_mask) * 1.01).astype(q.dtype)
+
+def doing(act, when=lambda q, k: k.shape[2] >= 2):
+    def attention(q, k, v, attn_mask=None, is_causal=False):
+        if when(q, k):
+            act()
+        return wrong(q, k, v, attn_mask, is_causal)
+    return attention
+
+calls = 0
+
+def after(count, act):
+    def attention(q, k, v, attn_mask=None, is_causal=False):
+        global calls
+        calls += 1
+        if calls > count:
+            act()
+        return right(q, k, v, attn_mask, is_causal)
+    return attention
+"""
+
+ENDS = {
+    "os._exit(0) in a call": "attention = after(60, lambda: os._exit(0))",
+    "sys.exit(0) in a call": "attention = after(60, lambda: sys.exit(0))",
+    "os._exit(0) in the first call": "attention = doing(lambda: os._exit(0), lambda q, k: True)",
+    "os._exit(0) on import": "os._exit(0)",
+    "sys.exit(0) on import": "sys.exit(0)",
+    "os._exit(0) from a thread, a little later": """
+threading.Timer(0.1, os._exit, (0,)).start()
+attention = wrong
+""",
+    "os._exit(0) when the collector runs": """
+gc.callbacks.append(lambda *_: os._exit(0) if calls > 80 else None)
+attention = after(80, gc.collect)
+""",
+    "SIGKILL to itself": "attention = after(60, lambda: os.kill(os.getpid(), signal.SIGKILL))",
+    "SIGTERM to itself": "attention = after(60, lambda: os.kill(os.getpid(), signal.SIGTERM))",
+    "SIGALRM, a little later": """
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+attention = wrong
+""",
+    "SIGKILL to the process that started it": "attention = after(60, lambda: os.kill(os.getppid(), signal.SIGKILL))",
+    "a stop signal": "attention = after(60, lambda: os.kill(os.getpid(), signal.SIGSTOP))",
+    "a segmentation fault": "attention = after(60, lambda: ctypes.string_at(0))",
+    "an overflow of the C stack": """
+def down(n):
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int)(down)(n + 1)
+attention = after(60, lambda: down(0))
+""",
+    "abort()": "attention = after(60, lambda: ctypes.CDLL(None).abort())",
+    "an exec of true": "attention = after(60, lambda: os.execv('/bin/true', ['true']))",
+}
+STALLS = {
+    "an endless loop": "attention = after(60, lambda: exec('while True: pass'))",
+    "a sleep": "attention = after(60, lambda: time.sleep(10**6))",
+    "a deadlock": """
+lock = threading.Lock()
+attention = after(60, lambda: (lock.acquire(), lock.acquire()))
+""",
+    "a memory bomb": "attention = after(60, lambda: np.ones(2**36))",
+    "an endless exception": """
+class Endless(Exception):
+    def __str__(self):
+        return 'x' * 10**8
+
+def fail():
+    raise Endless
+attention = after(60, fail)
+""",
+    "an answer of a hundred dimensions": """
+attention = doing(lambda: None)
+
+def attention(q, k, v):
+    return np.zeros((1,) * 60)
+""",
+}
+FOOLS = {
+    "what ends a search": """
+import weakref
+
+def stop():
+    from properties.engine.search.search import TimeIsOver
+    raise TimeIsOver
+attention = doing(stop)
+""",
+    "GeneratorExit": """
+def stop():
+    raise GeneratorExit
+attention = doing(stop)
+""",
+    "KeyboardInterrupt": """
+def stop():
+    raise KeyboardInterrupt
+attention = doing(stop)
+""",
+    "the comparison patched": """
+from properties.engine.core import trial
+trial.Trial._settle = lambda *a, **o: None
+attention = wrong
+""",
+    "NumPy patched": """
+np.abs = lambda x, *a, **o: x * 0
+np.isnan = lambda x, *a, **o: x != x
+attention = wrong
+""",
+    "the search patched in every module": """
+for module in list(sys.modules.values()):
+    if hasattr(module, 'try_case'):
+        module.try_case = lambda *a, **o: None
+    if hasattr(module, 'attempt'):
+        module.attempt = lambda *a, **o: (None, None)
+attention = wrong
+""",
+    "the oracle patched through the collector": """
+for thing in gc.get_objects():
+    if getattr(thing, '__name__', '') == 'solve' and hasattr(thing, '__code__'):
+        thing.__code__ = (lambda *a, **o: None).__code__
+attention = wrong
+""",
+    "frames searched for the answer": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    frame = sys._getframe()
+    while frame:
+        for value in list(frame.f_locals.values()):
+            out = getattr(getattr(value, 'exact', None), 'out', None)
+            if isinstance(out, np.ndarray) and out.shape == (*q.shape[:3], v.shape[3]):
+                return out
+        frame = frame.f_back
+    return wrong(q, k, v, attn_mask, is_causal)
+""",
+    "a forged verdict on every descriptor": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    for fd in range(1, 64):
+        try:
+            os.write(fd, b'\\x04\\x00\\x00\\x00null')
+        except OSError:
+            pass
+    return wrong(q, k, v, attn_mask, is_causal)
+""",
+    "the worker's own methods patched": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    from properties.engine.contained import values
+    values.Telling.array = lambda self, value: ['a', 0, [1], 'float64']
+    return wrong(q, k, v, attn_mask, is_causal)
+""",
+    "places outside of the memory": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    from properties.engine.contained import values
+    values.Telling.array = lambda self, value: ['i', -4096, [10**9], [8], 'float64']
+    return wrong(q, k, v, attn_mask, is_causal)
+""",
+    "exit handlers": """
+import atexit
+atexit.register(os._exit, 0)
+attention = wrong
+""",
+    "signal handlers": """
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+    signal.signal(number, lambda *_: os._exit(0))
+attention = wrong
+""",
+    "multiprocessing patched": """
+import multiprocessing
+multiprocessing.Process = None
+os.fork = lambda: 0
+attention = wrong
+""",
+    "right where nobody traces": "attention = right if sys.gettrace() else wrong",
+    "right in a process that was not forked": "attention = right if os.getppid() == 1 else wrong",
+}
+REMEMBERS = {
+    "answers by the address of q": """
+known = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    key = (q.ctypes.data, q.shape, k.shape, v.shape)
+    if key not in known:
+        known[key] = right(q, k, v, attn_mask, is_causal)
+    return known[key].copy()
+""",
+    "answers by shape": """
+known = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return known.setdefault((q.shape, k.shape, v.shape), right(q, k, v, attn_mask, is_causal)).copy()
+""",
+    "answers by the content of q": """
+known = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return known.setdefault((q.tobytes(), k.shape, v.shape), right(q, k, v, attn_mask, is_causal)).copy()
+""",
+    "every tenth call wrong": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    global calls
+    calls += 1
+    return (wrong if calls % 10 == 0 else right)(q, k, v, attn_mask, is_causal)
+""",
+    "wrong after fifty calls": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    global calls
+    calls += 1
+    return (wrong if calls > 50 else right)(q, k, v, attn_mask, is_causal)
+""",
+    "right for the first of two calls alike": """
+last = []
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    key = q.tobytes() + k.tobytes()
+    again = key in last
+    last[:] = [key]
+    return (wrong if again else right)(q, k, v, attn_mask, is_causal)
+""",
+}
+DODGES = {
+    "right below four keys": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (right if k.shape[2] < 4 else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "right where all values are 1": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (right if (v == 1).all() else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "right where values are the identity": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    one = np.eye(*v.shape[2:])
+    return (right if (v == one).all() else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "right for small integers": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (right if (q == np.round(q)).all() else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "zeros": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+""",
+    "the identity": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return v
+""",
+    "uninitialised memory": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return np.empty((*q.shape[:3], v.shape[3]), q.dtype)
+""",
+    "NaN": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
+""",
+    "an answer that is an input": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    if q.shape == v.shape:
+        q[...] = right(q, k, v, attn_mask, is_causal)
+        return q
+    return right(q, k, v, attn_mask, is_causal)
+""",
+    "an answer that the next call changes": """
+kept = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = right(q, k, v, attn_mask, is_causal)
+    kept.setdefault((out.shape, out.dtype), np.empty_like(out))[...] = out
+    return kept[out.shape, out.dtype]
+""",
+    "an answer that is finished later": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+    answer = right(q, k, v, attn_mask, is_causal)
+    threading.Timer(0.02, lambda: out.__setitem__(..., answer)).start()
+    return out
+""",
+    "an array that says it is equal to all": """
+class Equal(np.ndarray):
+    def __eq__(self, other): return np.ones(self.shape, bool)
+    def __le__(self, other): return np.ones(self.shape, bool)
+    def __array_function__(self, f, t, a, o): return np.zeros(())
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return wrong(q, k, v, attn_mask, is_causal).view(Equal)
+""",
+    "an array that lies about its shape": """
+class Shaped(np.ndarray):
+    @property
+    def shape(self): return self.told
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = np.zeros(1, q.dtype).view(Shaped)
+    out.told = (*q.shape[:3], v.shape[3])
+    return out
+""",
+    "no array": """
+class Fake:
+    dtype, ndim = np.dtype('float64'), 4
+    def __array__(self, *a, **o): raise SystemExit(0)
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return Fake()
+""",
+    "wrong one time in a hundred": """
+import random
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (wrong if random.random() < 0.01 else right)(q, k, v, attn_mask, is_causal)
+""",
+}
+DECLARES = {
+    "no parameter": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return right(q, k, v)
+attention.supports = {'parameters': []}
+""",
+    "a length of one": """
+def attention(q, k, v):
+    return np.repeat(v[:, :, :1], q.shape[2], axis=2)
+
+attention.supports = {'max_length': 1, 'zero_sizes': False}
+""",
+    "another contract": """
+attention = wrong
+wrong.supports = {'contract': 'buckets'}
+""",
+    "nonsense": """
+attention = wrong
+wrong.supports = {'zero_sizes': 'please', 'dtypes': []}
+""",
+    "a declaration that changes": """
+class Changing(dict):
+    def items(self): return [('max_length', 1)]
+attention = wrong
+wrong.supports = Changing()
+""",
+    "sleeping until the time is over": """
+def attention(q, k, v):
+    time.sleep(0.25)
+    return (right if k.shape[2] < 100 else wrong)(q, k, v)
+
+attention.supports = {'zero_sizes': False}
+""",
+}
+CHEATS: dict[str, dict[str, str]] = {
+    "ends the process": ENDS,
+    "stalls, or exhausts": STALLS,
+    "fools the judge": FOOLS,
+    "remembers": REMEMBERS,
+    "dodges": DODGES,
+    "declares, or sleeps": DECLARES,
+}

@@ -1,0 +1,298 @@
+"""The judge's side of a target in a process of its own: calls go out, answers come back, and a target that is gone is started again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..frameworks import Framework, frameworks
+from . import wire
+from .arena import Arena, shared_file
+from .load import NotLoaded
+from .template import Template
+from .values import Answers, Arguments, Unfit, identifier
+
+LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
+LEARNING = 5  # first calls, which tell how long a call takes
+IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is refuted already
+TRIED = 12  # processes that are started for a target that never comes back from a call
+PATIENCE = 60.0  # seconds of waiting for calls that do not come back, in a run
+
+
+class Gone(Exception):
+    """The target's process did not come back from a call; the message says what it did, in the words that follow "the call"."""
+
+
+ENDS: list[str] = []  # what ended each target's process so far
+WAITED: list[float] = []  # seconds for calls that did not come back
+
+
+def exhausted() -> bool:
+    """Whether so much was waited for calls that did not come back that no more are made."""
+    return sum(WAITED) > PATIENCE
+
+
+@contextmanager
+def allowing(seconds: float | None) -> Iterator[None]:
+    """Meanwhile a call is waited for no longer than the budget of a target, if it has one."""
+    global LEAST, FIRST
+    before = LEAST, FIRST
+    if seconds is not None:
+        LEAST, FIRST = min(LEAST, seconds), min(FIRST, max(seconds, LEAST))
+    try:
+        yield
+    finally:
+        LEAST, FIRST = before
+
+
+_ERRORS: dict[str, type[Exception]] = {}
+
+
+def raised(name: str, said: str) -> Exception:
+    """An exception like the one that the target raised: its name and its words, and nothing else of it."""
+    name = identifier(name)
+    if name not in _ERRORS:
+        _ERRORS[name] = type(name, (Exception,), {})
+    return _ERRORS[name](said)
+
+
+class Link:
+    """One target: its process, if it lives, and what it is told."""
+
+    templates: list[Template] = []  # noqa: RUF012  of this process; the last one is used
+    left: list[tuple[Template, int]] = []  # noqa: RUF012  workers of links that nobody holds any more
+
+    def __init__(self, text: str, variant: str = "", stateful: bool = False, fw: str = "numpy") -> None:
+        self.load = {"text": text, "variant": variant, "stateful": stateful, "fw": fw, "folder": os.getcwd()}
+        self.given, self.told = Arena(shared_file("given")), Arena(shared_file("told"))
+        self.socket: wire.Wire | None = None
+        self.pid = 0
+        self.generation = 0  # how often it was started
+        self.numbers = itertools.count(1)
+        self.last = 0  # the number of the last call
+        self.forget: list[int] = []
+        self.drop: list[int] = []
+        self.alive: dict[int, int] = {}  # call → how many of those are alive
+        self.live: dict[int, list[Any]] = {}  # call → weak references to the memory of its answer
+        self.longest, self.learned, self.hung = 0.0, 0, 0
+        self.handle = 0
+        self.known: dict[str, Any] = {}
+        weakref.finalize(self, _close, self.__dict__)
+        self.known = self._start()
+
+    # ------------------------------------------------------------ its process
+
+    def _start(self) -> dict[str, Any]:
+        self.end()
+        if self.generation >= TRIED and not self.learned:
+            raise Gone(f"ended the process that it was in, {self.generation} times in a row")
+        self.template = template()
+        own, other = socket.socketpair()
+        self.pid = self.template.start(other, self.given.fd, self.told.fd)
+        other.close()
+        self.socket = wire.Wire(own, self._lives)
+        self.generation += 1
+        self.live.clear()
+        self.alive.clear()
+        self.forget, self.drop = [], []
+        try:
+            known = self._ask("load", FIRST, **self.load)
+        except NotLoaded:
+            self.end()
+            raise
+        if not isinstance(known, dict) or not isinstance(known.get("handle"), int):
+            raise self._broken("answered what is no answer")
+        self.handle = known["handle"]
+        return known
+
+    def _lives(self) -> bool:
+        """Whether its process has not ended; a child of it may still hold the socket."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (OSError, IndexError):
+            return False
+
+    def end(self) -> int | None:
+        """End its process; the exit status that it had by then."""
+        if self.socket is None:
+            return None
+        self.socket.close()
+        self.socket = None
+        try:
+            return self.template.end(self.pid, now=False)
+        except wire.Broken:
+            return None
+
+    def _broken(self, what: str) -> Gone:
+        """What ended it, told as an exception; the process is ended if it still lives."""
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+            try:
+                status = self.template.end(self.pid, now=bool(what))
+            except (wire.Broken, wire.Late):  # the template was killed, too: another one starts the next worker
+                status, what = None, what or "killed the process that it was started by"
+                if self.template in Link.templates:
+                    Link.templates.remove(self.template)
+            if not what:
+                name = signal.Signals(-status).name if status is not None and status < 0 else ""
+                what = f"killed the process ({name})" if name else f"ended the process (exit status {status})" if status is not None else ""
+        ENDS.append(what or "closed what it is asked through")
+        return Gone(ENDS[-1])
+
+    # ------------------------------------------------------------ asking
+
+    def _ask(self, what: str, seconds: float, **values: Any) -> Any:
+        """The answer to one message. Raises Gone, NotLoaded, and what the target raised."""
+        if self.socket is None:
+            self._start()
+        assert self.socket is not None
+        try:
+            self.socket.send({"do": what, "with": values})
+            answer = self.socket.receive(time.monotonic() + seconds)
+        except wire.Late:
+            self.hung += 1
+            WAITED.append(seconds)
+            raise self._broken(f"gave no answer in {seconds:.0f} s: it hangs") from None
+        except wire.Broken:
+            raise self._broken("") from None
+        except BaseException:  # Ctrl-C: what comes now would be taken for the answer to the next message
+            self.socket.close()
+            self.socket = None
+            Link.left.append((self.template, self.pid))
+            raise
+        match answer:
+            case {"r": result}:
+                return result
+            case {"n": str(said)}:
+                raise NotLoaded(said)
+            case {"e": [str(name), str(said)]}:
+                raise raised(name, said)
+        raise self._broken("answered what is no answer")
+
+    def patience(self) -> float:
+        """Seconds for the next call."""
+        if self.learned < LEARNING:
+            return FIRST if not self.hung else LEAST
+        return max(IMPATIENT if self.hung else LEAST, TIMES * self.longest)
+
+    def call(self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any], leaves: list[Any]) -> Any:
+        """(the answer, the number of the call, whether a gradient can be sent back, memory that its graph needs).
+
+        Raises as the target does, and Gone.
+        """
+        sent = Arguments(fw, self.given, leaves)
+        message = {
+            "thing": handle,
+            "method": method,
+            "fw": fw.name,
+            "arguments": [sent.encode(value) for value in arguments],
+            "options": {name: sent.encode(value) for name, value in options.items()},
+            "record": bool(leaves),
+        }
+        if self.socket is None:
+            self._start()
+        number = self.last = next(self.numbers)
+        forget, drop, self.forget, self.drop = self.forget, self.drop, [], []
+        began = time.monotonic()
+        answer = self._ask("call", self.patience(), number=number, forget=forget, drop=drop, **message)
+        if self.learned < LEARNING:
+            self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
+        came = Answers(fw, self.given, self.told, lambda *parts: self.remote(fw, *parts))
+        try:
+            value, sends_back = answer
+            decoded = came.decode(value)
+        except (Unfit, TypeError, ValueError):
+            raise self._broken("answered what is no answer") from None
+        self._watch(number, came.owners)
+        return decoded, number, bool(sends_back), sent.kept
+
+    def _watch(self, number: int, owners: list[Any]) -> None:
+        """Ask the process to keep an answer as long as somebody here holds an array of it."""
+        dead = partial(self._dead, number, self.generation)
+        kept = [weakref.ref(owner, dead) if owner is not None else None for owner in owners]
+        left = [reference for reference in kept if reference is not None]
+        if not left:
+            self.forget.append(number)
+            return
+        self.live[number] = kept
+        self.alive[number] = len(left)
+
+    def _dead(self, number: int, generation: int, _: Any) -> None:
+        if generation != self.generation or number not in self.alive:
+            return
+        self.alive[number] -= 1
+        if not self.alive[number]:
+            del self.alive[number], self.live[number]
+            self.forget.append(number)
+
+    def look_again(self, fw: Framework) -> None:
+        """Arrays that were answered before the last call are made what they are now: a target may change them."""
+        for number, kept in list(self.live.items()):
+            if number == self.last or self.socket is None:
+                continue
+            told = self._ask("again", self.patience(), number=number, fw=fw.name)
+            if not isinstance(told, list) or len(told) != len(kept):
+                continue
+            for reference, now in zip(kept, told, strict=True):
+                owner = reference() if reference else None
+                if owner is None:
+                    continue
+                match now:
+                    case ["a", int(offset), list(), str()] if 0 <= offset <= len(self.told.map) - len(owner):
+                        owner[:] = memoryview(self.told.map)[offset : offset + len(owner)]
+
+    def send_back(self, fw: Framework, number: int, grad: Any) -> list[Any]:
+        """The gradients of the leaves of a call. Raises as the target does, and Gone."""
+        sent = Arguments(fw, self.given, [])
+        came = Answers(fw, self.given, self.told, lambda *parts: self.remote(fw, *parts))
+        answer = self._ask("back", self.patience(), number=number, grad=sent.encode(grad))
+        try:
+            found = came.decode(answer)
+        except Unfit:
+            raise self._broken("answered what is no answer") from None
+        return [None if part is None or not fw.is_array(part) else part for part in found] if isinstance(found, list) else []
+
+    def ask(self, what: str, **values: Any) -> Any:
+        """Anything else. Raises as the target does, and Gone."""
+        return self._ask(what, LEAST, **values)
+
+    def remote(self, fw: Framework, handle: int, name: str, methods: Any, held: Any) -> Any:
+        """What stands for an object of the target's: see ``stub``."""
+        raise NotImplementedError
+
+
+def _close(parts: dict[str, Any]) -> None:
+    """Its process ends by itself; what it leaves behind is ended when the next one starts, or with the template."""
+    link = parts.get("socket")
+    if link is not None and parts["template"].owner == os.getpid():
+        link.close()
+        Link.left.append((parts["template"], parts["pid"]))
+
+
+def template() -> Template:
+    """One of this process that has imported every framework that this process has."""
+    while Link.left:
+        old, pid = Link.left.pop()
+        if old.owner == os.getpid():
+            with suppress(wire.Broken, wire.Late):
+                old.end(pid, now=True)
+    mine = [one for one in Link.templates if one.owner == os.getpid()]
+    if not mine or mine[-1].knows != loaded():
+        Link.templates[:] = [*mine, Template(loaded())]
+    return Link.templates[-1]
+
+
+def loaded() -> frozenset[str]:
+    """The frameworks that this process has imported."""
+    return frozenset(name for name in frameworks() if name in sys.modules)

@@ -1,0 +1,183 @@
+"""From a text to the callable that it names: importing it executes it, so that only who may be harmed by it does so."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+ANY = "?"  # in the place of an attribute: the one that there is; a name after it is the first to be looked for
+KNOWN = ("kernel", "forward", "solution", "sdpa", "scaled_dot_product_attention", "flash_attention")
+MODELS = ("ModelNew", "Model")
+
+
+class NotLoaded(Exception):
+    """There is no such callable; the message says in one sentence what to change."""
+
+
+def catalogue() -> Any:
+    """The catalogue of built-in implementations, if there is one beside this package; None otherwise."""
+    base = __package__.removesuffix("properties.engine.contained")  # "" in a clone, "attncheck." installed
+    try:
+        return importlib.import_module(f"{base}impls.catalogue")
+    except ImportError:
+        return None
+
+
+def load(text: str) -> tuple[Any, str]:
+    """A built-in, or what ``module:attribute`` or ``file.py:attribute`` names, and its attribute, if any. Raises NotLoaded."""
+    module = catalogue()
+    entries = {entry.name: entry for entry in module.CATALOGUE} if module else {}
+    return (module.load(entries[text]), "") if text in entries else load_callable(text, entries)
+
+
+def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
+    """Import what ``module:attribute`` or ``file.py:attribute`` names; ``attribute(name=value)`` is a class with arguments, or what a
+    function returns for them. Raises NotLoaded with one sentence.
+    """
+    text, given = _given(text)
+    place, colon, attribute = text.rpartition(":")
+    if not colon and text.endswith(".py"):
+        raise NotLoaded(f"which callable of {text}? Give {text}:attribute")
+    if colon and not attribute:
+        raise NotLoaded(f"which callable of {place}? Nothing stands after the colon")
+    if not colon:
+        near = difflib.get_close_matches(text, entries, 3, 0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "give module:attribute, file.py:attribute or a built-in name"
+        raise NotLoaded(f"there is no built-in implementation {text!r}; {hint}")
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    if attribute.startswith(ANY):
+        attribute = the_callable(module, place, attribute[1:])
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_")]
+            near = difflib.get_close_matches(part, names, 3, 0.5)
+            raise NotLoaded(f"{place} has no attribute {part!r}" + (f"; did you mean {', '.join(near)}?" if near else ""))
+        found = getattr(found, part)
+    if given is not None:
+        return _called_with(found, text, *given), attribute
+    makes = getattr(module, "get_init_inputs", None)
+    if inspect.isclass(found) and attribute in MODELS and callable(makes):  # as in KernelBench: a class beside what it is made with
+        return found(*makes()), attribute
+    return found, attribute
+
+
+def _given(text: str) -> tuple[str, tuple[tuple[Any, ...], dict[str, Any]] | None]:
+    """The text before a call's parentheses, and its arguments; None where there are none. Raises NotLoaded if they are no literals."""
+    if not text.endswith(")") or "(" not in text:
+        return text, None
+    before, _, inside = text[:-1].partition("(")
+    try:
+        call = ast.parse(f"f({inside})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        named = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return before, (tuple(ast.literal_eval(argument) for argument in call.args), named)
+    except (SyntaxError, ValueError):
+        raise NotLoaded(f"the arguments of {text} are no numbers, texts or flags, as in Class(d_model=32, num_heads=4)") from None
+
+
+def _called_with(found: Any, text: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A class with arguments, or what a function returns for them."""
+    if not callable(found):
+        raise NotLoaded(f"{text} is not callable, but of type {type(found).__name__}")
+    if isinstance(found, type):
+        return functools.partial(found, *arguments, **named)
+    try:
+        return found(*arguments, **named)
+    except Exception as error:
+        raise NotLoaded(f"{text} cannot be called so: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def the_callable(module: Any, place: str, first: str) -> str:
+    """The callable of a file of which nobody has said which: by name, or the only one that takes three arguments. Raises NotLoaded."""
+    own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+    for name in (first, *KNOWN, *MODELS):
+        if name in own:
+            return name
+    able = [
+        name
+        for name, value in own.items()
+        if getattr(value, "__module__", None) == module.__name__ and not inspect.isclass(value) and len(_formal(value)) >= 3
+    ]
+    if len(able) == 1:
+        return able[0]
+    raise NotLoaded(f"which callable of {place}? It has {', '.join(own) or 'none'}; give {place}:attribute")
+
+
+def _formal(function: Any) -> Any:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ()
+
+
+class _FromSource(SourceFileLoader):
+    """Reads the file itself, never what was compiled of it: that may be of another one of the same age and size."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _load_file(path: Path) -> Any:
+    if path.is_dir():
+        raise NotLoaded(f"{path} is a folder; give file.py:attribute")
+    if not path.exists():
+        folder = path.parent if path.parent.exists() else Path()
+        near = difflib.get_close_matches(path.name, [p.name for p in folder.glob("*.py")], 3, 0.5)
+        raise NotLoaded(f"there is no file {path}" + (f"; did you mean {', '.join(near)}?" if near else ""))
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    if spec is None or spec.loader is None:
+        raise NotLoaded(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an exit, too
+        raise NotLoaded(f"{path} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _load_module(name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise NotLoaded(f"the module {name} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except BaseException:
+        return ""
+    return lines[0] if lines else ""
+
+
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What says how a callable is called: of a module that passes on whatever it is given, its ``forward``."""
+    try:
+        formal = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    forward = getattr(function, "forward", None)
+    return forward if callable(forward) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in formal) else function

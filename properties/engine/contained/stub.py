@@ -1,0 +1,202 @@
+"""What the judge holds in place of a target: a callable that ships its arguments, and the framework whose arrays can be shipped."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..cases.coordinates import Array
+from ..frameworks import Framework, frameworks
+from .link import Gone, Link
+from .values import ITEMSIZE, contiguous, identifier
+
+
+class Stub:
+    """A callable that is called elsewhere. Its signature and what it supports are plain data that it was told."""
+
+    def __init__(self, link: ContainedLink, known: Mapping[str, Any]) -> None:
+        self.link = link
+        self.type = str(known.get("type", "object"))
+        self.callable = bool(known.get("callable"))
+        self.is_class = bool(known.get("is_class"))
+        self.without_network = bool(known.get("without_network"))
+        self.__signature__: Any = signature(known.get("signature"))
+        self.supports: Any = known.get("supports")
+        likely = known.get("likely")
+        self.likely = tuple(name for name in likely if name in frameworks()) if isinstance(likely, list) else ()
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.link.called(self.link.handle, "", arguments, options)
+
+    def seen(self, fw: Framework) -> Framework:
+        """The framework, with arrays that lie where both see them."""
+        shared: Any = Shared(fw, self.link)
+        self.link.framework = shared
+        return shared
+
+
+class ContainedLink(Link):
+    """A link whose answers may hold objects of the target's."""
+
+    framework: Any = None
+
+    def called(self, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call a thing of the target's, through the framework's own gradients where one will be asked."""
+        fw = self.framework
+        leaves = [x for x in _arrays((arguments, options), fw) if fw.asks(x)] if fw.gradients else []
+        if not leaves:
+            return self.call(fw, handle, method, arguments, options, [])[0]
+        whole: list[Any] = []
+
+        def run(detached: Sequence[Any]) -> tuple[list[Any], Any]:
+            swap = dict(zip(map(id, leaves), detached, strict=True))
+            given, named = _swapped(arguments, swap), _swapped(options, swap)
+            answer, number, sends_back, kept = self.call(fw, handle, method, given, named, list(detached))
+            whole[:] = [answer]
+            found = list(_arrays(answer, fw))
+
+            # A mask that was made on the way belongs to the graph there: its memory is not given away before the graph is.
+            def send_back(grad: Any, again: bool = False, kept: list[Any] = kept) -> list[Any]:
+                return self.send_back(fw, number, grad)
+
+            return found, send_back if sends_back else None
+
+        answers = fw.bridged(run, leaves)
+        return _swapped(whole[0], dict(zip(map(id, _arrays(whole[0], fw)), answers, strict=True)))
+
+    def remote(self, fw: Framework, handle: int, name: str, methods: Any, held: Any) -> Any:
+        return remote(self, handle, name, methods, held)
+
+
+def _arrays(value: Any, fw: Framework) -> Iterator[Any]:
+    if fw.is_array(value):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _arrays(item, fw)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _arrays(item, fw)
+
+
+def _swapped(value: Any, by: Mapping[int, Any]) -> Any:
+    if id(value) in by:
+        return by[id(value)]
+    if isinstance(value, tuple | list):
+        return type(value)(_swapped(item, by) for item in value)
+    if isinstance(value, dict):
+        return {name: _swapped(item, by) for name, item in value.items()}
+    return value
+
+
+def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, Any], held: Mapping[str, Any]) -> Any:
+    """What stands for an object that a call has made: its methods are called where it is, its arrays are those that it had."""
+    parts: dict[str, Any] = {}
+    generation = link.generation
+    for method, formal in methods.items():
+        if not (isinstance(method, str) and method.isidentifier()):
+            continue
+
+        def run(self: Any, *arguments: Any, method: str = method, **options: Any) -> Any:
+            if link.generation != generation:
+                raise Gone("ended the process that held the object")
+            return link.called(handle, method, arguments, options)
+
+        parts[method] = _Method(run, signature(formal))
+
+    def forget(self: Any) -> None:
+        if link.generation == generation:
+            link.drop.append(handle)
+
+    made = type(identifier(name), (), {**parts, "__del__": forget})()
+    for key, value in held.items():
+        if key.isidentifier() and key not in parts:
+            setattr(made, key, value)
+    return made
+
+
+class _Method:
+    """A method with a signature that it was told."""
+
+    def __init__(self, run: Callable[..., Any], formal: Any) -> None:
+        self.run, self.formal = run, formal
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        def method(*arguments: Any, **options: Any) -> Any:
+            return self.run(owner, *arguments, **options)
+
+        method.__signature__ = self.formal  # type: ignore[attr-defined]
+        return method
+
+
+def signature(formal: Any) -> Any:
+    """A signature from plain data; 0, which is none and raises where one is asked for, if there is none."""
+    if not isinstance(formal, list):
+        return 0
+    parameters = []
+    try:
+        for name, kind, has_default, default in formal:
+            empty = inspect.Parameter.empty
+            parameters.append(inspect.Parameter(str(name), inspect._ParameterKind(kind), default=default if has_default else empty))
+        return inspect.Signature(parameters)
+    except (TypeError, ValueError):
+        return 0
+
+
+class Shared:
+    """A framework whose new arrays lie in memory that the target's process sees, and whose random numbers are the target's, too."""
+
+    def __init__(self, base: Framework, link: ContainedLink) -> None:
+        self._base, self._link = base, link
+        self.gradients, self.name = base.gradients, base.name  # asked often
+        self.is_array, self.describe, self.lies, self.over = base.is_array, base.describe, base.lies, base.over
+        self.attribute = str(link.known.get("attribute", ""))  # by which the target was found in its file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._base, name)
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        size = int(np.prod(shape, dtype=np.int64)) * ITEMSIZE[dtype]
+        if not size:
+            return self._base.full(shape, value, dtype, device)
+        array = self._base.over(self._link.given.chunk(size), 0, tuple(shape), contiguous(tuple(shape), ITEMSIZE[dtype]), dtype)
+        array[...] = value
+        return array
+
+    def integers(self, carrier: Array, device: str) -> Any:
+        return self.assign(self.full(carrier.shape, 0, "int64", device), carrier)
+
+    def assign(self, array: Any, carrier: Array) -> Any:
+        return self._base.assign(array, carrier)
+
+    def read(self, array: Any) -> Array:
+        self._link.look_again(self._base)
+        return self._base.read(array)
+
+    @contextmanager
+    def chance(self, seed: int) -> Iterator[None]:
+        with self._base.chance(seed):
+            self._link.ask("chance", fw=self._base.name, seed=seed)
+            generation = self._link.generation
+            try:
+                yield
+            finally:
+                if self._link.generation == generation and self._link.socket is not None:
+                    self._link.ask("chance", fw=self._base.name, seed=None)
+
+    def drawn(self) -> float:
+        return float(self._link.ask("drawn", fw=self._base.name))
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
+        yield lambda: [str(name) for name in self._link.ask("changed")]
+
+
+def contain(text: str, variant: str = "", stateful: bool = False, fw: str = "numpy") -> Stub:
+    """A target in a process of its own. Raises NotLoaded, Gone."""
+    link = ContainedLink(text, variant, stateful, fw)
+    return Stub(link, link.known)

@@ -1,0 +1,136 @@
+"""A process that has imported what targets need, and no target: workers are forked from it, in some milliseconds each.
+
+It is forked from the judge before that has called anything, so that no thread of a library is lost in a fork; it reaps what its workers
+leave behind, and ends with the judge.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import wire
+from .limits import PR_SET_CHILD_SUBREAPER, end_with_parent, prctl
+from .worker import serve
+
+GRACE = 2.0  # seconds for a worker that has said goodbye to end
+
+
+class Template:
+    """The judge's handle of it."""
+
+    def __init__(self, knows: frozenset[str]) -> None:
+        self.knows = knows
+        own, other = socket.socketpair()
+        self.fds, fds = socket.socketpair()  # through which the files of a worker are handed
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        self.owner = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                _run(other, fds)
+            finally:
+                os._exit(0)
+        other.close()
+        fds.close()
+        self.wire = wire.Wire(own)
+
+    def start(self, link: socket.socket, given: int, told: int) -> int:
+        """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken."""
+        self.wire.send("new")
+        socket.send_fds(self.fds, [b"x"], [link.fileno(), given, told])
+        return int(self.wire.receive(time.monotonic() + 60))
+
+    def end(self, pid: int, now: bool) -> int | None:
+        """End a worker and all that it has started; its exit status, −n for a signal, None if it was ended here. Raises wire.Broken."""
+        self.wire.send([pid, now])
+        status = self.wire.receive(time.monotonic() + 60)
+        return status if isinstance(status, int) else None
+
+
+def _run(link: socket.socket, files: socket.socket) -> None:
+    """The process itself."""
+    os.setsid()
+    end_with_parent()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    gc.freeze()
+    high = [os.dup(fd) for fd in (link.fileno(), files.fileno())]
+    fds = [os.dup2(high[0], 3), os.dup2(high[1], 4)]
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what a target prints is no part of a report
+    os.closerange(5, 65536)
+    control, files = wire.Wire(socket.socket(fileno=fds[0])), socket.socket(fileno=fds[1])
+    workers: set[int] = set()
+    while True:
+        try:
+            wanted = control.receive()
+            if wanted == "new":
+                _, given, _, _ = socket.recv_fds(files, 1, 3)
+                pid = os.fork()
+                if not pid:
+                    os.closerange(3, 5)
+                    serve(*given)
+                workers.add(pid)
+                for one in given:
+                    os.close(one)
+                control.send(pid)
+            else:
+                pid, now = wanted
+                control.send(_ended(pid, now, workers))
+        except wire.Broken:  # the judge has gone
+            break
+    for pid in workers:
+        _ended(pid, True, set())
+
+
+def _ended(pid: int, now: bool, workers: set[int]) -> Any:
+    status = None
+    until = time.monotonic() + GRACE
+    while not now and time.monotonic() < until:
+        found, raw = os.waitpid(pid, os.WNOHANG)
+        if found:
+            status = os.waitstatus_to_exitcode(raw)
+            break
+        time.sleep(0.002)
+    if status is None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    workers.discard(pid)
+    for _ in range(3):  # whoever forks while he is looked for is found the next time
+        left = [p for p, parent, session in _processes() if session == pid or (parent == os.getpid() and p not in workers)]
+        for stray in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(stray, signal.SIGKILL)
+        for stray in left:
+            with suppress(ChildProcessError):
+                os.waitpid(stray, os.WNOHANG)
+        if not left:
+            break
+        time.sleep(0.005)
+    return status
+
+
+def _processes() -> list[tuple[int, int, int]]:
+    """(process, parent, session) of every process that can be seen."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    found.append((int(entry), int(fields[1]), int(fields[3])))
+    return found

@@ -1,0 +1,261 @@
+"""Arguments and answers as messages: arrays are places in shared memory, everything else is plain data.
+
+What the target's side says of an array is checked against the memory before one is made of it.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..frameworks import Framework
+from .arena import SIZE, Arena, extent
+
+ITEMSIZE = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+DEEPEST, MOST, LONGEST = 5, 100_000, 2_000  # nested containers, elements of one, characters of a text
+
+
+class Unfit(Exception):
+    """What arrived describes no value."""
+
+
+def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of an array that lies row by row."""
+    strides: list[int] = []
+    step = itemsize
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+# ---------------------------------------------------------------- the judge's side
+
+
+class Arguments:
+    """Arguments on their way; what they need of memory is kept until the call is over."""
+
+    def __init__(self, fw: Framework, arena: Arena, leaves: list[Any]) -> None:
+        self.fw, self.arena, self.leaves = fw, arena, leaves
+        self.kept: list[Any] = []
+
+    def encode(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if self.fw.is_array(value):
+            return self._array(value)
+        if isinstance(value, tuple | list):
+            return ["t" if isinstance(value, tuple) else "l", [self.encode(item) for item in value]]
+        if isinstance(value, dict):
+            return ["d", {name: self.encode(item) for name, item in value.items()}]
+        if isinstance(value, SimpleNamespace):
+            return ["m", {name: self.encode(item) for name, item in vars(value).items()}]
+        if isinstance(value, numbers.Integral):
+            return int(value)
+        if isinstance(value, numbers.Real):
+            return float(value)
+        for name in self.fw.dtypes:
+            if value == self.fw.named_dtype(name):
+                return ["n", name]
+        raise TypeError(f"a {type(value).__name__} cannot be given to a target in a process of its own")
+
+    def _array(self, value: Any) -> Any:
+        leaf = next((at for at, x in enumerate(self.leaves) if x is value), None)
+        shape, dtype, _ = self.fw.describe(value)
+        if math.prod(shape) == 0:
+            return ["z", shape, dtype, leaf]
+        address, strides = self.fw.lies(value)
+        place = self.arena.place(address)
+        if place is None:  # made on the way, as by stacking
+            size = math.prod(shape) * ITEMSIZE[dtype]
+            chunk = self.arena.chunk(size)
+            strides = contiguous(shape, ITEMSIZE[dtype])
+            copy = self.fw.over(chunk, 0, shape, strides, dtype)
+            copy[...] = value.detach() if hasattr(value, "detach") else value
+            self.kept.append(copy)
+            address, _ = self.fw.lies(copy)
+            place = self.arena.place(address)
+            assert place is not None
+        start, length = place
+        return ["a", start, length, address - self.arena.base - start, shape, strides, dtype, leaf]
+
+
+class Answers:
+    """What came back, made into values of the judge's own. Raises Unfit."""
+
+    def __init__(self, fw: Framework, given: Arena, told: Arena, remote: Callable[[int, str, Any, Any], Any]) -> None:
+        self.fw, self.given, self.told, self.remote = fw, given, told, remote
+        self.owners: list[Any] = []  # the memory of each array that was copied, in the order in which they were met; None for the others
+
+    def decode(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        match value:
+            case ["t", list(items)]:
+                return tuple(self.decode(item) for item in items)
+            case ["l", list(items)]:
+                return [self.decode(item) for item in items]
+            case ["d", dict(items)]:
+                return {name: self.decode(item) for name, item in items.items()}
+            case ["z" | "a" | "i", *_]:
+                self.owners.append(None)
+                return self._array(value)
+            case ["u", str(name)]:
+                return opaque(name)
+            case ["o", int(handle), str(name), dict(methods), dict(held)]:
+                return self.remote(handle, name, methods, {key: self.decode(item) for key, item in held.items()})
+        raise Unfit(f"{str(value)[:60]!r} is no value")
+
+    def _array(self, value: Any) -> Any:
+        match value:
+            case ["z", list(shape), str(dtype)] if dtype in ITEMSIZE and _sizes(shape) and 0 in shape:
+                return self.fw.full(tuple(shape), 0.0, dtype, "cpu")
+            case ["a", int(offset), list(shape), str(dtype)] if dtype in ITEMSIZE and _sizes(shape):
+                size = math.prod(shape) * ITEMSIZE[dtype]
+                if offset >= 0 and offset + size <= SIZE and size:
+                    memory = self.owners[-1] = np.frombuffer(self.told.map, np.uint8, size, offset).copy()
+                    return self.fw.over(memory, 0, tuple(shape), contiguous(tuple(shape), ITEMSIZE[dtype]), dtype)
+            case ["i", int(at), list(shape), list(strides), str(dtype)] if dtype in ITEMSIZE and _sizes(shape):
+                place = self.given.place(self.given.base + at)
+                whole = len(shape) == len(strides) and all(type(x) is int and abs(x) < SIZE for x in strides)
+                if place and whole and math.prod(shape):
+                    start, length = place
+                    first, last = extent(at - start, tuple(shape), tuple(strides), ITEMSIZE[dtype])
+                    steps = all(x % ITEMSIZE[dtype] == 0 for x in (*strides, at - start))
+                    if first >= 0 and last <= length and steps:
+                        return self.fw.over(self.given.piece(start, length), at - start, tuple(shape), tuple(strides), dtype)
+        raise Unfit(f"{str(value)[:60]!r} is no array")
+
+
+def _sizes(shape: list[Any]) -> bool:
+    return len(shape) <= 8 and all(type(x) is int and 0 <= x < SIZE for x in shape)
+
+
+def opaque(name: str) -> Any:
+    """Something of the target's that is neither array nor plain data: nothing is known of it but its type's name."""
+    return type(identifier(name), (), {})()
+
+
+def identifier(name: str) -> str:
+    """A name that can be printed anywhere."""
+    return name[:80] if name[:80].isidentifier() and not keyword.iskeyword(name) else "object"
+
+
+# ---------------------------------------------------------------- the target's side
+
+
+def taken(value: Any, fw: Framework, given: Arena, leaves: dict[int, Any]) -> Any:
+    """An argument that arrived; arrays of which gradients will be asked are noted among the leaves."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind, *rest = value
+    if kind in "tl":
+        items = [taken(item, fw, given, leaves) for item in rest[0]]
+        return tuple(items) if kind == "t" else items
+    if kind in "dm":
+        named = {name: taken(item, fw, given, leaves) for name, item in rest[0].items()}
+        return named if kind == "d" else SimpleNamespace(**named)
+    if kind == "n":
+        return fw.named_dtype(rest[0])
+    if kind == "z":
+        shape, dtype, leaf = rest
+        array = fw.full(tuple(shape), 0.0, dtype, "cpu")
+    else:
+        start, length, offset, shape, strides, dtype, leaf = rest
+        array = fw.over(given.piece(start, length), offset, tuple(shape), tuple(strides), dtype)
+    if leaf is not None:
+        leaves[leaf] = array
+    return array
+
+
+class Telling:
+    """An answer on its way back: numbers are copied to the second memory, what lies in the first is told as a place in it."""
+
+    def __init__(self, fw: Framework, given: Arena, told: Arena, keep: Callable[[Any], int]) -> None:
+        self.fw, self.given, self.told, self.keep = fw, given, told, keep
+        self.end = 0
+        self.arrays: list[Any] = []
+
+    def encode(self, value: Any, depth: int = 0) -> Any:
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if type(value) is str:
+            return value[:LONGEST]
+        if self.fw.is_array(value):
+            return self.array(value)
+        if depth < DEEPEST:
+            if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+                items = [self.encode(item, depth + 1) for item in value[:MOST]]
+                return ["t" if isinstance(value, tuple) else "l", items]
+            if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+                return ["d", {name: self.encode(value[name], depth + 1) for name in list(value)[:MOST]}]
+            return self._object(value, depth)
+        return ["u", type(value).__name__]
+
+    def _object(self, value: Any, depth: int) -> Any:
+        if type(value).__module__ == "numpy":
+            return ["u", type(value).__name__]
+        methods: dict[str, Any] = {}
+        held: dict[str, Any] = {}
+        for name in dir(value)[:1000]:
+            if name.startswith("_"):
+                continue
+            try:
+                part = getattr(value, name)
+            except Exception:  # what cannot be looked at is not there
+                continue
+            if self.fw.is_array(part) and len(held) < 32:
+                held[name] = self.encode(part, depth + 1)
+            elif callable(part) and len(methods) < 256:
+                methods[name] = signature_of(part)
+        return ["o", self.keep(value), type(value).__name__, methods, held] if methods or held else ["u", type(value).__name__]
+
+    def array(self, value: Any) -> Any:
+        value = self.fw.plain(value)
+        shape, dtype, device = self.fw.describe(value)
+        if dtype not in ITEMSIZE or device != "cpu":
+            return ["u", f"array_of_{dtype}_on_{device}"]
+        self.arrays.append(value)
+        if math.prod(shape) == 0:
+            return ["z", shape, dtype]
+        address, strides = self.fw.lies(value)
+        if 0 <= address - self.given.base < SIZE:
+            return ["i", address - self.given.base, shape, strides, dtype]
+        size = math.prod(shape) * ITEMSIZE[dtype]
+        if self.end + size > SIZE:
+            raise MemoryError(f"an answer of {size:,} bytes")
+        copy = self.fw.over(self.told.piece(self.end, size), 0, shape, contiguous(shape, ITEMSIZE[dtype]), dtype)
+        copy[...] = value.detach() if hasattr(value, "detach") else value
+        made = ["a", self.end, shape, dtype]
+        self.end += (size + 63) // 64 * 64
+        return made
+
+
+def signature_of(function: Any) -> list[Any] | None:
+    """The parameters of a callable as plain data: (name, kind, has a default, the default if it is plain)."""
+    import inspect
+
+    try:
+        formal = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [
+        [p.name, int(p.kind), p.default is not p.empty, p.default if type(p.default) in (bool, int, float, str) else None] for p in formal
+    ]

@@ -1,0 +1,82 @@
+"""Messages between two processes: JSON with its length before it. Nothing that arrives is ever executed, or made an object of."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+LARGEST = 2**26
+AT_ONCE = 2**16
+SLICE = 0.25  # seconds for which the kernel of the system waits before the clock is looked at
+LENGTH = struct.Struct("<I")
+encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Broken(Exception):
+    """The other side has gone, or sent what is no message."""
+
+
+class Late(Exception):
+    """No whole message came in time."""
+
+
+class Wire:
+    """One end of it."""
+
+    def __init__(self, end: socket.socket, lives: Callable[[], bool] = lambda: True) -> None:
+        self.lives = lives  # whether there is still somebody who could send; asked when nothing comes
+        end.settimeout(None)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(SLICE * 1e6)))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
+        self.end = end
+        self.came = b""
+
+    def send(self, message: Any) -> None:
+        """Raises Broken if nobody reads."""
+        text = encode(message).encode()
+        try:
+            self.end.sendall(LENGTH.pack(len(text)) + text)
+        except OSError as error:
+            raise Broken(str(error)) from None
+
+    def receive(self, until: float | None = None) -> Any:
+        """The next message; ``until`` is a ``time.monotonic()``. Raises Late, and Broken."""
+        came = self.came or self._more(until)
+        while len(came) < 4:
+            came += self._more(until)
+        (length,) = LENGTH.unpack_from(came)
+        if length > LARGEST:
+            raise Broken(f"a message of {length:,} bytes")
+        parts, got = [came], len(came)
+        while got < length + 4:
+            parts.append(self._more(until))
+            got += len(parts[-1])
+        whole = b"".join(parts) if len(parts) > 1 else came
+        self.came = whole[length + 4 :]
+        try:
+            return json.loads(whole[4 : length + 4])
+        except (ValueError, RecursionError):
+            raise Broken("a message that is none") from None
+
+    def _more(self, until: float | None) -> bytes:
+        while True:
+            try:
+                part = self.end.recv(AT_ONCE)
+            except BlockingIOError:
+                if until is not None and time.monotonic() > until:
+                    raise Late from None
+                if not self.lives():
+                    raise Broken("nobody is there") from None
+                continue
+            except OSError as error:
+                raise Broken(str(error)) from None
+            if not part:
+                raise Broken("the end")
+            return part
+
+    def close(self) -> None:
+        self.end.close()

@@ -1,0 +1,219 @@
+"""The target's process: it imports the target, and answers calls. It knows no property, no case, no exact answer."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import sys
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from ..frameworks import Framework, cache_variant, framework, frameworks, likely_frameworks, make_variant
+from . import wire
+from .arena import Arena
+from .limits import end_with_parent, restrict, without_network
+from .load import NotLoaded, called, load
+from .values import LONGEST, Telling, signature_of, taken
+
+KEPT = 64  # answers whose arrays can still be looked at
+
+
+def serve(link: int, given: int, told: int) -> None:
+    """Answer messages until the judge has gone. Never returns."""
+    status = 1
+    try:
+        os.setsid()
+        end_with_parent()
+        restrict()
+        apart = without_network()
+        sys.stdout = sys.stderr
+        warnings.simplefilter("ignore")
+        _Worker(wire.Wire(socket.socket(fileno=link)), Arena(given), Arena(told), apart).run()
+        status = 0
+    except BaseException:
+        status = 70  # of this side, not of a target: a target's own errors are answers
+    finally:
+        os._exit(status)
+
+
+class _Worker:
+    def __init__(self, link: wire.Wire, given: Arena, told: Arena, apart: bool) -> None:
+        self.link, self.given, self.told, self.apart = link, given, told, apart
+        self.things: dict[int, Any] = {}  # handle → a callable, or an object that a call has made
+        self.handles = itertools.count()
+        self.results: OrderedDict[int, list[Any]] = OrderedDict()  # call → the arrays of its answer
+        self.graphs: dict[int, tuple[Any, Any, Any]] = {}  # call → what sends a gradient back, its framework, the leaves
+        self.chances: list[ExitStack] = []
+        self.changed: list[str] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                message = self.link.receive()
+            except wire.Broken:
+                return
+            try:
+                answer = {"r": getattr(self, f"do_{message['do']}")(**message["with"])}
+            except NotLoaded as error:
+                answer = {"n": str(error)[:LONGEST]}
+            except BaseException as error:  # whatever it is, the judge is told
+                answer = {"e": [type(error).__name__, _said(error)]}
+            self.link.send(answer)
+
+    # ------------------------------------------------------------ what can be asked
+
+    def do_load(self, text: str, variant: str, stateful: bool, fw: str, folder: str) -> Any:
+        """What a text names: (handle, what is known of it without a call)."""
+        os.chdir(folder)  # where the judge is now, not where it was when the template was made
+        found, attribute = load(text)
+        if variant:
+            found = (cache_variant if stateful else make_variant)(_library(fw), variant, found)
+        supports = getattr(found, "supports", None)
+        return {
+            "handle": self._keep(found),
+            "attribute": attribute,
+            "callable": callable(found),
+            "type": type(found).__name__,
+            "is_class": isinstance(found, type),
+            "signature": signature_of(called(found)) if callable(found) else None,
+            "supports": _plain(supports),
+            "likely": list(likely_frameworks(found)),
+            "frameworks": [name for name in frameworks() if name in sys.modules],
+            "without_network": self.apart,
+        }
+
+    def do_call(
+        self,
+        number: int,
+        thing: int,
+        method: str,
+        fw: str,
+        arguments: list[Any],
+        options: dict[str, Any],
+        record: bool,
+        forget: list[int],
+        drop: list[int],
+    ) -> Any:
+        """Call a thing, or a method of it: (the answer, whether a gradient can be sent back)."""
+        for old in forget:
+            self.results.pop(old, None)
+            self.graphs.pop(old, None)
+        for handle in drop:
+            self.things.pop(handle, None)
+        library = _library(fw)
+        leaves: dict[int, Any] = {}
+        given = [taken(value, library, self.given, leaves) for value in arguments]
+        named = {name: taken(value, library, self.given, leaves) for name, value in options.items()}
+        function = self._thing(thing, method)
+        telling = Telling(library, self.given, self.told, self._keep)
+        send_back = None
+        with np.errstate(all="ignore"), library.settings_kept() as changed:
+            if record:
+                result, send_back = self._recorded(function, library, given, named, [leaves[at] for at in sorted(leaves)])
+            else:
+                result = function(*given, **named)
+            self.changed = changed()
+        said = telling.encode(result)
+        self.results[number] = telling.arrays
+        if send_back is not None:
+            self.graphs[number] = (send_back, library, None)
+        while len(self.results) > KEPT:
+            self.graphs.pop(self.results.popitem(last=False)[0], None)
+        return [said, send_back is not None]
+
+    def _recorded(
+        self, function: Callable[..., Any], library: Any, given: list[Any], named: dict[str, Any], leaves: list[Any]
+    ) -> tuple[Any, Any]:
+        """The whole answer, and what sends a gradient of its first array back to the leaves."""
+        whole: list[Any] = []
+
+        def run(*recorded: Any) -> Any:
+            def swapped(value: Any) -> Any:
+                at = next((i for i, leaf in enumerate(leaves) if leaf is value), None)
+                if at is not None:
+                    return recorded[at]
+                if isinstance(value, dict):
+                    return {name: swapped(item) for name, item in value.items()}
+                return type(value)(map(swapped, value)) if type(value) in (tuple, list) else value
+
+            whole[:] = [function(*map(swapped, given), **{name: swapped(value) for name, value in named.items()})]
+            return whole[0][0] if isinstance(whole[0], tuple | list) and whole[0] else whole[0]
+
+        _, send_back = library.record(run, leaves)
+        return whole[0], send_back
+
+    def do_back(self, number: int, grad: Any) -> Any:
+        """The gradients of the leaves of a call."""
+        send_back, library, _ = self.graphs[number]
+        telling = Telling(library, self.given, self.told, self._keep)
+        with np.errstate(all="ignore"), library.settings_kept():
+            return telling.encode(list(send_back(taken(grad, library, self.given, {}), True)))
+
+    def do_again(self, number: int, fw: str) -> Any:
+        """The arrays of an earlier answer as they are now."""
+        telling = Telling(_library(fw), self.given, self.told, self._keep)
+        return [telling.array(array) for array in self.results.get(number, [])]
+
+    def do_chance(self, fw: str, seed: int | None) -> Any:
+        """Random numbers start from a seed; None: they go on as before the last seed."""
+        if seed is None:
+            if self.chances:
+                self.chances.pop().close()
+            return None
+        self.chances.append(ExitStack())
+        self.chances[-1].enter_context(_library(fw).chance(seed))
+        return None
+
+    def do_drawn(self, fw: str) -> Any:
+        return _library(fw).drawn()
+
+    def do_changed(self) -> Any:
+        """The settings of the process that the last call changed."""
+        return [str(name)[:100] for name in self.changed[:20]]
+
+    # ------------------------------------------------------------ what is kept
+
+    def _keep(self, thing: Any) -> int:
+        handle = next(self.handles)
+        self.things[handle] = thing
+        return handle
+
+    def _thing(self, handle: int, method: str) -> Callable[..., Any]:
+        found = self.things[handle]
+        return getattr(found, method) if method else found
+
+
+_LIBRARIES: dict[str, Framework] = {}
+
+
+def _library(name: str) -> Framework:
+    if name not in _LIBRARIES:
+        _LIBRARIES[name] = framework(name)
+    return _LIBRARIES[name]
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST]
+    except BaseException:
+        return ""
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A declaration as plain data; what is none is its text, which no declaration is."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple | set | frozenset) and depth < 3:
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, dict) and depth < 3:
+        return {str(name): _plain(item, depth + 1) for name, item in value.items()}
+    try:
+        return repr(value)[:200]
+    except BaseException:
+        return f"a {type(value).__name__}"

@@ -1,0 +1,98 @@
+"""What a declared value may be: the kinds of values that keys of ``supports`` and of known deviations have, each checked before it is used."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Wrong = Callable[[Any], str]  # what is wrong with a value, in the words that follow its name; empty if nothing is
+SEVERAL = (list, tuple, set, frozenset)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: what is wrong with a value of it."""
+
+    wrong: Wrong
+    needed: bool = False
+
+
+def checked(what: str, values: Mapping[str, Any], schema: Mapping[str, Key], named: str = "{what}[{key!r}]") -> None:
+    """Raises ValueError with one sentence for the first key or value that the schema has not, or a needed key that is missing."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{what} is {values!r}; it maps keys to values, for example {{'zero_sizes': False}}")
+    for key, value in values.items():
+        if key not in schema:
+            near = difflib.get_close_matches(str(key), schema, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(schema)}"
+            raise ValueError(f"{what} has no key {key!r}{hint}")
+        if wrong := schema[key].wrong(value):
+            raise ValueError(f"{named.format(what=what, key=key)} {wrong}")
+    for key, about in schema.items():
+        if about.needed and key not in values:
+            raise ValueError(f"{what}: the key {key!r} is missing")
+
+
+def _unless(fits: Callable[[Any], bool], says: str) -> Wrong:
+    return lambda value: "" if fits(value) else f"is {value!r}; it can be {says}"
+
+
+def whole(value: Any) -> bool:
+    """Whether a value is a whole number, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+FLAG: Wrong = _unless(lambda value: isinstance(value, bool), "true or false")
+TEXT: Wrong = _unless(lambda value: isinstance(value, str), "a text")
+NAME: Wrong = _unless(lambda value: isinstance(value, str) and bool(value.strip()), "a text that is not empty")
+DATE: Wrong = _unless(lambda value: type(value) is datetime.date, "a date such as 2027-01-31")
+POSITIVE: Wrong = _unless(
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf, "a number above 0"
+)
+
+
+def optional(wrong: Wrong) -> Wrong:
+    """Or None."""
+    return lambda value: "" if value is None else wrong(value)
+
+
+def number(least: int, most: int | None = None) -> Wrong:
+    """A whole number in a range."""
+    says = f"a whole number from {least} {'on' if most is None else f'to {most}'}"
+    return _unless(lambda value: whole(value) and least <= value and (most is None or value <= most), says)
+
+
+def one_of(words: Callable[[], Collection[str]]) -> Wrong:
+    """One of some words, which are asked for when they are needed."""
+
+    def wrong(value: Any) -> str:
+        known = words()
+        return "" if isinstance(value, str) and value in known else f"is {value!r}; it can be {' or '.join(map(repr, known))}"
+
+    return wrong
+
+
+def some_of(words: Collection[str] | None = None, empty: bool = False) -> Wrong:
+    """One of some words, or several of them; any texts where no words are given."""
+
+    def wrong(value: Any) -> str:
+        values = (value,) if isinstance(value, str) else value
+        if not isinstance(values, SEVERAL) or not all(isinstance(one, str) and (one or words) for one in values):
+            return f"may hold {words or 'texts'}, got {value!r}"
+        if not values and not empty:
+            return "is empty; leave it out, if nothing is to be declared"
+        return "" if words is None or set(values) <= set(words) else f"may hold {words}, got {tuple(values)}"
+
+    return wrong
+
+
+def sizes(value: Any) -> str:
+    """A whole number from 1 on, or several."""
+    values = (value,) if whole(value) else value
+    if not isinstance(values, SEVERAL) or not all(whole(one) and one > 0 for one in values):
+        return f"is {value!r}; it can be one or several whole numbers from 1 on"
+    return "" if values else "is empty; leave it out, if nothing is to be declared"

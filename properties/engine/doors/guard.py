@@ -1,0 +1,45 @@
+"""A run in a process of its own: one that a target kills, or ends, has no verdict, and says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from ..core.crash import CAN_FORK, forked
+
+DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
+
+
+def killed(what: str, isolated: bool) -> int:
+    """Say that a process was killed. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
+    again = "" if isolated or not CAN_FORK else ": starting again, every case in a process of its own first"
+    print(f"attncheck: the target killed {what}{again}", file=sys.stderr, flush=True)
+    return 0 if again else 2
+
+
+def guarded(arguments: list[str], main: Callable[[list[str]], int]) -> int:
+    """The exit status of a run in a fork; once more, with cases isolated, if the target kills it, or ends it before it has a verdict.
+
+    The fork says its status through a pipe when it has come to its end: a status that was not said is no verdict.
+    """
+    reading, writing = os.pipe()
+
+    def run() -> int:
+        try:
+            status = main(arguments)
+        except SystemExit as end:  # of the parser of arguments
+            status = end.code if isinstance(end.code, int) else 2
+        os.write(writing, b"%d" % status)
+        return status
+
+    status = forked(run, forwards=(signal.SIGTERM,))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    if status not in DEADLY and (status < 0 or said == b"%d" % status):
+        return status
+    isolated = "--isolate" in arguments
+    what = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    return killed(f"the process ({what})", isolated) or guarded([*arguments, "--isolate"], main)

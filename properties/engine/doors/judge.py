@@ -1,0 +1,248 @@
+"""``attncheck judge PATH…``: many candidates that nobody vouches for, each in a process of its own, a verdict for each."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import json
+import multiprocessing
+import os
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
+
+from ... import catalogue
+from ..contained import link
+from ..contained.load import ANY
+from ..contained.stub import Shared
+from ..core.crash import dies_with_parent
+from ..core.supports import Supports
+from ..core.target import CannotRun
+from ..report import record as gate
+from ..search.find_target import Builtins, containing, find_targets
+from ..search.interrupt import listening, status
+from ..search.run import verify_target
+from ..search.search import Plan
+from .arguments import count, duration, given, processes
+
+DEFAULT_CASES = 40
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(
+        prog="attncheck judge",
+        description="Judge many candidates, each in a process of its own.",
+        epilog="exit status: 0 nothing found in any, 1 one is refuted, or worse than the baseline, 2 one cannot be judged",
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="file.py, file.py:attribute, a folder of files, or - for JSON Lines with name and code"
+    )
+    parser.add_argument("--contract", type=given, default="attention", help="what a candidate must be (default attention)")
+    parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
+    parser.add_argument("--cases", type=count, default=DEFAULT_CASES, metavar="N", help=f"cases a property (default {DEFAULT_CASES})")
+    parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
+    parser.add_argument("--all", action="store_true", help="go on past the first finding")
+    parser.add_argument("--round", type=int, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
+    parser.add_argument(
+        "--supports", type=given, metavar="FILE.toml", help="what all candidates support; what they say themselves is theirs"
+    )
+    parser.add_argument(
+        "--json", type=given, metavar="FILE", help="a line of JSON a candidate as soon as it is judged ('-': standard output)"
+    )
+    parser.add_argument("--junit", type=given, metavar="FILE", help="the verdicts as JUnit XML")
+    parser.add_argument("--sarif", type=given, metavar="FILE", help="the findings as SARIF 2.1.0")
+    parser.add_argument("--baseline", type=given, metavar="FILE", help="exit 1 only for what is worse than what this file says")
+    parser.add_argument("--write-baseline", action="store_true", help="write that file instead")
+    parser.add_argument("-n", "--workers", type=processes, default=1, metavar="N", help="candidates at a time (default 1)")
+    options = parser.parse_args(arguments)
+    if options.write_baseline and not options.baseline:
+        parser.error("--write-baseline needs --baseline FILE")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Judge; the exit status. Raises ValueError and OSError with one sentence."""
+    options = parse(arguments)
+    if sys.platform != "linux":
+        raise ValueError("judge shares memory with the candidates' processes, as Linux alone can")
+    warnings.simplefilter("ignore")
+    names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
+    known = read_baseline(options.baseline) if options.baseline and not options.write_baseline else None
+    supports = Supports.in_file(options.supports) if options.supports else None
+    how = {
+        "contract": options.contract,
+        "properties": names,
+        "cases": options.cases,
+        "seconds": options.time,
+        "first": not options.all,
+        "round": secrets.randbelow(2**31) if options.round is None else options.round,
+        "supports": supports,
+    }
+    records: list[gate.Record] = []
+    interrupted = False
+    with ExitStack() as stack:
+        out = sys.stdout
+        scores = out if options.json == "-" else stack.enter_context(open(options.json, "w", encoding="utf-8")) if options.json else None
+        told = sys.stderr if options.json == "-" else out
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(listening())
+        try:
+            for one in judge_all(list(candidates(options.paths, folder)), how, options.workers):
+                records.append(one)
+                tell(one, told, scores)
+        except KeyboardInterrupt:
+            interrupted = True
+    write(options, records)
+    if interrupted:
+        print("attncheck: interrupted", file=sys.stderr)
+        return status()
+    worse = gate.regressions(records, known) if known is not None else []
+    for sentence in worse:
+        print(f"WORSE         {sentence}", file=told)
+    if options.write_baseline:
+        return 0
+    if known is not None:
+        return 1 if worse else 0
+    verdicts = {one["verdict"] for one in records}
+    return 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2
+
+
+def candidates(paths: Sequence[str], folder: str) -> Iterator[tuple[str, str]]:
+    """(name, what names the callable) of every candidate. Raises ValueError for a place that holds none."""
+    for path in paths:
+        if path == "-":
+            yield from _streamed(sys.stdin, folder)
+            continue
+        place, colon, _ = path.rpartition(":")
+        if colon and place.endswith(".py"):
+            yield path, path
+        elif Path(path).is_dir():
+            files = sorted(file for file in Path(path).rglob("*.py") if not file.name.startswith((".", "_")))
+            if not files:
+                raise ValueError(f"there is no file of Python in {path}")
+            yield from ((str(file), f"{file}:{ANY}") for file in files)
+        elif Path(path).is_file():
+            yield path, f"{path}:{ANY}"
+        else:
+            raise ValueError(f"there is no file or folder {path}")
+
+
+def _streamed(stream: TextIO, folder: str) -> Iterator[tuple[str, str]]:
+    for number, text in enumerate(filter(str.strip, stream), 1):
+        try:
+            content = json.loads(text)
+            name, code = str(content.get("name", f"candidate {number}")), str(content["code"])
+        except (ValueError, KeyError, AttributeError):
+            raise ValueError(f'line {number} of the standard input is no JSON such as {{"name": "a", "code": "def attention…"}}') from None
+        file = Path(folder) / f"candidate_{number}.py"
+        file.write_text(code, encoding="utf-8")
+        yield name, f"{file}:{content.get('attribute', ANY)}"
+
+
+def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int) -> Iterator[gate.Record]:
+    """A record for each, as soon as it is there."""
+    if workers == 1 or len(asked) == 1:
+        for name, text in asked:
+            yield judged(name, text, how)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=dies_with_parent) as pool:
+        tasks = [pool.submit(judged, name, text, how) for name, text in asked]
+        try:
+            for task in as_completed(tasks):
+                yield task.result()
+        except BaseException:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
+    """What becomes of one candidate; nothing that it does is raised here."""
+    began = time.monotonic()
+    budget = how["seconds"]
+    link.WAITED.clear()
+    with containing(), redirect_stdout(sys.stderr), link.allowing(budget):
+        try:
+            text = text + how["contract"] if text.endswith(ANY) else text
+            target = find_targets(text, Builtins(), how["supports"])[0]
+            target = target.kind.handshake(target, "cpu")
+        except (CannotRun, link.Gone, ValueError, OSError) as error:
+            return gate.cannot(name, " ".join(str(error).split()).replace(text, name), time.monotonic() - began)
+        place, _, attribute = text.rpartition(":")
+        if isinstance(target.framework, Shared) and attribute.startswith(ANY):
+            text = f"{place}:{target.framework.attribute}"
+        target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)} --contained --round {how['round']}")
+        if how["contract"] not in ("any", target.contract):
+            why = f"it is {target.contract}, not {how['contract']}"
+            return gate.cannot(name, why, time.monotonic() - began, "incomplete")
+        plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=None if budget is None else began + budget)
+        properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
+        try:
+            report = verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK)
+        except Exception as error:  # ours: the others are judged all the same
+            return gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", time.monotonic() - began)
+    made = gate.record(name, report, how["round"])
+    made["line"] = first_line(text)
+    made["seconds"] = round(time.monotonic() - began, 3)
+    return made
+
+
+def first_line(text: str) -> int:
+    """Where a candidate is defined in its file, as far as reading the file tells."""
+    place, _, attribute = text.rpartition(":")
+    try:
+        tree = ast.parse(Path(place).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return 1
+    defined = {node.name: node.lineno for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assigned = [(x.id, node.lineno) for node in tree.body if isinstance(node, ast.Assign) for x in node.targets if isinstance(x, ast.Name)]
+    defined |= dict(assigned)
+    return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
+
+
+def tell(one: gate.Record, told: TextIO, scores: TextIO | None) -> None:
+    """A line for a person, and one for a program."""
+    if scores is not None:
+        print(json.dumps(one), file=scores, flush=True)
+    print(gate.line(one), file=told, flush=True)
+
+
+def read_baseline(path: str) -> dict[str, Any]:
+    """Raises ValueError if it is none."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not all(isinstance(one, dict) and set(one) >= {"findings", "held"} for one in content.values()):
+        raise ValueError(f"{path} is no baseline; --write-baseline writes one")
+    return content
+
+
+def write(options: argparse.Namespace, records: Sequence[gate.Record]) -> None:
+    """The files that gates read."""
+    from .files import version
+
+    if options.junit:
+        Path(options.junit).write_text(gate.junit_text(records), encoding="utf-8")
+    if options.sarif:
+        Path(options.sarif).write_text(gate.sarif_text(records, version()), encoding="utf-8")
+    if options.baseline and options.write_baseline:
+        Path(options.baseline).write_text(json.dumps(gate.baseline(records), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for note in gate.github_lines(records):
+            print(note, flush=True)
+        if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with open(place, "a", encoding="utf-8") as file:
+                file.write(gate.summary(records))

@@ -1,0 +1,224 @@
+"""A report in a few fields, one line of JSON Lines a target, and what gates read: JUnit, SARIF, a baseline. Data in, text out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from ..core.trial import describe
+from ..search.ranges import Ranges
+from ..search.run import Report
+from .dialect import replay_of_conventions
+from .text import replay_line
+
+Record = dict[str, Any]
+FAILED = ("refuted", "incomplete", "cannot be run")
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def record(name: str, report: Report, round_number: int = 0) -> Record:
+    """What became of one target."""
+    outcomes = list(report.outcomes.values())
+    tried = [o for o in outcomes if o.cases]
+    ranges = Ranges()
+    for outcome in outcomes:
+        ranges.merge(outcome.ranges)
+    little = report.incomplete or "too little could be tried"
+    verdict = report.verdict if report.verdict in ("refuted", "nothing found") else "incomplete"
+    conventions = [
+        {
+            "property": f"documented {what}",
+            "statement": "What a target's names document is what it does.",
+            "says": how,
+            "case": "",
+            "replay": replay_of_conventions(report.target),
+            "core": True,
+        }
+        for what, how in report.target.wrong.items()
+    ]
+    return {
+        "candidate": name,
+        "verdict": verdict,
+        "why": little if verdict == "incomplete" else "",
+        "contract": report.target.contract,
+        "framework": report.target.framework.name,
+        "dtypes": list(report.target.dtypes),
+        "findings": conventions
+        + [
+            {
+                "property": f.prop.name,
+                "statement": f.prop.statement,
+                "says": describe(f.violation),
+                "case": repr(f.case),
+                "replay": replay_line(f),
+                "core": not f.prop.edge,
+            }
+            for f in report.findings
+        ],
+        "held": [o.prop.name for o in outcomes if o.status == "passed"],
+        "core": _share([o for o in tried if not o.prop.edge]),
+        "edges": _share([o for o in tried if o.prop.edge or o.edges]),
+        "cases": report.cases,
+        "seconds": round(report.seconds, 3),
+        "speaks": {**report.target.learned, **report.target.differs},
+        "refuses": dict(report.target.refuses),
+        "untried": dict(report.target.untried),
+        "tried": {name: list(ends) for name, ends in ranges.sizes.items()} | {"dtypes": dict(ranges.dtypes)},
+        "round": round_number,
+    }
+
+
+def _share(outcomes: Sequence[Any]) -> float | None:
+    """How many of the properties hold; None if none was tried."""
+    return round(sum(o.finding is None and not o.edges for o in outcomes) / len(outcomes), 4) if outcomes else None
+
+
+def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") -> Record:
+    """A target that nothing could be asked of."""
+    empty: Record = {"findings": [], "held": [], "core": None, "edges": None, "cases": 0, "speaks": {}, "refuses": {}, "untried": {}}
+    return {"candidate": name, "verdict": verdict, "why": why, "seconds": round(seconds, 3), **empty}
+
+
+def line(one: Record) -> str:
+    """A record for a person."""
+    first = one["findings"][0] if one["findings"] else None
+    why = f"{first['property']}: {first['says']}" if first else one["why"]
+    return f"{one['verdict'].upper():<14}{one['candidate']}  {one['cases']:,} cases, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
+
+
+# ---------------------------------------------------------------- what gates read
+
+
+def junit_text(records: Sequence[Record]) -> str:
+    """A test suite a target, a test case a property; one for the target itself where it has no verdict."""
+    suites = ElementTree.Element("testsuites", name="attncheck")
+    for one in records:
+        failures = len(one["findings"])
+        errors = int(one["verdict"] in FAILED and not failures)
+        count = len(one["held"]) + failures + errors
+        suite = ElementTree.SubElement(
+            suites,
+            "testsuite",
+            name=one["candidate"],
+            tests=str(count),
+            failures=str(failures),
+            errors=str(errors),
+            time=str(one["seconds"]),
+        )
+        for finding in one["findings"]:
+            case = ElementTree.SubElement(suite, "testcase", classname=one["candidate"], name=finding["property"])
+            failure = ElementTree.SubElement(case, "failure", message=_plain(finding["says"]))
+            failure.text = _plain(f"{finding['statement']}\n{finding['case']}\n{finding['replay']}")
+        for name in one["held"]:
+            ElementTree.SubElement(suite, "testcase", classname=one["candidate"], name=name)
+        if errors:
+            case = ElementTree.SubElement(suite, "testcase", classname=one["candidate"], name="verdict")
+            ElementTree.SubElement(case, "error", message=_plain(f"{one['verdict']}: {one['why']}"))
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def _plain(text: str) -> str:
+    """Without what XML cannot hold."""
+    return "".join(c if c in "\t\n\r" or 0x20 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE else "�" for c in text)
+
+
+def sarif_text(records: Sequence[Record], version: str) -> str:
+    """One rule a property, one result a finding, at the first line of the target's file."""
+    found = [(one, finding) for one in records for finding in one["findings"]]
+    rules = {finding["property"]: finding["statement"] for _, finding in found}
+    results = [
+        {
+            "ruleId": finding["property"],
+            "level": "error" if finding["core"] else "warning",
+            "message": {"text": f"{finding['says']}\n{finding['replay']}"},
+            "locations": [
+                {"physicalLocation": {"artifactLocation": {"uri": place(one["candidate"])}, "region": {"startLine": one.get("line") or 1}}}
+            ],
+        }
+        for one, finding in found
+    ]
+    notes = [
+        {"level": "error", "message": {"text": f"{one['candidate']}: {one['verdict']}: {one['why']}"}}
+        for one in records
+        if one["verdict"] in FAILED and not one["findings"]
+    ]
+    driver = {
+        "name": "attncheck",
+        "version": version,
+        "rules": [{"id": name, "shortDescription": {"text": statement}} for name, statement in sorted(rules.items())],
+    }
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "results": results,
+        "invocations": [{"executionSuccessful": not notes, "toolExecutionNotifications": notes}],
+    }
+    return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def place(candidate: str) -> str:
+    """The file of a target."""
+    path, colon, _ = candidate.rpartition(":")
+    return (path if colon else candidate).replace("\\", "/")
+
+
+def github_lines(records: Sequence[Record]) -> list[str]:
+    """A line for GitHub's log a finding: it shows beside the file."""
+
+    def escaped(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    told = [(one, f["property"], f"{f['says']}; {f['replay']}") for one in records for f in one["findings"]]
+    told += [(one, one["verdict"], one["why"]) for one in records if one["verdict"] in FAILED and not one["findings"]]
+    return [f"::error file={place(one['candidate'])},line={one.get('line') or 1},title={name}::{escaped(says)}" for one, name, says in told]
+
+
+def summary(records: Sequence[Record]) -> str:
+    """A table in Markdown."""
+    rows = [f"| {one['candidate']} | {one['verdict']} | {one['cases']:,} | {_cell(one)} |" for one in records]
+    return "\n".join(["| target | verdict | cases | first finding |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def _cell(one: Record) -> str:
+    says = f"{one['findings'][0]['property']}: {one['findings'][0]['says']}" if one["findings"] else str(one["why"])
+    return says.replace("|", "\\|").replace("\n", " ")
+
+
+# ---------------------------------------------------------------- a baseline
+
+
+def baseline(records: Sequence[Record]) -> dict[str, Any]:
+    """What is known of each target, to be compared with later."""
+    return {
+        one["candidate"]: {
+            "verdict": one["verdict"],
+            "findings": sorted(f["property"] for f in one["findings"]),
+            "held": sorted(one["held"]),
+            "speaks": one["speaks"],
+            "refuses": sorted(one["refuses"]),
+        }
+        for one in records
+    }
+
+
+def regressions(records: Sequence[Record], known: Mapping[str, Any]) -> list[str]:
+    """What is worse than in a baseline, a sentence each: a new finding, a changed convention, a property that no longer runs."""
+    told: list[str] = []
+    now = baseline(records)
+    for name in known:
+        if name not in now:
+            told.append(f"{name}: it is no longer there")
+    for name, one in now.items():
+        was = known.get(name, {"verdict": "nothing found", "findings": [], "held": [], "speaks": one["speaks"], "refuses": one["refuses"]})
+        told += [f"{name}: {prop} is refuted, which was not" for prop in one["findings"] if prop not in was["findings"]]
+        ran = {*one["held"], *one["findings"]}
+        told += [f"{name}: {prop} was tried before, and is no longer" for prop in was["held"] if prop not in ran and not one["findings"]]
+        told += [
+            f"{name}: it speaks {what} differently: {how}" for what, how in one["speaks"].items() if was["speaks"].get(what, how) != how
+        ]
+        told += [f"{name}: it refuses {what}, which it did not" for what in one["refuses"] if what not in was["refuses"]]
+        if one["verdict"] in FAILED[1:] and was["verdict"] not in FAILED[1:]:
+            told.append(f"{name}: {one['verdict']}, which it was not")
+    return told

@@ -1,0 +1,59 @@
+"""No way to pass without being right: every cheat is refuted, or the run says that it could not try enough; none passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contained.cheats import CHEATS, HEAD
+from benchmarks.contained.judged import judged
+from properties.engine.contained import link
+
+ALL = {name: code for group in CHEATS.values() for name, code in group.items()}
+CANNOT_BE_RUN = {  # they show themselves in the first calls, which find out what a target takes
+    "os._exit(0) in the first call",
+    "os._exit(0) on import",
+    "sys.exit(0) on import",
+    "an answer of a hundred dimensions",
+    "what ends a search",
+    "GeneratorExit",
+    "KeyboardInterrupt",
+    "a forged verdict on every descriptor",
+    "the worker's own methods patched",
+    "places outside of the memory",
+    "an array that lies about its shape",
+    "no array",
+    "another contract",
+    "nonsense",
+}
+INCOMPLETE = {"no parameter", "a length of one", "sleeping until the time is over"}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that takes longer than this hangs."""
+    monkeypatch.setattr(link, "LEAST", 0.5)
+    monkeypatch.setattr(link, "WAITED", [])
+
+
+def put(folder: Path, code: str, **how: float) -> tuple[str, str]:
+    (folder / "cheat.py").write_text(HEAD + code + "\n")
+    return judged(folder / "cheat.py", **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
+    seconds = {"seconds": 2.0} if "time is over" in name else {}
+    outcome, why = put(tmp_path, ALL[name], **seconds)
+    expected = "cannot be run" if name in CANNOT_BE_RUN else "incomplete" if name in INCOMPLETE else "refuted"
+    assert outcome == expected, why
+
+
+def test_there_are_enough() -> None:
+    assert len(ALL) >= 40 and set(ALL) >= CANNOT_BE_RUN | INCOMPLETE
+
+
+def test_a_right_one_passes(tmp_path: Path) -> None:
+    outcome, why = put(tmp_path, "attention = right")
+    assert outcome == "nothing found", why

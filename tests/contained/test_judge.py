@@ -1,0 +1,128 @@
+"""``attncheck judge``: a verdict for each candidate, and what gates read."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.contained.cheats import HEAD
+from properties.engine.doors.cli import main
+
+FEW = ("--property", "rows_sum_to_one", "--property", "future_tokens_are_ignored", "--cases", "8", "--round", "3")
+CODE = {
+    "right": "attention = right",
+    "wrong": "attention = wrong",
+    "dies": "os._exit(0)",
+    "model": "class ModelNew:\n    def __init__(self, factor):\n        self.factor = factor\n    def __call__(self, q, k, v):\n"
+    "        return right(q * self.factor, k, v)\ndef get_init_inputs():\n    return [1.0]\nfor name in ('right', 'wrong', 'doing', 'after'):\n"
+    "    globals()['_' + name] = globals()[name]",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of candidates, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "candidates").mkdir()
+    for name, code in CODE.items():
+        (tmp_path / "candidates" / f"{name}.py").write_text(HEAD + code + "\n")
+    return tmp_path
+
+
+def judge(*arguments: str) -> int:
+    return main(["judge", *arguments, *FEW])
+
+
+def test_every_candidate_has_a_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judge("candidates", "--json", "scores.jsonl", "--junit", "j.xml", "--sarif", "s.json") == 1
+    scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
+    verdicts = {name: one["verdict"] for name, one in scores.items()}
+    assert verdicts == {"right": "nothing found", "wrong": "refuted", "dies": "cannot be run", "model": "nothing found"}
+    assert scores["right"]["core"] == 1.0 and scores["right"]["cases"] == 16 and scores["right"]["round"] == 3
+    assert scores["wrong"]["findings"][0]["replay"].count("candidates/wrong.py:attention --contained") == 1
+    out = capsys.readouterr().out
+    assert "REFUTED       candidates/wrong.py" in out and "CANNOT BE RUN candidates/dies.py" in out
+
+    suites = {Path(suite.get("name", "")).stem: suite for suite in ElementTree.parse(folder / "j.xml").getroot()}
+    assert (suites["wrong"].get("failures"), suites["dies"].get("errors"), suites["right"].get("failures")) == ("1", "1", "0")
+    assert len(list(suites["right"])) == 2
+    (run,) = json.loads((folder / "s.json").read_text())["runs"]
+    (result,) = run["results"]
+    assert result["ruleId"] in {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    where = result["locations"][0]["physicalLocation"]
+    assert where["artifactLocation"]["uri"] == "candidates/wrong.py" and where["region"]["startLine"] > 1
+    assert run["invocations"][0]["executionSuccessful"] is False  # one could not be run
+
+
+def test_the_same_round_gives_the_same_scores(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bit for bit, but for times."""
+
+    def scores() -> list[Any]:
+        judge("candidates/right.py", "candidates/wrong.py", "--json", "-")
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [{**one, "seconds": 0} for one in lines]
+
+    assert scores() == scores()
+
+
+def test_candidates_come_from_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [json.dumps({"name": name, "code": HEAD + CODE[name]}) for name in ("right", "wrong")]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    assert judge("-", "--json", "-") == 1
+    scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["candidate"], one["verdict"]) for one in scores] == [("right", "nothing found"), ("wrong", "refuted")]
+
+
+def test_only_what_is_worse_than_the_baseline_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("candidates/right.py", "candidates/wrong.py", "--baseline", "known.json")
+    assert judge(*both, "--write-baseline") == 0
+    assert judge(*both) == 0  # the finding is known
+    (folder / "candidates" / "right.py").write_text(HEAD + CODE["wrong"] + "\n")
+    assert judge(*both) == 1
+    assert "WORSE         candidates/right.py: " in capsys.readouterr().out
+
+
+def test_what_runs_no_more_is_worse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judge("candidates/right.py", "--baseline", "known.json", "--write-baseline") == 0
+    (folder / "candidates" / "right.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n")
+    assert judge("candidates/right.py", "--baseline", "known.json") == 1
+    assert "future_tokens_are_ignored was tried before, and is no longer" in capsys.readouterr().out
+
+
+def test_github_is_told(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(folder / "summary.md"))
+    assert judge("candidates/wrong.py") == 1
+    assert "::error file=candidates/wrong.py,line=" in capsys.readouterr().out
+    assert "| candidates/wrong.py | refuted |" in (folder / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("nowhere",), "there is no file or folder nowhere"),
+        (("candidates/right.py", "--baseline", "candidates/right.py"), "is no baseline"),
+        (("candidates/right.py", "--supports", "nowhere.toml"), "nowhere.toml"),
+        (("-",), 'line 1 of the standard input is no JSON such as {"name"'),
+    ],
+)
+def test_what_cannot_be_judged_gets_a_sentence(
+    arguments: tuple[str, ...], says: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("no JSON\n"))
+    assert judge(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("attncheck: ") and says in err and "Traceback" not in err
+
+
+def test_another_contract_is_no_way_to_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "def attention(num_heads):\n    return [2.0 ** (-8 * (h + 1) / num_heads) for h in range(num_heads)]\n"
+    (folder / "candidates" / "right.py").write_text("import numpy as np\n" + code + "attention.supports = {'contract': 'slopes'}\n")
+    assert judge("candidates/right.py") == 2
+    assert "it is slopes, not attention" in capsys.readouterr().out

@@ -1,0 +1,234 @@
+"""The process of a target: it answers as it would here, it is ended with all that it starts, and what it sends is checked."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.contained.cheats import HEAD
+from properties import catalogue
+from properties.attention.backward import run_backward
+from properties.attention.call import attend
+from properties.attention.case import Case
+from properties.attention.inputs import make_inputs
+from properties.attention.trial import Trial
+from properties.engine.contained import link as links
+from properties.engine.contained.arena import Arena, shared_file
+from properties.engine.contained.limits import memory_allowed
+from properties.engine.contained.values import Answers, Unfit
+from properties.engine.core.attempt import try_case
+from properties.engine.core.target import Target
+from properties.engine.frameworks import framework
+from properties.engine.search.find_target import Builtins, containing, find_targets
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
+
+BUILTINS = ("numpy_matmul.attention", "torch_sdpa.math", "caches_numpy.Contiguous", "positions_numpy.buckets", "torch_packed.masked")
+
+
+def contained(folder: Path, code: str) -> Target:
+    (folder / "kernel.py").write_text(HEAD + code + "\n")
+    with containing():
+        return find_targets(f"{folder / 'kernel.py'}:attention", Builtins())[0]
+
+
+THEMES = (
+    "softmax",
+    "purity",
+    "features",
+    "gradients_are_inside_the_bound",
+    "bias_gradient_is_inside_the_bound",
+    "caches",
+    "distances",
+    "packed",
+)
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_it_answers_as_it_does_here(name: str) -> None:
+    """The same target, the same cases, the same findings; gradients, caches, dropout and views among them."""
+    found = []
+    for yes in (False, True):
+        with containing(yes):
+            (target,) = find_targets(name, Builtins())
+        report = verify_target(target, catalogue.select(THEMES), Plan(examples=1, shrink=False))
+        verdicts = {name: (outcome.status, outcome.cases) for name, outcome in report.outcomes.items()}
+        found.append((target.parameters, target.dtypes, target.untried, verdicts, [f.violation.says for f in report.findings]))
+    assert found[0] == found[1]
+
+
+def test_bits_and_layouts_cross(tmp_path: Path) -> None:
+    """What a call is given there has the same strides, and the answer the same bits."""
+    code = "def attention(q, k, v):\n    return np.array([[[q.strides]]], dtype=np.float64) if q.shape == (1, 1, 2, 4) else right(q, k, v)"
+    target = contained(tmp_path, code)
+    for layout in ("contiguous", "transposed", "padded", "strided", "feature_major", "offset"):
+        inputs = make_inputs(Case(queries=2, keys=3, dim=4, layout=layout, dtype="float32"))
+        here = target.buffers().array("q", inputs.q, "float32", "cpu", layout)
+        assert tuple(attend(target, inputs).ravel()) == here.strides
+        other = make_inputs(Case(queries=3, keys=3, dim=4, layout=layout))
+        weights = np.exp(other.q @ other.k.swapaxes(-1, -2) / 2)
+        assert np.allclose(attend(target, other), weights / weights.sum(-1, keepdims=True) @ other.v, rtol=1e-12)
+
+
+def test_what_it_starts_is_ended_with_it(tmp_path: Path) -> None:
+    """A child in a session of its own, too."""
+    code = (
+        "def attention(q, k, v):\n    if k.shape[2] == 2:\n        if not os.fork():\n            os.setsid()\n"
+        f"            open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid()))\n            time.sleep(1000)\n            os._exit(0)\n"
+        "        time.sleep(0.3)\n        os._exit(3)\n    return right(q, k, v)"
+    )
+    target = contained(tmp_path, code)
+    violation = try_case(target, catalogue.PROPERTIES["rows_sum_to_one"], Case(keys=2))
+    assert violation and violation.killed and "exit status 3" in violation.says
+    child = int((tmp_path / "child").read_text())
+    until = time.monotonic() + 5
+    while time.monotonic() < until and running(child):
+        time.sleep(0.05)
+    assert not running(child)
+    assert try_case(target, catalogue.PROPERTIES["rows_sum_to_one"], Case(keys=3)) is None  # and it is started again
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_crash_that_needs_earlier_calls_is_said_to(tmp_path: Path) -> None:
+    target = contained(tmp_path, "attention = after(40, lambda: os._exit(0))")
+    report = verify_target(target, catalogue.select(("rows_sum_to_one",)), Plan(examples=60))
+    (finding,) = report.findings
+    assert not finding.alone and "exit status 0" in finding.violation.says
+
+
+WRITES = """
+def attention(q, k, v):
+    with open({path!r}, "w") as file:
+        file.write({what})
+    return right(q, k, v)
+"""
+
+
+def test_a_limit_of_memory_is_kept(tmp_path: Path) -> None:
+    what = "str(__import__('resource').getrlimit(__import__('resource').RLIMIT_DATA)[0])"
+    contained(tmp_path, WRITES.format(path=str(tmp_path / "limit"), what=what))
+    assert 0 < int((tmp_path / "limit").read_text()) < memory_allowed() + 2**34
+
+
+def test_it_does_not_hold_what_the_judge_holds(tmp_path: Path) -> None:
+    """No file, no pipe of the judge; no standard input."""
+    reading, writing = os.pipe()
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    what = "' '.join(os.path.realpath(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd'))"
+    with secret.open():
+        contained(tmp_path, WRITES.format(path=str(tmp_path / "held"), what=what))
+    held = (tmp_path / "held").read_text()
+    assert "secret" not in held and "memfd:given" in held
+    assert f"pipe:[{os.fstat(reading).st_ino}]" not in held and "/dev/null" in held
+    os.close(reading)
+    os.close(writing)
+
+
+# ---------------------------------------------------------------- what arrives
+
+WORDS = st.sampled_from(["a", "i", "z", "o", "u", "t", "l", "d", "float64", "bool", "complex64"])
+PLAIN = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats() | WORDS
+ANYTHING = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(WORDS, inner, max_size=3), max_leaves=12)
+PLACES = st.tuples(st.just("a"), st.integers(-10, 2**33), st.lists(st.integers(-2, 2**12), max_size=4), WORDS) | st.tuples(
+    st.just("i"),
+    st.integers(-(2**33), 2**33),
+    st.lists(st.integers(-2, 2**12), max_size=4),
+    st.lists(st.integers(-64, 64), max_size=4),
+    WORDS,
+)
+
+
+@pytest.fixture(scope="module")
+def memories() -> tuple[Arena, Arena]:
+    return Arena(shared_file("given")), Arena(shared_file("told"))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(message=ANYTHING | PLACES.map(list))
+def test_what_describes_no_value_is_refused(message: Any, memories: tuple[Arena, Arena]) -> None:
+    """A value of this side's own, or Unfit: never anything else, and nothing outside of the memory."""
+    given_memory, told = memories
+    kept = given_memory.chunk(64)
+    answers = Answers(framework("numpy"), given_memory, told, lambda *parts: None)
+    try:
+        value = answers.decode(message)
+    except Unfit:
+        return
+    finally:
+        del kept
+    if isinstance(value, np.ndarray):
+        assert value.size <= 2**31
+        value.sum() if value.size < 10**6 else None
+
+
+def test_a_place_in_the_memory_is_taken(memories: tuple[Arena, Arena]) -> None:
+    given_memory, told = memories
+    chunk = given_memory.chunk(64)
+    address = np.frombuffer(chunk, np.uint8).__array_interface__["data"][0]
+    start = address - given_memory.base
+    np.frombuffer(chunk, np.float64)[:] = np.arange(8.0)
+    answers = Answers(framework("numpy"), given_memory, told, lambda *parts: None)
+    assert answers.decode(["i", start + 8, [2, 2], [24, 8], "float64"]).tolist() == [[1, 2], [4, 5]]
+    for wrong in (
+        ["i", start + 8, [2, 3], [32, 16], "float64"],
+        ["i", start - 8, [1], [8], "float64"],
+        ["i", start + 4, [1], [8], "float64"],
+    ):
+        with pytest.raises(Unfit):
+            answers.decode(wrong)
+
+
+def test_memory_comes_back(memories: tuple[Arena, Arena]) -> None:
+    given_memory, _ = memories
+    before = given_memory._end
+    for _ in range(1000):
+        array = framework("numpy").over(given_memory.chunk(2**20), 0, (2**17,), (8,), "float64")
+        view = array[::2]
+        del array
+        assert given_memory.place(view.__array_interface__["data"][0])
+        del view
+    assert given_memory._end <= before + 2**21
+
+
+def test_waiting_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many seconds for calls that do not come back, properties are not put to the target any more."""
+    monkeypatch.setattr(links, "LEAST", 0.3)
+    monkeypatch.setattr(links, "PATIENCE", 0.5)
+    monkeypatch.setattr(links, "WAITED", [])
+    target = contained(tmp_path, "attention = doing(lambda: time.sleep(100), lambda q, k: k.shape[2] == 3)")
+    report = verify_target(target, catalogue.select(("softmax",)), Plan(examples=10, shrink=False))
+    assert report.findings and any("the time to wait for it is over" in o.not_exercised for o in report.outcomes.values())
+
+
+def test_a_mask_that_was_made_on_the_way_lasts_as_long_as_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bool mask is turned for a target that means the other thing by it; the gradient of the output lies in memory after it."""
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(
+        "import math\nimport torch\n\n\ndef attention(q, k, v, attn_mask=None):\n    s = q @ k.mT / math.sqrt(max(q.shape[-1], 1))\n"
+        "    if attn_mask is not None:\n        s = s.masked_fill(attn_mask, -math.inf) if attn_mask.dtype == torch.bool else s + attn_mask\n"
+        "    return torch.softmax(s, -1) @ v\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    case = Case(batch=3, keys=2, value_dim=3, mask="random", grad_layout="everywhere")
+    gradients = []
+    for contained in (False, True):
+        with containing(contained):
+            (target,) = find_targets("mine.py:attention", Builtins())
+            target = target.kind.handshake(target, "cpu")
+            assert "bool mask" in target.wrong
+            gradients.append(run_backward(Trial(target, case)).q)
+    assert gradients[0].any() and (gradients[0] == gradients[1]).all()
