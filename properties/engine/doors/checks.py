@@ -20,9 +20,11 @@ from ..explain.explain import explain
 from ..explain.suspects import known_mistakes
 from ..report import text
 from ..search.deviations import Deviation
+from ..search.pairs import make_pair, pair_properties
 from ..search.probe import make_target
 from ..search.run import Report, applies, look_again, verify_target
 from ..search.search import Plan, inapplicable, search, try_only, written_cases
+from . import notebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,17 @@ class Check:
         return f"Check({self.id})"
 
 
-def fits(target: Target, dtype: str, *, about: str = "", needs: tuple[str, ...] = (), dtypes: tuple[str, ...] = DTYPES,
-         mask_kinds: tuple[str, ...] = (), length: int = 1, dim: int | None = None) -> bool:
+def fits(
+    target: Target,
+    dtype: str,
+    *,
+    about: str = "",
+    needs: tuple[str, ...] = (),
+    dtypes: tuple[str, ...] = DTYPES,
+    mask_kinds: tuple[str, ...] = (),
+    length: int = 1,
+    dim: int | None = None,
+) -> bool:
     """Whether a worked example that needs all this can be put to a target: the marker ``example`` of a test.
 
     ``about`` is the topic of the example; without one it is put to attentions, also to those inside a layer.
@@ -67,12 +78,13 @@ def fits(target: Target, dtype: str, *, about: str = "", needs: tuple[str, ...] 
     seen = target.kind.view(target, topic)
     facts = seen.supports
     return (
-        dtype in dtypes and dtype in target.dtypes
+        dtype in dtypes
+        and dtype in target.dtypes
         and all(name in seen.parameters or getattr(facts, name, False) for name in needs)
         and ("attn_mask" not in needs or set(mask_kinds) <= set(facts.mask_kinds))
         and (facts.max_length is None or length <= facts.max_length)
         and (not facts.head_dims or dim is None or dim in facts.head_dims)
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +118,7 @@ def deviation_checks(targets: list[Target], deviations: tuple[Deviation, ...], d
 def parametrize_with_properties(
     attentions: Mapping[str, Callable[..., Any]],
     *,
-    properties: tuple[str, ...] = (),
+    properties: tuple[str | Property, ...] = (),
     cases: int = 150,
     supports: Supports | Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -121,17 +133,40 @@ def parametrize_with_properties(
     """
     import pytest
 
-    targets = [dataclasses.replace(make_target(name, function, supports), address=address_of(function, supports))
-               for name, function in attentions.items()]
-    made = checks(targets, Plan(examples=cases), catalogue.select(properties))
+    targets = [
+        dataclasses.replace(make_target(name, function, supports), address=address_of(function, supports))
+        for name, function in attentions.items()
+    ]
+    made = checks(targets, Plan(examples=cases), chosen(properties))
     return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
+
+
+def chosen(properties: tuple[str | Property, ...]) -> tuple[Property, ...]:
+    """Properties of names, globs and themes, and those that are given themselves; all by default. Raises ValueError for an unknown name."""
+    own = tuple(prop for prop in properties if isinstance(prop, Property))
+    names = tuple(name for name in properties if isinstance(name, str))
+    return own + (catalogue.select(names) if names or not own else ())
+
+
+def check_attention(attention: Callable[..., Any], *, properties: tuple[str | Property, ...] = (), **how: Any) -> None:
+    """``verify`` as an assertion, for one line in a test: raises AssertionError with the findings.
+
+    Takes what ``verify`` takes. It raises AssertionError, too, where all properties were asked for and too little could be tried, and
+    CannotRun where nothing could.
+    """
+    __tracebackhide__ = True
+    verdict = verify(attention, properties=properties, **how)
+    if not verdict.report.cases and verdict.ok:
+        raise CannotRun("nothing was tried: no property that was asked for applies")
+    if not verdict.ok or not (verdict.report.enough or properties or how.get("case")):
+        raise AssertionError(f"\n{verdict!r}")
 
 
 def verify(
     attention: Callable[..., Any],
     *,
     name: str | None = None,
-    properties: tuple[str, ...] = (),
+    properties: tuple[str | Property, ...] = (),
     cases: int = 150,
     seconds: float | None = None,
     device: str = "cpu",
@@ -141,23 +176,48 @@ def verify(
 ) -> Verdict:
     """Check an attention from Python, or in a notebook. The verdict prints itself; ``.ok`` and ``.findings`` hold it.
 
-    ``properties`` are names, globs or themes; ``seconds`` searches for that long instead of ``cases`` a property; ``case``
-    is the only one to try, as a replay line has it; ``strict`` refutes what the attention refuses by raising, always, too.
+    ``properties`` are names, globs or themes, or made by ``declare``; ``seconds`` searches for that long instead of ``cases`` a property; ``case``
+    is the only one to try, as a replay line has it; ``strict`` also refutes what the attention refuses by raising, always, and what is
+    wrong at edges alone: where numbers are no numbers or near the largest, sizes are zero, or a row sees no key.
     Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
     """
     target = make_target(name or str(getattr(attention, "__name__", "attention")), attention, supports, device)
     target = dataclasses.replace(target, address=address_of(attention, supports))
     target = target if strict or case else target.kind.handshake(target, device)
-    plan = Plan(examples=1 if case else cases, device=device)
+    plan = Plan(examples=1 if case else cases, device=device, strict=strict)
     if case is None:
-        return made_whole(verify_target(target, catalogue.select(properties), plan, seconds=seconds), plan)
-    report = Report(target, device)
+        return made_whole(verify_target(target, chosen(properties), plan, seconds=seconds, rank=catalogue.RANK), plan)
+    report = Report(target, device, least=0)
     written = written_cases(target, case)
-    for prop in catalogue.select(properties):
+    for prop in chosen(properties):
         report.add(try_only(target, prop, written.get(prop.topic.case)))
     if not report.cases:
         raise CannotRun(f"no property can be put to {case}")
     return made_whole(report, plan)
+
+
+def verify_pair(
+    attention: Callable[..., Any],
+    reference: Callable[..., Any],
+    *,
+    cases: int = 150,
+    seconds: float | None = None,
+    device: str = "cpu",
+    supports: Supports | Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Whether one answers as the other does, within what rounding explains in both: functions, caches, layers, or modules of the same weights.
+
+    ``supports`` is what is declared of both. Raises CannotRun with one sentence if one cannot be called, or they are no pair.
+    """
+    made = []
+    for function in (attention, reference):
+        target = make_target(str(getattr(function, "__name__", type(function).__name__)), function, supports, device)
+        made.append(target.kind.handshake(dataclasses.replace(target, address=None), device))
+    pair = make_pair(*made)
+    plan = Plan(examples=cases, device=device, strict=False)
+    report = verify_target(pair, pair_properties(pair), plan, seconds=seconds)
+    explain(report, [])
+    return Verdict(report, plan)
 
 
 def made_whole(report: Report, plan: Plan) -> Verdict:
@@ -185,6 +245,10 @@ class Verdict:
         self.plan = plan
         self.ok: bool = report.ok
         self.findings = report.findings
+        notebook.remember(report)
 
     def __repr__(self) -> str:
         return text.findings_text(self.report, self.plan.examples) + text.verdict_text(self.report)
+
+    def _repr_html_(self) -> str | None:
+        return notebook.report_html(self.report)

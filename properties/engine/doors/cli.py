@@ -5,25 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
-import signal
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from importlib import metadata
 from typing import Any, TextIO
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
 from ..cases.dtypes import DTYPES
+from ..contained.link import Gone
 from ..core.attempt import subject, try_case
-from ..core.crash import CAN_FORK, forked, isolated
+from ..core.crash import CAN_FORK, isolated
 from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.supports import Supports
@@ -32,20 +30,33 @@ from ..explain.explain import explain
 from ..explain.suspects import known_mistakes
 from ..frameworks import Framework, framework, no_device
 from ..frameworks.machine import machine, machine_text
-from ..report import text
-from ..report.as_json import report_json
+from ..report import dialect, text
 from ..search.deviations import Deviation, read_deviations
-from ..search.find_target import Builtins, find_targets
+from ..search.find_target import Builtins, containing, find_targets
 from ..search.interrupt import listening
-from ..search.run import Report, verify_target
-from ..search.search import Outcome, Plan, try_only, written_cases
-from . import explain_case, new
-from .known import known_by_effect
+from ..search.interrupt import status as interrupted_status
+from ..search.pairs import pair_properties
+from ..search.run import Report, Workers, load, verify_target
+from ..search.search import Plan, try_only, written_cases
+from . import explain_case, init, judge, new, replay, show
+from .arguments import count, duration, given, processes
+from .files import Files, version
+from .guard import guarded, killed
+from .known import beside, known_by_effect
+from .progress import Progress
+from .streams import steady
+from .terminal import paint
 
-DATABASE = ".hypothesis/attncheck"
-WORDS = {"new": new.main, "explain": explain_case.main}  # in the place of a target, with arguments of their own
+DATABASE = replay.DATABASE
+WORDS = {
+    "new": new.main,
+    "explain": explain_case.main,
+    "show": show.main,
+    "judge": judge.main,
+    "replay": replay.main,
+    "init": init.main,
+}  # in the place of a target, with arguments of their own
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
-DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -53,37 +64,63 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="attncheck",
         description="Find the smallest case on which an attention is wrong, or say what was verified.",
-        epilog="exit status: 0 nothing found, 1 refuted, 2 cannot be run",
+        epilog="exit status: 0 nothing found, 1 refuted, 2 cannot be run, or too little was tried",
     )
-    parser.add_argument("target", nargs="?", help="package.module:attribute, file.py:attribute, or the name or glob of a "
-                        "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'new' writes a skeleton; "
-                        "nothing: all built-in implementations")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        help="package.module:attribute, file.py:attribute, or the name or glob of a "
+        "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'show' draws attention weights, "
+        "'replay' tries every finding again, 'init' and 'new' write skeletons; "
+        "nothing: all built-in implementations",
+    )
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
-    parser.add_argument("--case", metavar="CASE", help="try only this case, as printed by a replay line")
-    parser.add_argument("--cases", type=count, metavar="N", help="cases per property (default 150; 40 with no target, or where shapes are costly)")
+    parser.add_argument("--case", metavar="CASE", type=given, help="try only this case, as printed by a replay line")
+    parser.add_argument(
+        "--cases", type=count, metavar="N", help="cases per property (default 150; 40 with no target, or where shapes are costly)"
+    )
     parser.add_argument("--time", type=duration, metavar="T", help="search for this long: 90s, 30m, 2h")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
+    parser.add_argument(
+        "--like",
+        type=given,
+        metavar="REFERENCE",
+        help="whether the target answers as this one does: the smallest case on which they part",
+    )
+    parser.add_argument("--device", type=given, default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="only this dtype (repeatable)")
-    parser.add_argument("--supports", metavar="FILE.toml", help="what the target supports and which conventions it follows")
-    parser.add_argument("--deviations", metavar="FILE.toml", help="known deviations of the target")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too ('-': standard output)")
+    parser.add_argument("--supports", type=given, metavar="FILE.toml", help="what the target supports and which conventions it follows")
+    parser.add_argument("--handshake", action="store_true", help="only what the target speaks, and what it refuses; nothing is searched")
+    parser.add_argument(
+        "--write-supports",
+        type=given,
+        metavar="FILE.toml",
+        help="write what was learned: given to --supports, it is the claim from then on",
+    )
+    parser.add_argument("--deviations", type=given, metavar="FILE.toml", help="known deviations of the target")
+    parser.add_argument("--json", type=given, metavar="FILE", help="write the report as JSON, too ('-': standard output)")
+    parser.add_argument("--html", type=given, metavar="FILE", help="write the report as one page, too, with pictures")
+    parser.add_argument("--junit", type=given, metavar="FILE", help="write the verdicts as JUnit XML, too")
+    parser.add_argument("--sarif", type=given, metavar="FILE", help="write the findings as SARIF 2.1.0, too")
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
-    parser.add_argument("-n", "--workers", type=count, default=1, metavar="N", help="processes (default 1)")
-    parser.add_argument("--isolate", action="store_true", help="try every case in a process of its own first, as is done by itself "
-                        "where a target kills the process")
-    parser.add_argument("--strict", action="store_true", help="what the target refuses by raising, always, is refuted, too")
+    parser.add_argument("--first", action="store_true", help="stop at the first finding, shrunk")
+    parser.add_argument("-n", "--workers", type=processes, metavar="N", help="processes (default: all cores, once there is enough to do)")
+    parser.add_argument(
+        "--isolate",
+        action="store_true",
+        help="try every case in a process of its own first, as is done by itself where a target kills the process",
+    )
+    parser.add_argument(
+        "--contained",
+        action="store_true",
+        help="the target in a process of its own: whatever it does, it is judged from outside, and ended where it does not come back",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="what the target refuses by raising, and what is wrong at edges alone, is a finding, too"
+    )
     parser.add_argument("--version", action="store_true", help="that of the installed attncheck; with -v the machine, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="only findings and the last lines")
     return parser.parse_args(arguments)
-
-
-def version() -> str:
-    """That of the installed distribution."""
-    try:
-        return metadata.version("attncheck")
-    except metadata.PackageNotFoundError:
-        return "(a clone)"
 
 
 def richest() -> Framework:
@@ -94,61 +131,13 @@ def richest() -> Framework:
         return framework("numpy")
 
 
-def count(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
-
-
-def duration(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``30m`` or ``2h``."""
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:])
-    try:
-        seconds = float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m or 2h")
-    return seconds
-
-
-class Progress:
-    """One line that is written over on a terminal; plain lines when piped; nothing under -q."""
-
-    def __init__(self, quiet: bool) -> None:
-        self.live = sys.stderr.isatty() and not quiet
-        self.plain = not quiet and not self.live
-        self.findings = 0
-        self.total = 0
-        self.shown = 0.0
-
-    def start(self, name: str) -> None:
-        self.name, self.findings, self.total = name, 0, 0
-        if self.plain:
-            print(f"checking {name}", file=sys.stderr, flush=True)
-
-    def __call__(self, prop: Property, what: Outcome | int) -> None:
-        if isinstance(what, Outcome):
-            self.total += what.cases
-            self.findings += what.finding is not None
-        if self.live and time.monotonic() - self.shown > 0.1:
-            self.shown = time.monotonic()
-            now = f"case {what}  ·  {self.total + what:,}" if isinstance(what, int) else f"done  ·  {self.total:,}"
-            line = f"{self.name}  {prop.name}  {now} cases  {self.findings} findings"
-            print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and given[0] in WORDS:
         return word(given[0], given[1:])
     options = parse(given)
+    options.given = given
     if options.version:
         print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
         return 0
@@ -160,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        with isolated(options.isolate), listening():
+        with isolated(options.isolate and not options.contained), containing(options.contained), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
@@ -168,12 +157,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return killed("a worker", options.isolate) or main([*given, "--isolate"])
     except KeyboardInterrupt:
         print("attncheck: interrupted", file=sys.stderr)
-        return 130
+        return interrupted_status()
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
+    except Gone as gone:
+        print(f"attncheck: a first call {gone}", file=sys.stderr)
+        return 2
     except Exception:  # 1 would mean that something is refuted
         traceback.print_exc()
+        print("attncheck: this is a mistake of attncheck, not of the target; please report it with the lines above", file=sys.stderr)
         return 2
 
 
@@ -185,7 +178,7 @@ def word(name: str, arguments: Sequence[str]) -> int:
         return status
     except BrokenPipeError:
         return reader_gone()
-    except (ValueError, OSError) as error:
+    except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
 
@@ -199,18 +192,17 @@ def reader_gone() -> int:
 def run(options: argparse.Namespace) -> int:
     """Everything but the words."""
     out = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
-        if options.json == "-":  # standard output is for the JSON alone
-            return search_all(options, sys.stderr, out)
-        if options.json:
-            with open(options.json, "w", encoding="utf-8") as file:  # now, not after an hour
-                return search_all(options, out, file)
-        return search_all(options, out, None)
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        Files(options.json, options.html, out, options.given, options.junit, options.sarif) as files,
+    ):
+        # what a target prints is no part of the report, and standard output may be for the JSON alone
+        return search_all(options, sys.stderr if options.json == "-" else out, files)
 
 
-def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None) -> int:
+def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     """Search every target that the options name; the exit status."""
-    properties = catalogue.select(tuple(options.property))
+    properties = () if options.like else catalogue.select(tuple(options.property))
     builtins = Builtins()
     for path in (options.supports, options.deviations):
         if path and not os.path.exists(path):
@@ -220,12 +212,20 @@ def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None)
     if options.target is None and not builtins.entries:
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
-    if options.case:
-        return try_one(one(options, builtins, supports), properties, options.case, out)
+    if options.contained and (sys.platform != "linux" or options.device != "cpu"):
+        raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
+    if options.case is not None:
+        single = one(options, builtins, supports)
+        return try_one(single, properties or pair_properties(single), options.case, out, files)
+    if options.like and options.target is None:
+        raise CannotRun("--like needs a target")
     names = [options.target] if options.target else list(builtins.entries)
     absent: dict[str, str] = {}
     reports: list[Report] = []
-    progress = Progress(options.quiet)
+    progress = Progress(options.quiet, out)
+    workers = Workers(options.workers or cores(), always=(options.workers or 1) > 1) if options.workers != 1 else None
+    interrupted = False
+    spoken: list[Target] = []
     for name in names:
         why = builtins.unavailable(name, options.device) if name in builtins.entries else None
         if why and not options.target:
@@ -235,17 +235,49 @@ def search_all(options: argparse.Namespace, out: TextIO, json_to: TextIO | None)
             recorded = deviations
             if not (options.strict or builtins.has(target.name)):
                 target = target.kind.handshake(target, options.device)
+            if options.handshake:
+                print(paint(dialect.handshake_text(target, options.device), out), file=out)
+                spoken.append(target)
+                continue
+            if not (options.strict or builtins.has(target.name)):
                 recorded += known_by_effect(target, deviations, builtins, options.device)
-            reports.append(check(target, properties, options, recorded, progress, builtins, out))
-            if reports[-1].interrupted:
-                raise KeyboardInterrupt
-    if json_to:
-        write_json(json_to, reports, absent)
+            if options.like:
+                target = beside(target, options.like, builtins, options.device)
+                recorded = ()
+            reports.append(check(target, properties or pair_properties(target), options, recorded, progress, builtins, out, workers))
+            interrupted = interrupted or reports[-1].interrupted
+            if interrupted:
+                break
+        if interrupted:
+            break
+    if workers:
+        workers.end()
+    if options.write_supports:
+        write_supports(options.write_supports, [report.target for report in reports] or spoken, reports)
+    if options.handshake:
+        return 1 if any(target.wrong for target in spoken) else 0
+    files.write(reports, absent)
+    if interrupted:
+        raise KeyboardInterrupt
     if len(reports) > 1 or not options.target:
         print(text.matrices_text(reports, properties, absent), file=out)
     if not any(report.cases or report.findings for report in reports):
         raise CannotRun("nothing was tried")
-    return 0 if all(report.ok for report in reports) else 1
+    if any(report.found for report in reports):
+        return 1
+    enough = all(report.enough for report in reports) or options.property
+    return 0 if enough and all(report.ok for report in reports) else 2
+
+
+def write_supports(path: str, targets: Sequence[Target], reports: Sequence[Report]) -> None:
+    """What was learned of the one target, as TOML. Raises CannotRun for none or several."""
+    if len(targets) != 1:
+        raise CannotRun(f"--write-supports needs one target, not {len(targets)}")
+    facts = targets[0].kind.learned_supports(targets[0]) | {"dtypes": targets[0].dtypes}
+    if reports and (kinds := dialect.tightest(reports[0])):
+        facts["arithmetic"] = kinds
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(dialect.supports_text(targets[0], facts))
 
 
 def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, Any] | None) -> Target:
@@ -255,14 +287,18 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
     targets = find_targets(options.target, builtins, supports, options.device)
     if len(targets) != 1:
         raise CannotRun(f"--case needs one target, {options.target} names {len(targets)}")
-    return addressed(targets[0], options)
+    target = targets[0]
+    if not (options.strict or builtins.has(target.name)):  # spoken with as in the run that the case is from
+        target = target.kind.handshake(target, options.device)
+    target = addressed(target, options)
+    return beside(target, options.like, builtins, options.device) if options.like else target
 
 
 def addressed(target: Target, options: argparse.Namespace) -> Target:
-    """The target, knowing how a replay line finds it, and what it declares."""
-    if not options.supports:
-        return target
-    return dataclasses.replace(target, address=f"{shlex.quote(target.name)} --supports {shlex.quote(options.supports)}")
+    """The target, knowing how a replay line finds it, and what it is held to."""
+    more = [f"--supports {shlex.quote(options.supports)}"] if options.supports else []
+    more += ["--strict"] * options.strict + ["--contained"] * options.contained
+    return dataclasses.replace(target, address=" ".join([shlex.quote(target.name), *more])) if more else target
 
 
 def check_device(device: str) -> None:
@@ -272,12 +308,18 @@ def check_device(device: str) -> None:
 
 
 def check(
-    target: Target, properties: Sequence[Property], options: argparse.Namespace, deviations: tuple[Deviation, ...],
-    progress: Progress, builtins: Builtins, out: TextIO,
-) -> Report:  # fmt: skip
+    target: Target,
+    properties: Sequence[Property],
+    options: argparse.Namespace,
+    deviations: tuple[Deviation, ...],
+    progress: Progress,
+    builtins: Builtins,
+    out: TextIO,
+    workers: Workers | None,
+) -> Report:
     """Search one target and print what was found and what was verified."""
     several = options.target is None
-    if options.isolate and not target.framework.forks:
+    if options.isolate and not options.contained and not target.framework.forks:
         raise CannotRun(f"--isolate forks the process, which {target.framework.name} does not survive")
     target = addressed(target, options)
     plan = Plan(
@@ -288,42 +330,63 @@ def check(
         database=DirectoryBasedExampleDatabase(DATABASE),
         deviations=deviations,
         isolate=options.isolate,
+        strict=options.strict or builtins.has(target.name),
     )
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
-    progress.start(target.name)
     supports = Supports.in_file(options.supports) if options.supports else None
-    known = target.supports if target.refuses else supports
-    source = {"text": target.name, "supports": known}
-    report = verify_target(target, properties, plan, seconds=options.time, progress=progress,
-                           workers=options.workers, source=source)
+    source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": options.contained}
+    progress.start(target, plan, properties, options.time)
+    report = verify_target(
+        target,
+        properties,
+        plan,
+        seconds=options.time,
+        progress=progress,
+        workers=None if options.like else workers,
+        source=source,
+        first=options.first,
+        rank=catalogue.RANK,
+    )
     progress.clear()
-    if ".py:" in target.name and not options.isolate:
-        until = time.monotonic() + ALONE_SECONDS
-        for outcome in report.outcomes.values():
-            if outcome.finding and time.monotonic() < until:
-                with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
-                    fresh = find_targets(target.name, builtins, known, plan.device)[0]
-                    outcome.finding = tried_alone(outcome.finding, fresh)
     missing: list[str] = []
-    explain(report, known_mistakes(missing) if any(finding.alone for finding in report.findings) else [])
-    print(text.findings_text(report, plan.examples, options.verbose), end="", file=out, flush=True)
+    try:
+        if ".py:" in target.name and not (options.isolate or options.like or report.interrupted):
+            until = time.monotonic() + ALONE_SECONDS
+            for outcome in report.outcomes.values():
+                if outcome.finding and time.monotonic() < until:
+                    with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
+                        outcome.finding = tried_alone(outcome.finding, load(source, plan.device))
+        replay.keep(plan.database, report.findings)
+        alone = any(finding.alone for finding in report.findings) and not options.like
+        explain(report, known_mistakes(missing) if alone else [])
+    except KeyboardInterrupt:  # what was found is told as it is
+        report.interrupted = True
+    print(paint(text.findings_text(report, plan.examples, options.verbose), out), end="", file=out, flush=True)
     if missing:
         print(f"  no readings: the known mistakes cannot be imported ({missing[0]})\n", file=out, flush=True)
-    for status in report.surprises:
-        print(text.status_text(status), file=out, flush=True)
-    if not several:
-        print(text.verdict_text(report, deviations=not options.quiet), file=out, flush=True)
+    if several:
+        for status in report.surprises:
+            print(text.status_text(status), file=out, flush=True)
+    else:
+        print(paint(text.verdict_text(report, options.verbose), out), file=out, flush=True)
     return report
 
 
 def tried_alone(finding: Finding, fresh: Target) -> Finding:
     """The finding, and whether it shows where the target has had no other calls: if not, the case alone cannot replay it."""
+    if not finding.alone:
+        return finding
     shows = finding.violation.killed or try_case(subject(fresh, finding.prop), finding.prop, finding.case)
     return dataclasses.replace(finding, alone=bool(shows))
 
 
-def try_one(target: Target, properties: Sequence[Property], text_of_case: str, out: TextIO) -> int:
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def try_one(target: Target, properties: Sequence[Property], text_of_case: str, out: TextIO, files: Files) -> int:
     """Put one case to the properties; print what is wrong."""
     cases = written_cases(target, text_of_case)
     case = next(iter(cases.values()))
@@ -339,36 +402,18 @@ def try_one(target: Target, properties: Sequence[Property], text_of_case: str, o
     for finding in findings:
         print(text.finding_text(finding, case.device, 1), end="\n\n", file=out)
     print(f"{len(findings)} of {len(tried)} properties refuted by {case!r}", file=out)
+    if files.wanted:
+        report = Report(target, case.device, {outcome.prop.name: outcome for outcome in tried})
+        explain(report, known_mistakes() if findings else [])
+        files.write([report], {})
     return 1 if findings else 0
-
-
-def write_json(file: TextIO, reports: Sequence[Report], absent: dict[str, str]) -> None:
-    """The reports as JSON, to an open file."""
-    content: dict[str, Any] = {"reports": [report_json(report) for report in reports], "not_run": absent}
-    json.dump(content, file, indent=1, ensure_ascii=False)
-    file.write("\n")
-
-
-def killed(what: str, isolated: bool) -> int:
-    """Say that a process was killed. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
-    again = "" if isolated or not CAN_FORK else ": starting again, every case in a process of its own first"
-    print(f"attncheck: the target killed {what}{again}", file=sys.stderr, flush=True)
-    return 0 if again else 2
 
 
 def entry() -> None:
     """The console script. Tiny arrays are faster with one thread; a user's own setting is respected."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    steady()
     if not CAN_FORK:
         sys.exit(main())
-    status = guarded(sys.argv[1:])
+    status = guarded(sys.argv[1:], main)
     sys.exit(status if status >= 0 else 128 - status)
-
-
-def guarded(arguments: list[str]) -> int:
-    """The exit status of a run in a fork; once more, with cases isolated, if the target kills it."""
-    status = forked(lambda: main(arguments))
-    if status not in DEADLY:
-        return status
-    isolated = "--isolate" in arguments
-    return killed(f"the process ({signal.Signals(-status).name})", isolated) or guarded([*arguments, "--isolate"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
+import shlex
 
 from ..core.attempt import try_case
 from ..core.declare import declared
 from ..core.target import CannotRun, Target
 from ..search.deviations import Deviation
-from ..search.find_target import Builtins, find_targets
+from ..search.find_target import Builtins, containing, find_targets
+from ..search.pairs import make_pair
 from ..search.run import applies
 from ..search.search import inapplicable
 
@@ -28,10 +30,13 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
             continue
         with contextlib.suppress(CannotRun):
             if name not in recorded:
-                recorded[name] = find_targets(name, builtins, None, device)[0]
+                with containing(False):  # what we wrote ourselves need not be
+                    recorded[name] = find_targets(name, builtins, None, device)[0]
             if _alike(target, recorded[name], deviation, device):
                 reason = f"as {name}: {deviation.reason}"
-                shared[repr(deviation.case) + deviation.shows] = dataclasses.replace(deviation, targets=(glob.escape(target.name),), reason=reason)
+                shared[repr(deviation.case) + deviation.shows] = dataclasses.replace(
+                    deviation, targets=(glob.escape(target.name),), reason=reason
+                )
     return tuple(shared.values())
 
 
@@ -45,3 +50,13 @@ def _alike(target: Target, recorded: Target, deviation: Deviation, device: str) 
         return False
     here, there = (try_case(one, prop, deviation.case) for one in (target, recorded))
     return here is not None and there is not None and (here.says, here.raised) == (there.says, there.raised)
+
+
+def beside(target: Target, like: str, builtins: Builtins, device: str) -> Target:
+    """The target beside the reference that a text names. Raises CannotRun if they are no pair."""
+    found = find_targets(like, builtins, None, device)
+    if len(found) != 1:
+        raise CannotRun(f"--like needs one reference, {like} names {len(found)}")
+    reference = found[0].kind.handshake(found[0], device)
+    address = f"{target.address or shlex.quote(target.name)} --like {shlex.quote(reference.name)}"
+    return dataclasses.replace(make_pair(target, reference), address=address)

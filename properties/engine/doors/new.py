@@ -99,26 +99,31 @@ def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None)
     contract = next(kind.name for kind in contracts().values() if killer.contract in (topic.name for topic in kind.topics))
     if contract not in registry.SIGNATURES:
         raise ValueError(f"mutants have no signature of the contract {contract}: add it to SIGNATURES in impls/mutants/registry.py")
-    file = clone / "impls" / "mutants" / f"{theme}.py"
+    file = clone / "impls" / "mutants" / registry.THEMES[theme] / f"{theme}.py"
     _free(file, name)
     tree = _parsed(file)
     there = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names} | {
-        node.name for node in tree.body if isinstance(node, ast.FunctionDef)}  # fmt: skip
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef)
+    }
     if "mutant" not in there or "Any" not in there:
-        raise ValueError(f"impls/mutants/{theme}.py does not import mutant and Any: begin with that")
+        raise ValueError(f"{file.relative_to(clone)} does not import mutant and Any: begin with that")
     formal = registry.SIGNATURES[contract].parameters.values()
     positional = [p.name for p in formal if p.kind is p.POSITIONAL_OR_KEYWORD]
     core = contract.removesuffix("_layer") if contract != "packed" else "attention"  # what the honest core of a theme is called
     call = f"return {core}({', '.join(positional)}, **options)  # TODO: with one step replaced"
     _append(
-        file, "mutant", name=name, killed_by=killer.name, arguments="" if contract == "attention" else f', contract="{contract}"',
+        file,
+        "mutant",
+        name=name,
+        killed_by=killer.name,
+        arguments="" if contract == "attention" else f', contract="{contract}"',
         formal=", ".join([*(f"{p}: Any" for p in positional), "**options: Any"]),
         body=call if core in there else 'raise NotImplementedError("TODO: the honest code with one mistake")',
-    )  # fmt: skip
+    )
     return [
-        f"impls/mutants/{theme}.py: {name}",
-        "fill in: the mistake in one line, so that a reading can say \"behaves like …\"; where it happened; the step that is wrong",
-        f"then:    python -m pytest tests/test_mutants.py -k {name}",
+        f"{file.relative_to(clone)}: {name}",
+        'fill in: the mistake in one line, so that a reading can say "behaves like …"; where it happened; the step that is wrong',
+        f"then:    python -m pytest tests/impls/test_mutants.py -k {name}",
         "         python -m benchmarks.kill_table and python -m benchmarks.detection measure what is missing",
     ]
 
@@ -141,8 +146,8 @@ def new_contract(clone: Path, name: str, theme: str) -> list[str]:
     return [
         f"properties/{name}: contract.py cases.py call.py trial.py exact.py {theme}.py, and a word in properties/catalogue.py",
         f"fill in: {len(re.findall('TODO', ''.join(p.read_text(encoding='utf-8') for p in folder.glob('*.py'))))} places marked TODO in it",
-        f"try it:  a function with supports = {{\"contract\": \"{name}\"}} that returns its argument: --property {theme}",
-        f"then:    pyproject.toml: \"attncheck.properties.{name}\" among the packages; README.md: {theme} among the themes",
+        f'try it:  a function with supports = {{"contract": "{name}"}} that returns its argument: --property {theme}',
+        f'then:    pyproject.toml: "attncheck.properties.{name}" among the packages; README.md: {theme} among the themes',
     ]
 
 

@@ -16,13 +16,16 @@ from ..core.finding import Finding
 from ..core.trial import describe
 from ..core.words import ranges
 from ..frameworks.machine import machine_text
+from ..search.ranges import Ranges
 from ..search.run import Report, Status
 from ..search.search import Outcome
+from .dialect import WIDTH, command_name, dialect_lines, fractions, headline, wrapped, wrong_lines
 
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
+TOLD = 9  # lines of what it speaks, refuses and so on, unless verbose
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -42,7 +45,9 @@ def finding_text(
         wrong, columns = violation.wrong, violation.columns
         lines += [f"  where     {where_text(wrong, columns)}", *map("            ".__add__, block_map(wrong, columns))]
     if not finding.alone:
-        lines.append("  remembers with the file imported anew the case alone is answered rightly: the failure needs the calls before it, or chance")
+        lines.append(
+            "  remembers with the file imported anew the case alone is answered rightly: the failure needs the calls before it, or chance"
+        )
     elif finding.matters or finding.indifferent:
         given = finding.case.differing()
         matters = ", ".join(f"{name}={given[name]!r}" for name in finding.matters) or "nothing in particular"
@@ -65,8 +70,12 @@ def reading_lines(readings: Sequence[Reading]) -> list[str]:
     """The named mistakes that the target behaves like, or resembles; none: nothing is said."""
     if not readings:
         return []
-    shown = [f'"{r.mistake}" ({r.name})' + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
-             + (f"; but that is wrong on {r.example!r}, too, and this is not" if r.wrong else "") for r in readings[:READINGS]]
+    shown = [
+        f'"{r.mistake}" ({r.name})'
+        + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
+        + (f"; but that is wrong on {r.example!r}, too, and this is not" if r.wrong else "")
+        for r in readings[:READINGS]
+    ]
     more = f", or {len(readings) - READINGS} other mistakes" if len(readings) > READINGS else ""
     verb = "resembles" if readings[0].wrong else "behaves like" if readings[0].whole else "behaves here, not on larger cases, like"
     return [f"  reading   {verb} " + "\n            or ".join(shown) + more]
@@ -83,7 +92,9 @@ def findings_text(report: Report, total: int, verbose: bool = False) -> str:
     named = {name: [reading.name for reading in explained.readings] for name, explained in known.items()}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = findings if verbose else naming_all([f for f in findings if named[f.prop.name]], named)
-    unnamed = {f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.prop.name]}
+    unnamed = {
+        f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.prop.name]
+    }
     full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]
     findings = full + [f for f in findings if f not in full]
     parts, told = [], set[str]()
@@ -122,11 +133,6 @@ def naming_all(findings: Sequence[Finding], named: Mapping[str, Sequence[str]]) 
         chosen.append(min(explained, key=lambda f: (f.violation.slight, len(named[f.prop.name]))))
         left = [f for f in left if f not in explained]
     return [f for f in findings if f in chosen]
-
-
-def command_name() -> str:
-    """How the command line is called: ``attncheck``, or ``python -m properties`` in a clone."""
-    return "attncheck" if __package__.startswith("attncheck.") else "python -m properties"
 
 
 def replay_line(finding: Finding) -> str:
@@ -168,36 +174,95 @@ def status_text(status: Status) -> str:
     return f"{words:<9}{d.shows} · {status.target} · {d.case!r}{elsewhere}\n         {d.kind}: {d.reason}"
 
 
-def verdict_text(report: Report, deviations: bool = True) -> str:
-    """The verdict on one target: what was verified, over how many cases, and what could not be tried."""
+def found_text(finding: Finding, seconds: float) -> str:
+    """A finding in short, as soon as it is there."""
+    return f"  found     {finding.prop.name}, after {seconds:.1f} s, on {finding.case!r}: {describe(finding.violation)}"
+
+
+def verdict_text(report: Report, verbose: bool = False) -> str:
+    """The verdict on one target: what was verified, over how many cases, and what could not be tried; no more than a screen unless verbose."""
     outcomes = list(report.outcomes.values())
     count = Counter(outcome.status for outcome in outcomes)
-    lines: list[str] = []
-    if deviations:
-        lines += [status_text(status) for status in report.statuses]
-    lines.append("")
-    word = "REFUTED" if report.findings else "NOTHING FOUND" if report.cases else "NOTHING TRIED"
-    lines.append(
-        f"{word}  {report.target.name} · {report.target.framework.name} · {report.device} · "
-        f"{' '.join(report.target.dtypes)}"
-    )
-    lines.append(
+    lines = [status_text(status) for status in (report.statuses if verbose else report.surprises)]
+    lines += [""] * bool(lines or report.findings)
+    head = headline(report.verdict.upper(), report.target, report.device)
+    lines += [head] if verbose else wrapped(head)
+    counted = (
         f"  {count['passed']} {'property holds' if count['passed'] == 1 else 'properties hold'}, "
         f"{count['refuted']} refuted, {count['not exercised']} not exercised · "
         f"{report.cases:,} cases in {report.seconds:.1f} s"
         + (f" · {sum(o.set_aside for o in outcomes):,} set aside as known" if any(o.set_aside for o in outcomes) else "")
     )
-    lines += [f"  speaks    {what}: {how}" for what, how in report.target.learned.items()]
-    lines += [f"  refuses   {what}: {why}" for what, why in report.target.refuses.items()]
-    lines += theme_lines(outcomes)
-    features = sum((o.features for o in outcomes), Counter[str]())
-    if features:
-        counted = ", ".join(f"{name} {number}" for name, number in sorted(features.items()))
-        lines += textwrap.wrap(counted, 120, initial_indent="  features  ", subsequent_indent="            ")
-    lines += not_tried_lines(report)
-    lines += arithmetic_lines(report)
-    lines.append(f"  on        {machine_text(report.machine)}")
+    lines += [counted] if verbose else wrapped(counted)
+    lines += wrong_lines(report.target)
+    lines += [f"  incomplete  {report.incomplete}"] * (report.verdict == "incomplete")
+    unread = len(report.findings) - len(report.explained)
+    lines += [f"  unread    {unread} findings: the time for explaining was over"] * bool(report.explained and unread)
+    told = [*dialect_lines(report.target), *edge_lines(outcomes)]
+    if verbose:
+        lines += told + theme_lines(outcomes) + feature_lines(outcomes) + not_tried_lines(report)
+    else:
+        known = [s for s in report.statuses if s.state == "still there"]
+        told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
+        told += [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
+        lines += [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in told[:TOLD]]
+        lines += [f"            and {len(told) - TOLD} more (-v: all)"] * (len(told) > TOLD)
+        lines += theme_lines_in_short(outcomes)
+    lines += ranges_lines(outcomes)
+    last = [*arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
+    lines += last if verbose else [part for line in last for part in wrapped(line)]
     return "\n".join(lines)
+
+
+def edge_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """What is wrong at edges alone: one line each, with a case."""
+    edges: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        for name in outcome.edges:
+            edges.setdefault(name, []).append(outcome)
+    return [
+        f"  edge      {name}: {first.edges[name].violation.says}, {first.edges[name].case!r}"
+        + (f", and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}" if rest else "")
+        for name, (first, *rest) in edges.items()
+    ]
+
+
+def feature_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the cases contained, counted."""
+    features = sum((o.features for o in outcomes), Counter[str]())
+    counted = ", ".join(f"{name} {number}" for name, number in sorted(features.items()))
+    return textwrap.wrap(counted, 120, initial_indent="  features  ", subsequent_indent="            ") if features else []
+
+
+def theme_lines_in_short(outcomes: Sequence[Outcome]) -> list[str]:
+    """The themes that hold, with how many of their properties, the refuted ones, and those that were not tried."""
+    themes: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        themes.setdefault(outcome.prop.theme, []).append(outcome)
+    verified, refuted, untried = [], [], []
+    for theme, members in themes.items():
+        holds = sum(o.status == "passed" for o in members)
+        verified += [f"{theme} {holds}"] * bool(holds)
+        refuted += [o.prop.name for o in members if o.finding]
+        untried += [f"{theme} {len(members) - holds}"] * any(o.status == "not exercised" for o in members)
+    used = max((o.notes.used for o in outcomes), default=0.0)
+    lines = {"verified": verified, "refuted": refuted, "untried": untried}
+    wrapped = [line for word, names in lines.items() for line in _listed(word, names)]
+    return wrapped + [f"  bound     at most {used:.2f} of it is used"] * bool(used)
+
+
+def _listed(word: str, names: Sequence[str]) -> list[str]:
+    """A line, or a few, of names."""
+    first, rest = f"  {word:<10}", " " * 12
+    return textwrap.wrap(", ".join(names), WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False) if names else []
+
+
+def ranges_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Between which sizes cases were drawn, and in which types: beyond them nothing is known."""
+    tried = Ranges()
+    for outcome in outcomes:
+        tried.merge(outcome.ranges)
+    return textwrap.wrap(tried.text(), WIDTH, initial_indent="  tried     ", subsequent_indent="            ") if tried.dtypes else []
 
 
 def theme_lines(outcomes: Sequence[Outcome]) -> list[str]:
@@ -235,23 +300,23 @@ def not_tried_lines(report: Report) -> list[str]:
     ]
 
 
-def arithmetic_lines(report: Report) -> list[str]:
+def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
     """Adequacy of the cases, which tighter arithmetic also fits, and of what nothing can be promised."""
     lines = []
     judged = sum(o.notes.judged for o in report.outcomes.values())
     if judged:
         share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
         lines.append(f"  adequate  {share:.0%} of {judged} judged cases tell the right answer from a trivially wrong one")
-    used: dict[str, float] = {}
-    for outcome in report.outcomes.values():
-        for key, fraction in outcome.notes.fits.items():
-            used[key] = max(used.get(key, 0.0), fraction)
+    used = fractions(report)
     named: set[str] = set()
+    fits: list[str] = []
     for dtype, kind in (key.split() for key in used):  # from tight to loose: the first that fits is the one to name
         if dtype not in named and used[f"{dtype} {kind}"] <= 1:
             named.add(dtype)
             claimed, most = report.target.supports.declared(dtype).name, used[f"{dtype} {kind}"]
-            lines.append(f"  arithmetic  {dtype}: {claimed} is claimed, {kind} fits, too: at most {most:.2f} of its bound used")
+            fits.append(f"{dtype} {kind}")
+            lines += [f"  arithmetic  {dtype}: {claimed} is claimed, {kind} fits, too: at most {most:.2f} of its bound used"] * verbose
+    lines += [f"  fits      tighter arithmetic than it is held to, too: {', '.join(fits)}"] * bool(fits and not verbose)
     ill = sum(o.notes.ill_posed for o in report.outcomes.values())
     seen = sum(o.notes.compared for o in report.outcomes.values())
     if ill:

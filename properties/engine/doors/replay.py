@@ -1,0 +1,106 @@
+"""``attncheck replay``: every finding that was kept, once more. FIXED, STILL WRONG, or ERROR where it cannot be tried."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+
+from ... import catalogue
+from ..core.crash import isolated
+from ..core.finding import Finding
+from ..core.supports import Supports
+from ..core.target import CannotRun, Target
+from ..core.trial import describe
+from ..report.dialect import command_name
+from ..report.text import replay_line
+from ..search.find_target import Builtins, find_targets
+from ..search.search import try_only, written_cases
+
+DATABASE = ".hypothesis/attncheck"
+KEY = b"attncheck\0findings"
+
+
+def keep(database: ExampleDatabase | None, findings: Iterable[Finding]) -> None:
+    """Keep the replay lines of findings; those that need earlier calls, or that no command finds, have none."""
+    for finding in findings:
+        if database is not None and finding.alone and finding.address is not None:
+            database.save(KEY, replay_line(finding).encode())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try each; 1 if something is still wrong, else 2 if something cannot be tried, else 0. Raises ValueError for what is no report."""
+    parser = argparse.ArgumentParser(
+        prog="attncheck replay", description="Try every finding again: those of earlier runs here, or of a report."
+    )
+    parser.add_argument("report", nargs="?", metavar="FILE.json", help="what --json has written; nothing: what is kept in .hypothesis/")
+    options = parser.parse_args(arguments)
+    database = DirectoryBasedExampleDatabase(DATABASE)
+    lines = in_report(Path(options.report)) if options.report else sorted(text.decode() for text in database.fetch(KEY))
+    states = []
+    for line in lines:
+        with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
+            state, says = again(line)
+        states.append(state)
+        print(f"{state:<12}{says}\n            {line}", flush=True)
+        if state == "FIXED" and not options.report:
+            database.delete(KEY, line.encode())
+    counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in ("FIXED", "STILL WRONG", "ERROR"))
+    print(f"{len(states)} {'finding' if len(states) == 1 else 'findings'}: {counts}" if states else "no finding is kept here")
+    return 1 if "STILL WRONG" in states else 2 if "ERROR" in states else 0
+
+
+def in_report(path: Path) -> list[str]:
+    """The replay lines of a report as JSON. Raises ValueError if it is none."""
+    try:
+        reports = json.loads(path.read_text(encoding="utf-8"))["reports"]
+        found = [p["finding"] for report in reports for p in report["properties"].values() if p["finding"]]
+        return [finding["replay"] for finding in found if finding["alone"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no report of --json: {type(error).__name__}: {error}") from None
+
+
+def again(line: str) -> tuple[str, str]:
+    """What becomes of a replay line: the state, and what there is to say."""
+    try:
+        target, name, text = _read(line)
+        (prop,) = catalogue.select((name,))
+        case = written_cases(target, text).get(prop.topic.case)
+        if case is not None and case.dtype not in target.dtypes:
+            raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
+        with isolated(target.framework.forks):
+            outcome = try_only(target, prop, case)
+    except (CannotRun, ValueError, OSError) as error:
+        return "ERROR", str(error)
+    if not outcome.cases:
+        return "ERROR", f"{prop.name} cannot be put to it: {outcome.not_exercised}"
+    return ("STILL WRONG", f"{prop.name}: {describe(outcome.finding.violation)}") if outcome.finding else ("FIXED", prop.name)
+
+
+def _read(line: str) -> tuple[Target, str, str]:
+    """The target, the property and the case of a replay line. Raises ValueError for another line, CannotRun."""
+    words = shlex.split(line)
+    for command in (command_name().split(), ["attncheck"], ["python", "-m", "properties"]):
+        if words[: len(command)] == command:
+            words = words[len(command) :]
+            break
+    else:
+        raise ValueError("a finding in a function of Python is replayed there")
+    given = dict(_pairs(words[1:]))
+    if not {"--property", "--case"} <= set(given):
+        raise ValueError("no replay line")
+    supports = Supports.in_file(given["--supports"]) if "--supports" in given else None
+    targets = find_targets(words[0], Builtins(), supports)
+    if len(targets) != 1:
+        raise CannotRun(f"{words[0]} names {len(targets)} targets")
+    return targets[0], given["--property"], given["--case"]
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    yield from zip(words[::2], words[1::2], strict=False)

@@ -1,0 +1,31 @@
+"""What a terminal gets beside plain text: colour, and a bar with the time that is left."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+COLOURS = {"REFUTED": "1;31", "CHANGED": "1;31", "GONE": "1;33", "EXPIRED": "1;33", "TOO LITTLE": "1;33", "NOTHING FOUND": "1;32"}
+HEADS = re.compile(rf"^({'|'.join(COLOURS)}|KNOWN)", re.MULTILINE)
+KEYS = re.compile(r"^  ([a-z]+)(?=  )", re.MULTILINE)
+
+
+def paint(text: str, to: TextIO) -> str:
+    """The text with its first words in colour where it goes to a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if not to.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    text = HEADS.sub(lambda found: f"\x1b[{COLOURS.get(found[1], '1;33')}m{found[1]}\x1b[0m", text)
+    return KEYS.sub(lambda found: f"  \x1b[36m{found[1]}\x1b[0m", text)
+
+
+def progress_bar(name: str, total: float) -> Progress:
+    """A started bar on standard error, which is drawn only when it is told to: no thread, since cases may be tried in forks."""
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")]
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    bar.add_task(name, total=total, detail="")
+    bar.start()
+    return bar
