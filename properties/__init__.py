@@ -9,13 +9,14 @@ a correct answer is, and how near one must be. ARCHITECTURE.md is the map.
 
 from typing import Any
 
-__all__ = ["parametrize_with_properties", "verify"]
+OWN = ("cases", "declare", "run_case")
+__all__ = ["cases", "check_attention", "declare", "parametrize_with_properties", "run_case", "verify", "verify_pair"]
 
 
 def __getattr__(name: str) -> Any:
-    """The two doors for Python code, loaded when first used: pytest imports this package early."""
+    """The doors for Python code, loaded when first used: pytest imports this package early."""
     if name in __all__:
-        from .engine.doors import checks
+        from .engine.doors import checks, own
 
-        return getattr(checks, name)
+        return getattr(own if name in OWN else checks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import tomllib
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 
 from .attention import (
@@ -28,15 +30,41 @@ from .cache import caches
 from .engine.core.contract import make, register
 from .engine.core.declare import Property
 from .linear import linear_attention
+from .module import padding, projections, state, tokens, twin
 from .multihead import layers
 from .pack import packed
 from .position import distances, positions
 
 BUILT_IN: tuple[ModuleType, ...] = (
-    softmax, values, masks, causality, symmetry, heads, scaling, chunks, numbers, rounding, purity, features, gradients, feature_gradients,
-    layers, blocks, encoders, decoders, packed, positions, distances, caches,
+    softmax,
+    values,
+    masks,
+    causality,
+    symmetry,
+    heads,
+    scaling,
+    chunks,
+    numbers,
+    rounding,
+    purity,
+    features,
+    gradients,
+    feature_gradients,
+    layers,
+    blocks,
+    encoders,
+    decoders,
+    packed,
+    positions,
+    distances,
+    caches,
     linear_attention,
-)  # fmt: skip
+    tokens,
+    padding,
+    state,
+    twin,
+    projections,
+)
 
 
 def _of_third_parties() -> tuple[ModuleType, ...]:
@@ -52,6 +80,10 @@ def _of_third_parties() -> tuple[ModuleType, ...]:
 THEMES = (*BUILT_IN, *_of_third_parties())
 PROPERTIES: dict[str, Property] = {
     member.name: member for theme in THEMES for member in vars(theme).values() if isinstance(member, Property)
+}
+# The order in which a search tries them: the most telling first. What is not in the table comes last.
+RANK: dict[str, int] = {
+    name: place for place, name in enumerate(tomllib.loads(Path(__file__).with_name("order.toml").read_text(encoding="utf-8"))["order"])
 }
 
 

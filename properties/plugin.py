@@ -14,13 +14,21 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tiny arrays are faster with one thread
 
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--impl", {"action": "append", "default": [], "metavar": "TARGET", "help": "an attention to check: module:attribute, "
-                "file.py:attribute, or the name or glob of a built-in (repeatable; default: all built-ins)"}),
+    (
+        "--impl",
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "TARGET",
+            "help": "an attention to check: module:attribute, "
+            "file.py:attribute, or the name or glob of a built-in (repeatable; default: all built-ins)",
+        },
+    ),
     ("--device", {"default": "cpu", "help": "the device on which to check, cpu or cuda"}),
     ("--cases", {"type": int, "default": 60, "metavar": "N", "help": "cases per property (default 60)"}),
     ("--round", {"type": int, "default": 0, "metavar": "N", "help": "another round draws other cases"}),
     ("--supports", {"metavar": "FILE.toml", "help": "what the targets support and which conventions they follow"}),
-)  # fmt: skip
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,9 +72,12 @@ def _found(config: pytest.Config) -> dict[str, Any]:
             raise pytest.UsageError(f"attncheck: {error}") from None
         known = builtins.deviations()
         plan = Plan(
-            examples=_option(config, "cases"), round=_option(config, "round"), device=device, deviations=known,
+            examples=_option(config, "cases"),
+            round=_option(config, "round"),
+            device=device,
+            deviations=known,
             database=DirectoryBasedExampleDatabase(".hypothesis/attncheck"),
-        )  # fmt: skip
+        )
         config.stash[_TARGETS] = {"targets": targets, "plan": plan}
     return config.stash[_TARGETS]
 
@@ -84,11 +95,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if name == "attention_check":
             made = [pytest.param(check, id=check.id) for check in checks(targets, plan)]
         elif name == "known_deviation":
-            made = [pytest.param(check, id=f"{check.target.name}-{number}")
-                    for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))]
+            made = [
+                pytest.param(check, id=f"{check.target.name}-{number}")
+                for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))
+            ]
         else:
             needs = {key: value for mark in metafunc.definition.iter_markers("example") for key, value in mark.kwargs.items()}
             name = "target, dtype"
-            made = [pytest.param(target, dtype, id=f"{target.name}-{dtype}")
-                    for target in targets for dtype in target.dtypes if fits(target, dtype, **needs)]
+            made = [
+                pytest.param(target, dtype, id=f"{target.name}-{dtype}")
+                for target in targets
+                for dtype in target.dtypes
+                if fits(target, dtype, **needs)
+            ]
         metafunc.parametrize(name, made)

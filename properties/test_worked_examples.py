@@ -49,8 +49,14 @@ def inputs(dtype: str, q: Any, k: Any, v: Any, **options: Any) -> Inputs:
 # ---------------------------------------------------------------- four words
 
 WORDS = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]])
-PRINTED = np.array([[0.98522025, 1.74174051, 0.75652026], [0.90965265, 1.40965265, 0.5],
-                    [0.99851226, 1.75849334, 0.75998108], [0.99560386, 1.90407309, 0.90846923]])  # fmt: skip
+PRINTED = np.array(
+    [
+        [0.98522025, 1.74174051, 0.75652026],
+        [0.90965265, 1.40965265, 0.5],
+        [0.99851226, 1.75849334, 0.75998108],
+        [0.99560386, 1.90407309, 0.90846923],
+    ]
+)
 HALF_A_UNIT = 0.5e-8  # NumPy prints 8 digits and drops zeros at the end
 
 
@@ -91,9 +97,7 @@ def test_four_words_through_the_projections_of_a_layer(target: Target, dtype: st
     t = layer_of(target, dtype)
     w_q, w_k, w_v = (w.T * 1.0 for w in projections())
     x = WORDS[None] * 1.0
-    run = t.run_layer(
-        LayerInputs(x, x, x, {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": np.eye(3)}, num_heads=1, dtype=dtype)
-    )
+    run = t.run_layer(LayerInputs(x, x, x, {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": np.eye(3)}, num_heads=1, dtype=dtype))
     t.close(run.out[0], PRINTED, HALF_A_UNIT + run.bound[0], "the word in row {row} is not what was printed")
 
 
@@ -136,8 +140,12 @@ def test_two_heads_of_a_layer(target: Target, dtype: str) -> None:
     assert split_heads(run.out, 2).shape == (1, 2, 3, 2)
     t.inside(run, run.bound, "token {row}, feature {column} is off")
     if run.weights is not None:
-        t.close(run.weights.sum(axis=-1), np.array(1.0), run.weights_bound.sum(axis=-1) + 2.0**-51,
-                "the weights of row {column} do not sum to one")  # fmt: skip
+        t.close(
+            run.weights.sum(axis=-1),
+            np.array(1.0),
+            run.weights_bound.sum(axis=-1) + 2.0**-51,
+            "the weights of row {column} do not sum to one",
+        )
 
 
 # ---------------------------------------------------------------- a sentence
@@ -275,9 +283,7 @@ def weights_are_those_of_loops(target: Target, dtype: str, causal: bool) -> None
     given = eight_tokens(dtype, is_causal=causal)
     read = t.weights(given)
     expected = loop_weights(given, t.visible(given)[0, 0])
-    t.close(
-        read.out[0, 0], expected, read.bound[0, 0] + by_hand(read.parts[0])[0, 0], "weight {column} of row {row} is off"
-    )
+    t.close(read.out[0, 0], expected, read.bound[0, 0] + by_hand(read.parts[0])[0, 0], "weight {column} of row {row} is off")
 
 
 @pytest.mark.example(length=8, dim=32)

@@ -34,9 +34,7 @@ class Backward(Run):
 
     sends_back = True
 
-    def __init__(
-        self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any], kept: Array | None = None
-    ) -> None:
+    def __init__(self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any], kept: Array | None = None) -> None:
         super().__init__(trial, inputs, out)
         self.q: Any
         self.k: Any
@@ -80,7 +78,13 @@ class Backward(Run):
         with np.errstate(all="ignore"):
             for name in self.parts:
                 a, b = np.asarray(getattr(self, name)), np.asarray(getattr(other, name))
-                limit = getattr(self.limits, name) if name in "qkv" else self.limits.of_sinks() if name == "sinks" else self.limits.of_bias(a.shape)
+                limit = (
+                    getattr(self.limits, name)
+                    if name in "qkv"
+                    else self.limits.of_sinks()
+                    if name == "sinks"
+                    else self.limits.of_bias(a.shape)
+                )
                 rounding = 64 * 2.0 ** -FLOAT_TYPES[self.inputs.dtype].precision * np.abs(a).max(initial=0.0)
                 if a.shape != b.shape or not ((np.abs(a - b) <= 2 * limit + rounding) | (np.isnan(a) & np.isnan(b))).all():
                     return False
@@ -137,9 +141,7 @@ def run_backward(
     return run
 
 
-def forward(
-    target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]
-) -> tuple[Any, dict[str, Any], SendBack | None]:  # fmt: skip
+def forward(target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]) -> tuple[Any, dict[str, Any], SendBack | None]:
     """The output, the arrays of which gradients are asked by name, and what sends them back. Raises Raised."""
     tensors, options = arrays(target, inputs, buffers)
     given = dict(zip(OPERANDS, tensors, strict=True)) | {name: options[OPTION_OF[name]] for name in wrt if name in OPTION_OF}
@@ -178,8 +180,11 @@ def _as_carried(target: Target, inputs: Inputs, name: str, part: Any) -> Any:
 _REFUSALS: WeakKeyDictionary[Target, dict[str, str]] = WeakKeyDictionary()
 PARAMETER_OF = {"sink_gradients": "sinks", "dropout_gradients": "dropout_p"}
 CAPABILITIES: dict[str, tuple[str, ...]] = {
-    "gradients": OPERANDS, "bias_gradients": ("mask",), "sink_gradients": ("sinks",), "dropout_gradients": OPERANDS,
-}  # fmt: skip
+    "gradients": OPERANDS,
+    "bias_gradients": ("mask",),
+    "sink_gradients": ("sinks",),
+    "dropout_gradients": OPERANDS,
+}
 
 
 def refusal(target: Target, capability: str) -> str:
@@ -216,4 +221,3 @@ def _find_out(target: Target, capability: str) -> str:
     except Raised as raised:
         return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
     return "" if send_back else f"{words}: the output of a first call does not require a gradient"
-

@@ -19,6 +19,7 @@ LAYOUT_OF = {
 
 def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
     """The positional and keyword arguments of the ``attention`` call, in the framework's own arrays."""
+
     def place(name: str, carrier: Array) -> Any:
         layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout)
         return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
@@ -49,7 +50,6 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
     if inputs.dropout:
         options["dropout_p"] = inputs.dropout
     return tensors, options
-
 
 
 def answer(target: Target, inputs: Inputs, buffers: Buffers) -> Any:

@@ -174,9 +174,7 @@ class Case(BaseCase):
         says="softcap",
         why="None: the parameter is not passed; logits become c·tanh(s/c), before the mask (A26, A27, A28)",
     )
-    alibi: bool = field(
-        False, varied=(False, True), needs="alibi_slopes", says="alibi", why="alibi_slopes is given, one per head"
-    )
+    alibi: bool = field(False, varied=(False, True), needs="alibi_slopes", says="alibi", why="alibi_slopes is given, one per head")
     sinks: bool = field(
         False,
         varied=(False, True),
@@ -226,9 +224,7 @@ class Case(BaseCase):
         why="parameters are passed even where they have their default value: `is_causal=False` taken for given",
     )
     seed: int = seed_field()
-    edits: tuple[Edit, ...] = field(
-        (), items=TENSORS, why="a special number in one place: one poisoned element shrinks to one"
-    )
+    edits: tuple[Edit, ...] = field((), items=TENSORS, why="a special number in one place: one poisoned element shrinks to one")
 
     @property
     def heads(self) -> int:

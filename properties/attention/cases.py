@@ -110,14 +110,16 @@ LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (
 
 # What is drawn for a parameter where a property takes it in passing, and where it is about it.
 FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {
-    "window_size": ({"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
-                    {"window_left": (0, 1, 2, 3, 7, 16, 17, 700, None, None), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)}),
+    "window_size": (
+        {"window_left": (*(None,) * 5, 0, 1, 2, 5, 16), "window_right": (*(None,) * 5, 0, 1, 2, 5, 16)},
+        {"window_left": (0, 1, 2, 3, 7, 16, 17, 700, None, None), "window_right": (None, 0, 0, 1, 2, 3, 16, 700)},
+    ),
     "softcap": ({"softcap": (None, None, None, None, 2.0, 50.0)}, {"softcap": (1.0, 0.5, 2.0, 8.0, 50.0)}),
     "alibi_slopes": ({"alibi": (False, False, True)}, {"alibi": (True,)}),
     "sinks": ({"sinks": (False, False, False, True)}, {"sinks": (True,)}),
     "kv_lengths": ({"lengths": (False, False, False, True)}, {"lengths": (True,)}),
     "return_lse": ({}, {}),
-}  # fmt: skip
+}
 
 
 def _edits() -> Strategy:
@@ -165,9 +167,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         fields["group"] = pick((1, 1, 1, 2, 3, 4))
     if "scale" in takes:
         fields["scale"] = pick(SCALES)
-    fields |= {
-        name: pick(known.drawn) for name, known in kind.fields().items() if name not in Case.fields()
-    }  # what a layer adds
+    fields |= {name: pick(known.drawn) for name, known in kind.fields().items() if name not in Case.fields()}  # what a layer adds
     for name in prop.domain.get("features", ()):
         if name in takes:
             fields |= {field: pick(table) for field, table in feature_tables(prop, name).items()}
@@ -229,8 +229,9 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
     longest = target.supports.max_length
     for name in ("queries", "keys"):
         table = prop.domain.get(name)
-        if isinstance(table, tuple) and not allowed_sizes(table, longest=longest):
-            return f"declared max_length {longest}, it needs {min(table)} {name}"
+        least = max(min(table) if isinstance(table, tuple) else table or 0, prop.domain.get("at_least", {}).get(name, 0))
+        if longest is not None and least > longest:
+            return f"declared max_length {longest}, it needs {least} {name}"
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
     if not set(target.dtypes) & set(about):
         return f"the target takes no {' or '.join(about)}"
@@ -252,9 +253,7 @@ def features(case: Case) -> Iterable[str]:
     """What a case exercises, in the words of the report."""
     yield case.dtype
     known = Case.fields()
-    yield from (
-        known[name].says.format(value) for name, value in case.differing().items() if name in known and known[name].says
-    )
+    yield from (known[name].says.format(value) for name, value in case.differing().items() if name in known and known[name].says)
     if case.mask != "none":
         yield f"{case.mask_kind} mask"
         yield f"mask rank {case.mask_rank}"
@@ -277,9 +276,7 @@ def varies(target: Target, prop: Property, case: Case, name: str) -> bool:
     parameter = Case.fields()[name].needs if name in Case.fields() else ""
     if parameter in FEATURES and parameter not in prop.domain.get("features", ()):
         return False
-    if name.startswith("mask") and (
-        case.mask == "none" or (name == "mask" and case.is_causal and not target.supports.mask_and_causal)
-    ):
+    if name.startswith("mask") and (case.mask == "none" or (name == "mask" and case.is_causal and not target.supports.mask_and_causal)):
         return False
     if name == "dim" and target.supports.head_dims:
         return False
@@ -370,9 +367,7 @@ def _longest(supports: Supports, name: str) -> int | None:
     return supports.max_length if name in ("queries", "keys") else None
 
 
-def _build(
-    kind: type[BaseCase], fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()
-) -> Strategy:
+def _build(kind: type[BaseCase], fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()) -> Strategy:
     return record(kind, fields | {name: value for name, value in chosen.items() if name not in without})
 
 
@@ -402,9 +397,7 @@ def _strategy(value: Any) -> Strategy:
 def mask_choices(target: Target, prop: Property, name: str) -> list[str]:
     """The kinds or axes of masks that the property is about and the target supports."""
     about = prop.domain.get(name, ())
-    return [
-        choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target, prop)
-    ]
+    return [choice for choice in (about if isinstance(about, tuple) else (about,)) if choice in MASK_FACTS[name](target, prop)]
 
 
 def _may_mask(target: Target, prop: Property) -> bool:
@@ -442,9 +435,7 @@ def _dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> l
     if prop.domain.get("dtypes") == "all" or len(allowed) == 1:
         return allowed
     if prop.domain.get("dtypes") == "overflowing":
-        return allowed + [
-            d for d in allowed for _ in range({"float16": 4, "bfloat16": 2}.get(d, 0))
-        ]  # float16 ends at 65504
+        return allowed + [d for d in allowed for _ in range({"float16": 4, "bfloat16": 2}.get(d, 0))]  # float16 ends at 65504
     return allowed[:1] * 3 + allowed[1:]
 
 

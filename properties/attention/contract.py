@@ -7,7 +7,7 @@ Shapes are (batch, heads, length, dim). Semantics are those of PyTorch's ``scale
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,12 +17,15 @@ from ..engine.core import declare as declaring
 from ..engine.core.contract import Contract, Dtypes, Formal, Topic, register
 from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
+from ..engine.core.picture import Picture
 from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
-from . import backward, cases, dialect, dialect_parameters, discover, measure, precision, question
+from ..engine.core.trial import Violation
+from . import backward, cases, dialect, dialect_parameters, discover, edges, measure, pictures, precision, question
 from .case import Case
 from .cases import ATTENTION
+from .conventions import as_declared, with_conventions
 from .refusals import with_refusals
 from .reread import larger, unsettle
 from .trial import Trial
@@ -37,6 +40,7 @@ class Attention(Contract):
     call = "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)"
     arguments = 3
     topics: tuple[Topic, ...] = (ATTENTION,)
+    pair: tuple[str, ...] = ("output_is_inside_the_bound",)
     mentions: tuple[str, ...] = ("multihead",)
     known = PARAMETERS
     given = ("num_heads",)
@@ -66,7 +70,10 @@ class Attention(Contract):
         return discover.probe_parameters(target, device) if open_ended else target
 
     def handshake(self, target: Target, device: str) -> Target:
-        return with_refusals(target, device)
+        return with_conventions(with_refusals(target, device), device)
+
+    def learned_supports(self, target: Target) -> dict[str, Any]:
+        return as_declared(target)
 
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         if self.name != ATTENTION.name or (works and (target.supports.parameters is not None or not question.other_names(formal))):
@@ -108,8 +115,14 @@ class Attention(Contract):
     def larger(self, case: Case, prop: Property) -> list[Case]:
         return larger(case, prop)
 
+    def edge(self, prop: Property, case: Case, violation: Violation, trial: BaseTrial) -> str:
+        return super().edge(prop, case, violation, trial) or edges.edge(case, violation, trial)
+
     def measure(self, target: Target, finding: Finding) -> tuple[Any, str] | None:
         return measure.measured(target, finding)
+
+    def pictures(self, target: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:
+        return pictures.pictures(target, finding, like)
 
     def looser(self, target: Target, finding: Finding) -> str | None:
         return precision.looser_kind(target, finding)

@@ -55,6 +55,8 @@ def _called(question: Question, formal: Formal, works: bool) -> tuple[Reading, d
     if not fitting:
         raise CannotRun("")
     off, reading = min(fitting, key=lambda pair: pair[0])
+    if off >= NEAR and fitting[0][1].layout == "bhld":  # it is wrong in every reading: then in the usual one
+        off, reading = fitting[0]
     layout, answer = LAYOUTS[reading.layout], ANSWERS[reading.answer]
     again = [question.answer(reading, plain) for _ in range(2)]
     if not works:
@@ -64,7 +66,7 @@ def _called(question: Question, formal: Formal, works: bool) -> tuple[Reading, d
         if changed is not None and np.array_equal(again[0], changed, equal_nan=True):
             raise CannotRun(f"as {layout} it answers different calls alike")
     layouts = {r.layout for _, r in fitting}
-    if off >= NEAR and len(layouts) > 1:
+    if off >= NEAR and len(layouts) > 1 and reading.layout != "bhld":
         raise CannotRun(f"as {layout} it is off by {off:.2g}, and no reading is right")
     by = "" if off < NEAR else f": the only reading in which it answers, off by {off:.2g}"
     told = {} if reading.layout == "bhld" else {"axes": layout + by}
@@ -102,7 +104,9 @@ def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Readi
             return
         operands = tuple(named)
     taken = {p.name for p in positional[: 3 + module]} | set(operands)
-    required = [p for p in formal.values() if p.name not in taken and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = [
+        p for p in formal.values() if p.name not in taken and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     whole = list(formal.values())
     names = {p: p for p in ("is_causal", "scale") if p in formal}
     names |= {ours: p.name for p in required if (ours := meant(p.name)) in ("scale",)}

@@ -15,7 +15,7 @@ from ..engine.core.target import Raised, Target
 from .call import attend
 from .case import Case
 from .inputs import Inputs, make_inputs
-from .question import ADDED_KINDS, LEARNED, NEAR, Question, exactly, meant
+from .question import ADDED_KINDS, LEARNED, NEAR, Question, meant
 from .speech import ADDED, FOLDED, FORMS, LAYOUTS, PLAIN, SAID, Reading
 
 
@@ -37,7 +37,9 @@ class Learner:
         self.untried: dict[str, str] = {}
         start = target.supports
         if self.reading.layout not in PLAIN:
-            self.untried = {name: f"not tried where axes are {LAYOUTS[self.reading.layout]}" for name in self.parameters if name not in LEARNED}
+            self.untried = {
+                name: f"not tried where axes are {LAYOUTS[self.reading.layout]}" for name in self.parameters if name not in LEARNED
+            }
             self.parameters = [name for name in self.parameters if name in LEARNED]
         if start.parameters is None:
             for learn_one in (self._scale, self._mask, self._causal):
@@ -82,8 +84,11 @@ class Learner:
             square = self.question.off(reading, self.question.inputs(is_causal=True, queries=6, keys=6))
             known = {corner: off for corner, off in offs.items() if off is not None}
             if not known or (min(known.values()) >= NEAR and square is not None and square < NEAR):
-                self.untried[theirs] = "it is is_causal for as many queries as keys alone" if square is not None and square < NEAR else (
-                    "it looks like is_causal, but True is not taken")  # fmt: skip
+                self.untried[theirs] = (
+                    "it is is_causal for as many queries as keys alone"
+                    if square is not None and square < NEAR
+                    else ("it looks like is_causal, but True is not taken")
+                )
                 continue
             corner = min(known, key=lambda name: known[name])
             self.supports["causal"] = corner
@@ -196,10 +201,13 @@ class Learner:
 
     def _empty_rows(self) -> None:
         """What a row without keys gives, where a mask hides all or the causal corner does; kinds of masks may differ in it."""
-        asked = [(kind, self._masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left") for kind in sorted(self.reading.said, reverse=True)]
+        asked = [
+            (kind, self._masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left")
+            for kind in sorted(self.reading.said, reverse=True)
+        ]
         if self.supports.get("causal") == "bottom-right" and not asked:
             asked = [("", self.question.inputs(is_causal=True, queries=9, keys=6), "bottom-right")]
-        given = {kind: self._given_without_keys(inputs, causal) for kind, inputs, causal in asked}
+        given = {kind: self.question.rows_without_keys(self.reading, inputs, causal) for kind, inputs, causal in asked}
         known = [empty_rows for empty_rows in given.values() if empty_rows]
         if not known:
             return
@@ -209,14 +217,6 @@ class Learner:
             self.untried["−inf in what is added"] = (
                 f"rows without keys are {given[ADDED] or 'something else'} then, {known[0]} where the mask is bool"
             )
-
-    def _given_without_keys(self, inputs: Inputs, causal: str) -> str:
-        out = self.question.answer(self.reading, inputs)
-        for empty_rows in ("zero", "nan", "mean"):
-            exact = exactly(inputs, causal, empty_rows)
-            if out is not None and exact.empty is not None and np.allclose(out[exact.empty], exact.out[exact.empty], atol=NEAR, equal_nan=True):
-                return empty_rows
-        return ""
 
 
 def _but(off: float) -> str:
@@ -228,7 +228,9 @@ def taken_with_masks(target: Target, device: str) -> Target:
     kinds, axes = target.supports.mask_kinds, target.supports.mask_axes
     untried = dict(target.untried)
     for dtype in target.dtypes:
-        inputs = make_inputs(Case(batch=2, kv_heads=3, queries=5, keys=7, dim=(target.supports.head_dims or (4,))[0], dtype=dtype, device=device))
+        inputs = make_inputs(
+            Case(batch=2, kv_heads=3, queries=5, keys=7, dim=(target.supports.head_dims or (4,))[0], dtype=dtype, device=device)
+        )
         mask = np.arange(7)[None, :] < 5 if "bool" in kinds else np.zeros((1, 7))
         try:
             attend(target, inputs.but(mask=mask).said(axes))

@@ -31,8 +31,10 @@ def smoke(target: Target, dtype: str, device: str) -> str:
     except Raised as raised:
         return f"on {dtype} {target.framework.name} arrays q {inputs.q.shape} it {blame(raised)}"
     if out.shape == (batch, queries, heads, wanted[3]) != wanted:
-        return (f"it returns (batch, length, heads, dim) {out.shape} for q {inputs.q.shape}: "
-                "declare supports['layout'] = 'blhd' if it also takes that layout")
+        return (
+            f"it returns (batch, length, heads, dim) {out.shape} for q {inputs.q.shape}: "
+            "declare supports['layout'] = 'blhd' if it also takes that layout"
+        )
     return "" if out.shape == wanted else f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}"
 
 
@@ -63,13 +65,15 @@ def probe_parameters(target: Target, device: str) -> Target:
     """For a callable whose signature does not tell: give it one parameter at a time, and see."""
     inputs = smoke_inputs(target.supports, target.dtypes[0], device)
     trials: dict[str, Inputs] = {
-        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool) if "bool" in target.supports.mask_kinds else np.zeros((5, 5)))
-                           .said(target.supports.mask_axes),
+        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool) if "bool" in target.supports.mask_kinds else np.zeros((5, 5))).said(
+            target.supports.mask_axes
+        ),
         "is_causal": inputs.but(is_causal=True),
         "scale": inputs.but(scale=0.5),
-        "enable_gqa": make_inputs(Case(batch=2, kv_heads=3, group=2, queries=5, keys=5, dim=inputs.q.shape[3],
-                                       dtype=inputs.dtype, device=device)),
-    }  # fmt: skip
+        "enable_gqa": make_inputs(
+            Case(batch=2, kv_heads=3, group=2, queries=5, keys=5, dim=inputs.q.shape[3], dtype=inputs.dtype, device=device)
+        ),
+    }
     taken: list[str] = []
     untried = dict(target.untried)
     for parameter, trial in trials.items():
@@ -82,8 +86,9 @@ def probe_parameters(target: Target, device: str) -> Target:
     return dataclasses.replace(target, parameters=tuple(taken), untried=untried)
 
 
-FEW_SHAPES = ("each new one costs a compilation, so a few are kept for a run, others in another --round; "
-              "costly_shapes = false in supports draws all")  # fmt: skip
+FEW_SHAPES = (
+    "each new one costs a compilation, so a few are kept for a run, others in another --round; costly_shapes = false in supports draws all"
+)
 COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as many times the second, is no hiccup of the machine
 
 

@@ -50,15 +50,32 @@ def rounding(size: np.ndarray, terms: int) -> np.ndarray:
     return (terms + 2) * 2.0**-52 * size
 
 
-@declare("|dQ − exact|, |dK − exact|, |dV − exact| ≤ E", needs=("gradients",), dtypes="all", grad=MANY, grad_layout=OFTEN_PLAIN,
-         zero_sizes=False, at_least={"keys": 2}, features=FEATURES)
+@declare(
+    "|dQ − exact|, |dK − exact|, |dV − exact| ≤ E",
+    needs=("gradients",),
+    dtypes="all",
+    grad=MANY,
+    grad_layout=OFTEN_PLAIN,
+    zero_sizes=False,
+    at_least={"keys": 2},
+    features=FEATURES,
+)
 def gradients_are_inside_the_bound(t: Trial) -> None:
     """Every element of the gradients of queries, keys and values is as near to the exact one as the arithmetic promises."""
     inside(t, run_backward(t))
 
 
-@declare("|dbias − exact| ≤ E", needs=("bias_gradients", "attn_mask"), dtypes="all", grad=MANY, grad_layout=OFTEN_PLAIN,
-         mask_kind=(*BIASED, *BIASED, "minus_infinity"), zero_sizes=False, at_least={"keys": 2}, features=FEATURES)
+@declare(
+    "|dbias − exact| ≤ E",
+    needs=("bias_gradients", "attn_mask"),
+    dtypes="all",
+    grad=MANY,
+    grad_layout=OFTEN_PLAIN,
+    mask_kind=(*BIASED, *BIASED, "minus_infinity"),
+    zero_sizes=False,
+    at_least={"keys": 2},
+    features=FEATURES,
+)
 def bias_gradient_is_inside_the_bound(t: Trial) -> None:
     """The gradient of an additive mask is the gradient of the logits, summed over what the mask was broadcast to."""
     inside(t, run_backward(t, wrt=("mask",)), ("mask",))
@@ -74,8 +91,16 @@ def gradients_reach_every_input(t: Trial) -> None:
             t.fail(f"the gradient of {name} is {form}, expected {wanted}")
 
 
-@declare("j hidden from all  ⇒  dk_j = dv_j = 0", needs=("gradients",), exact=True, grad=MANY, values=TAME, mask_kind=HIDING,
-         mask_axes=("S", "BS", "LS", "BHS", "BLS", "HS"), features=FEATURES)
+@declare(
+    "j hidden from all  ⇒  dk_j = dv_j = 0",
+    needs=("gradients",),
+    exact=True,
+    grad=MANY,
+    values=TAME,
+    mask_kind=HIDING,
+    mask_axes=("S", "BS", "LS", "BHS", "BLS", "HS"),
+    features=FEATURES,
+)
 def hidden_keys_receive_no_gradient(t: Trial) -> None:
     """The gradients of a key that no query sees, and of its value, are exactly zero."""
     run, hidden = run_backward(t), hidden_from_all(t)[..., None]
@@ -85,8 +110,16 @@ def hidden_keys_receive_no_gradient(t: Trial) -> None:
     t.same_bits(np.asarray(run.v), np.zeros(run.v.shape), "the value of the hidden key {row} receives a gradient", hidden)
 
 
-@declare("dV = Aᵀ dO, A read through V = I", needs=("gradients",), grad=MANY, values=SUMMED, zero_sizes=False,
-         queries=(1, 2, 3, 3, 3, 4, 5, 17), keys=(1, 2, 3, 3, 3, 3, 4, 5, 7, 8, 16, 17, 33), features=FEATURES)
+@declare(
+    "dV = Aᵀ dO, A read through V = I",
+    needs=("gradients",),
+    grad=MANY,
+    values=SUMMED,
+    zero_sizes=False,
+    queries=(1, 2, 3, 3, 3, 4, 5, 17),
+    keys=(1, 2, 3, 3, 3, 3, 4, 5, 7, 8, 16, 17, 33),
+    features=FEATURES,
+)
 def value_gradient_reads_the_weights(t: Trial) -> None:
     """The gradient of a value is the sum of the output's gradients, with the weights that its rows give its key."""
     run, weights, kv_heads = run_backward(t), t.weights(), t.inputs.k.shape[1]
@@ -98,8 +131,16 @@ def value_gradient_reads_the_weights(t: Trial) -> None:
     t.close(run.v, expected, np.where(np.isnan(allowed), np.inf, allowed), "the gradient of value {row} is not what its weights give")
 
 
-@declare("gradients(2ᵃ·dO) = 2ᵃ·gradients(dO)", needs=("gradients",), exact=True, values=TAME, magnitude=0,
-         dtype=("float64", "float32"), scale=(None, None, 0.5), grad=("normal", "ones", "positive", "simple"))
+@declare(
+    "gradients(2ᵃ·dO) = 2ᵃ·gradients(dO)",
+    needs=("gradients",),
+    exact=True,
+    values=TAME,
+    magnitude=0,
+    dtype=("float64", "float32"),
+    scale=(None, None, 0.5),
+    grad=("normal", "ones", "positive", "simple"),
+)
 def gradients_scale_with_the_output_gradient(t: Trial) -> None:
     """Multiplying the gradient of the output by a power of two multiplies all gradients by it, exactly."""
     factor, grad = (0.25, 2.0, 8.0)[t.choice("power", 3)], coarse(make_grad(t.case, (*t.inputs.shape[:3], t.inputs.v.shape[3])))
@@ -120,8 +161,17 @@ def gradients_add_up(t: Trial) -> None:
         t.close(getattr(both, name), sum(parts), allowed, f"the gradient of {name} is not linear in that of the output, row {{row}}")
 
 
-@declare("Σ_j dbias_ij = 0", needs=("bias_gradients", "attn_mask"), mask_kind=BIASED, grad=MANY, values=SUMMED, zero_sizes=False,
-         mask_axes=tuple(axes for axes in MASK_AXES if "S" in axes), at_least={"keys": 2}, features=NO_SINKS)
+@declare(
+    "Σ_j dbias_ij = 0",
+    needs=("bias_gradients", "attn_mask"),
+    mask_kind=BIASED,
+    grad=MANY,
+    values=SUMMED,
+    zero_sizes=False,
+    mask_axes=tuple(axes for axes in MASK_AXES if "S" in axes),
+    at_least={"keys": 2},
+    features=NO_SINKS,
+)
 def bias_gradient_rows_sum_to_zero(t: Trial) -> None:
     """A number added to all logits of a row changes nothing, so the gradient of the bias sums to zero along the keys."""
     run = run_backward(t, wrt=("mask",))
@@ -132,7 +182,14 @@ def bias_gradient_rows_sum_to_zero(t: Trial) -> None:
     t.close(total.reshape(shape), 0.0, allowed.reshape(shape), "the gradient of the bias does not sum to zero")
 
 
-@declare("Σ_j dk_j = 0", needs=("gradients",), grad=MANY, values=SUMMED, at_least={"keys": 2}, features=("window_size", "alibi_slopes", "kv_lengths"))
+@declare(
+    "Σ_j dk_j = 0",
+    needs=("gradients",),
+    grad=MANY,
+    values=SUMMED,
+    at_least={"keys": 2},
+    features=("window_size", "alibi_slopes", "kv_lengths"),
+)
 def key_gradients_sum_to_zero(t: Trial) -> None:
     """Moving all keys by the same vector changes nothing, so the gradients of the keys sum to zero."""
     run = run_backward(t)
@@ -180,8 +237,16 @@ def balance(t: Trial, one: np.ndarray, other: np.ndarray, allowed: np.ndarray, s
     t.close(one, other, np.where(np.isnan(allowed), np.inf, allowed), says)
 
 
-@declare("d k_h = Σ over the query heads of group h", needs=("gradients", "enable_gqa"), group=(2, 3, 4), kv_heads=(1, 2, 2, 3),
-         grad=MANY, values=SUMMED, zero_sizes=False, features=FEATURES)
+@declare(
+    "d k_h = Σ over the query heads of group h",
+    needs=("gradients", "enable_gqa"),
+    group=(2, 3, 4),
+    kv_heads=(1, 2, 2, 3),
+    grad=MANY,
+    values=SUMMED,
+    zero_sizes=False,
+    features=FEATURES,
+)
 def grouped_gradients_are_summed(t: Trial) -> None:
     """A key/value head that several query heads share receives the sum of what each of them would send to its own copy."""
     run, group, kv_heads = run_backward(t), t.inputs.group, t.inputs.k.shape[1]
@@ -189,13 +254,27 @@ def grouped_gradients_are_summed(t: Trial) -> None:
     for name in ("k", "v"):
         parts, limits = getattr(apart, name), getattr(apart.limits, name)
         allowed = getattr(run.limits, name) + over_groups(limits, kv_heads) + rounding(over_groups(size(parts), kv_heads), group)
-        t.close(getattr(run, name), over_groups(parts, kv_heads), allowed,
-                f"the gradient of {name}, head {{head}}, is not the sum over its group")
+        t.close(
+            getattr(run, name),
+            over_groups(parts, kv_heads),
+            allowed,
+            f"the gradient of {name}, head {{head}}, is not the sum over its group",
+        )
 
 
-@declare("dbias = Σ over what bias was broadcast to", needs=("bias_gradients", "attn_mask"), widens=True, mask_kind=(*BIASED, "bias"),
-         mask_axes=("S", "L", "LS", "BS", "HS", "BL", "HLS", "BLS", "BH", ""), mask_rank=(0, 0, 1, 2, 3, 4), grad=MANY, values=SUMMED,
-         batch=(1, 2, 3), kv_heads=(1, 2, 3), zero_sizes=False)
+@declare(
+    "dbias = Σ over what bias was broadcast to",
+    needs=("bias_gradients", "attn_mask"),
+    widens=True,
+    mask_kind=(*BIASED, "bias"),
+    mask_axes=("S", "L", "LS", "BS", "HS", "BL", "HLS", "BLS", "BH", ""),
+    mask_rank=(0, 0, 1, 2, 3, 4),
+    grad=MANY,
+    values=SUMMED,
+    batch=(1, 2, 3),
+    kv_heads=(1, 2, 3),
+    zero_sizes=False,
+)
 def broadcast_bias_gradient_is_summed(t: Trial) -> None:
     """A mask of size 1 along an axis receives the sum of what the mask receives that is written out in full."""
     mask = np.asarray(t.inputs.mask)
@@ -204,45 +283,70 @@ def broadcast_bias_gradient_is_summed(t: Trial) -> None:
     expected, terms = sum_to(other.mask, mask.shape), sum_to(size(other.mask), mask.shape)
     allowed = one.limits.of_bias(mask.shape) + sum_to(other.limits.of_bias(full.shape), mask.shape) + rounding(terms, full.size)
     shape = (1,) * (4 - mask.ndim) + mask.shape
-    t.close(np.asarray(one.mask).reshape(shape), expected.reshape(shape), allowed.reshape(shape),
-            "the gradient of the bias is not the sum over what it was broadcast to")
+    t.close(
+        np.asarray(one.mask).reshape(shape),
+        expected.reshape(shape),
+        allowed.reshape(shape),
+        "the gradient of the bias is not the sum over what it was broadcast to",
+    )
 
 
-@declare("gradients(view of dO) = gradients(copy of dO)", needs=("gradients", "layouts"), grad_layout=GRAD_LAYOUTS[1:], grad=MANY,
-         batch=(1, 2, 2, 3), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65))
+@declare(
+    "gradients(view of dO) = gradients(copy of dO)",
+    needs=("gradients", "layouts"),
+    grad_layout=GRAD_LAYOUTS[1:],
+    grad=MANY,
+    batch=(1, 2, 2, 3),
+    keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65),
+)
 def layout_of_the_output_gradient_changes_nothing(t: Trial) -> None:
     """Strides of the output's gradient do not matter, those of 0 included, which out.sum().backward() has."""
     view, copy = run_backward(t), run_backward(t, layout="contiguous")
     agree(t, view, copy, f"row {{row}} of the gradient of NAME differs where that of the output is {t.case.grad_layout}")
 
 
-@declare("dO_i = 0 ⇒ dQ_i = 0;  dO = 0 ⇒ dK = dV = 0", needs=("gradients",), exact=True, values=TAME,
-         grad=("zero", "one_row", "one_hot", "simple"))
+@declare(
+    "dO_i = 0 ⇒ dQ_i = 0;  dO = 0 ⇒ dK = dV = 0",
+    needs=("gradients",),
+    exact=True,
+    values=TAME,
+    grad=("zero", "one_row", "one_hot", "simple"),
+)
 def nothing_comes_of_nothing(t: Trial) -> None:
     """A row whose output has no gradient sends none back, exactly; if no row has one, nothing receives any."""
     run = run_backward(t)
     silent = ~run.grad_out.any(axis=-1, keepdims=True) & (live(t) if t.supports.empty_rows != "zero" else True)
     for name in OPERANDS if silent.all() else ("q",):
         part, limit = np.asarray(getattr(run, name)), getattr(run.limits, name)
-        t.same_bits(part, np.zeros(part.shape), f"row {{row}} of {name} receives a gradient out of nothing",
-                    np.isfinite(limit) & (silent if name == "q" else True))  # infinite: a score may overflow, and 0 · NaN is NaN
+        t.same_bits(
+            part,
+            np.zeros(part.shape),
+            f"row {{row}} of {name} receives a gradient out of nothing",
+            np.isfinite(limit) & (silent if name == "q" else True),
+        )  # infinite: a score may overflow, and 0 · NaN is NaN
 
 
-@declare("no visible key for i ⇒ dQ_i = 0, and no NaN elsewhere", needs=("gradients", "attn_mask"), grad=MANY,
-         mask=("empty_rows", "nothing", "band", "random"), mask_kind=HIDING,
-         mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", ""), keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65),
-         features=("window_size", "kv_lengths"))
+@declare(
+    "no visible key for i ⇒ dQ_i = 0, and no NaN elsewhere",
+    needs=("gradients", "attn_mask"),
+    grad=MANY,
+    mask=("empty_rows", "nothing", "band", "random"),
+    mask_kind=HIDING,
+    mask_axes=("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "L", "BH", ""),
+    keys=(1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65),
+    features=("window_size", "kv_lengths"),
+)
 def rows_without_keys_poison_no_gradient(t: Trial) -> None:
     """A row that sees no key receives no gradient and sends none; the gradients of all others are what they should be."""
     run = run_backward(t)
     if t.supports.empty_rows == "zero":
-        t.same_bits(np.asarray(run.q), np.zeros(run.q.shape), "row {row} sees no key and receives a gradient",
-                    ~live(t) & np.isfinite(run.limits.q))
+        t.same_bits(
+            np.asarray(run.q), np.zeros(run.q.shape), "row {row} sees no key and receives a gradient", ~live(t) & np.isfinite(run.limits.q)
+        )
     inside(t, run)
 
 
-@declare("gradients of q alone = gradients of q among all", needs=("gradients",), grad=MANY, mask_kind=(*HIDING, *BIASED),
-         zero_sizes=False)
+@declare("gradients of q alone = gradients of q among all", needs=("gradients",), grad=MANY, mask_kind=(*HIDING, *BIASED), zero_sizes=False)
 def each_gradient_can_be_asked_alone(t: Trial) -> None:
     """Which of the inputs ask for a gradient does not change the gradients of those that do."""
     names: tuple[str, ...] = OPERANDS
@@ -271,11 +375,24 @@ def calls_in_between_change_no_gradient(t: Trial) -> None:
     """What a backward pass needs is kept for its own call: another forward pass in between changes no bit of the gradients."""
     x = t.inputs
     other = x.but(q=-x.q[..., ::-1], k=x.k[:, :, ::-1], v=-2 * x.v)
-    same(t, run_backward(t, between=other), run_backward(t), "row {row} of the gradient of NAME changed with another call before the backward pass")
+    same(
+        t,
+        run_backward(t, between=other),
+        run_backward(t),
+        "row {row} of the gradient of NAME changed with another call before the backward pass",
+    )
 
 
-@declare("gradients of (b, h) depend on (b, h) alone", needs=("gradients",), exact=True, grad=MANY, layout="contiguous",
-         batch=(1, 2, 2, 3), kv_heads=(1, 2, 2, 3), zero_sizes=False)
+@declare(
+    "gradients of (b, h) depend on (b, h) alone",
+    needs=("gradients",),
+    exact=True,
+    grad=MANY,
+    layout="contiguous",
+    batch=(1, 2, 2, 3),
+    kv_heads=(1, 2, 2, 3),
+    zero_sizes=False,
+)
 def gradients_stay_in_their_batch_element_and_head(t: Trial) -> None:
     """Other numbers in other batch elements and heads do not change a bit of the gradients here."""
     x, group = t.inputs, t.inputs.group
@@ -285,8 +402,12 @@ def gradients_stay_in_their_batch_element_and_head(t: Trial) -> None:
     other = x.but(q=np.where(rows, x.q, -x.q[..., ::-1]), k=np.where(here, x.k, x.k[:, :, ::-1]), v=np.where(here, x.v, -2 * x.v))
     second = run_backward(t, other, np.where(rows, first.grad_out, 1.0))
     for name in OPERANDS:
-        t.same_bits(getattr(second, name), getattr(first, name),
-                    f"row {{row}} of the gradient of {name} changed with another batch element or head", rows if name == "q" else here)
+        t.same_bits(
+            getattr(second, name),
+            getattr(first, name),
+            f"row {{row}} of the gradient of {name} changed with another batch element or head",
+            rows if name == "q" else here,
+        )
 
 
 @declare("out with gradients = out without", needs=("gradients",))

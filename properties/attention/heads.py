@@ -1,6 +1,6 @@
 """Heads: several attentions side by side, each on its own features; their outputs are concatenated.
 
-    query head h uses key/value head ⌊h / G⌋, G = H / Hkv (grouped-query attention, Ainslie et al. 2023)
+query head h uses key/value head ⌊h / G⌋, G = H / Hkv (grouped-query attention, Ainslie et al. 2023)
 """
 
 import numpy as np

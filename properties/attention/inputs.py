@@ -13,6 +13,8 @@ from ..engine.cases.masks import ahead, in_axes, lengths, make_mask
 from ..engine.cases.operands import operands
 from .case import Case
 
+SCALES = ("1/sqrt(dim)", "1", "1/dim")  # what the logits may be multiplied by where a call says nothing
+
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
@@ -36,6 +38,7 @@ class Inputs:
     return_lse: bool = False
     dropout: float = 0.0  # probability
     chance: int = 0  # seed of what is dropped, where the framework has one
+    default_scale: str = SCALES[0]  # of SCALES: what a target does where the call gives no scale
 
     def but(self, **changes: object) -> Inputs:
         """The same call with some arguments changed; carriers are rounded to the type again."""
@@ -76,10 +79,11 @@ class Inputs:
 
     @property
     def effective_scale(self) -> float:
-        """The factor of the logits: the one given, or 1/sqrt(D)."""
+        """The factor of the logits: the one given, or the target's own, which is usually 1/sqrt(D)."""
         if self.scale is not None:
             return self.scale
-        return self.q.shape[-1] ** -0.5 if self.q.shape[-1] else 1.0
+        power = {"1/sqrt(dim)": -0.5, "1": 0.0, "1/dim": -1.0}[self.default_scale]
+        return float(self.q.shape[-1] ** power) if self.q.shape[-1] else 1.0
 
     def said(self, axes: tuple[str, ...]) -> Inputs:
         """The same call, its mask in axes along which the target takes one (``in_axes``)."""

@@ -56,7 +56,9 @@ def _weights(trial: Trial) -> str:
     ratio = np.where(told, read.out / exact, np.nan)
     if _constant(ratio[told]):
         return f"every weight is {factor(float(np.nanmedian(ratio)))} of what it should be"
-    rows = [row[seen] for row, seen in zip(ratio.reshape(-1, ratio.shape[-1]), told.reshape(-1, ratio.shape[-1]), strict=True) if seen.sum() > 1]
+    rows = [
+        row[seen] for row, seen in zip(ratio.reshape(-1, ratio.shape[-1]), told.reshape(-1, ratio.shape[-1]), strict=True) if seen.sum() > 1
+    ]
     if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row in rows):
         factors = [float(np.median(row)) for row in rows]
         if f"{min(factors):.3g}" == f"{max(factors):.3g}" == "1":

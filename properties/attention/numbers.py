@@ -1,6 +1,6 @@
 """Numbers: how far a correct attention may be from the exact answer follows from the numbers of the case.
 
-    |out − exact| ≤ E,  E from the unit roundoffs of the declared arithmetic, for any order of summation (``bound``)
+|out − exact| ≤ E,  E from the unit roundoffs of the declared arithmetic, for any order of summation (``bound``)
 """
 
 import numpy as np
@@ -20,9 +20,17 @@ NOT_ZERO = (None, None, 1.0, 0.5, -0.5, 16.0)  # of scales: a product times 0 ma
 SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hidden, zeros are right
 
 
-@declare("|out − exact| ≤ E", dtypes="all", edits=EDITS, zero_sizes=False, at_least={"keys": 2}, values=TELLING,
-         mask=(*SHOWING, *("random", "triangle", "band", "documents") * 2), features=FEATURES,
-         scale=(None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 16.0))
+@declare(
+    "|out − exact| ≤ E",
+    dtypes="all",
+    edits=EDITS,
+    zero_sizes=False,
+    at_least={"keys": 2},
+    values=TELLING,
+    mask=(*SHOWING, *("random", "triangle", "band", "documents") * 2),
+    features=FEATURES,
+    scale=(None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 16.0),
+)
 def output_is_inside_the_bound(t: Trial) -> None:
     """Every element of the output is as near to the exact answer as its arithmetic promises."""
     run = t.run()
@@ -34,8 +42,13 @@ def output_is_inside_the_bound(t: Trial) -> None:
         t.inside(run, run.likely(ALPHA), "row {row}, feature {column} is off by more than chance allows")
 
 
-@declare("|out − exact| ≤ E where even wrong answers may be right", dtypes="all", edits=EDITS,
-         values=("normal", "identical_rows", "constant", "tiny", "signed_zeros", "near_ties"), scale=(None, 0.0, -0.0, 2.0**-20))
+@declare(
+    "|out − exact| ≤ E where even wrong answers may be right",
+    dtypes="all",
+    edits=EDITS,
+    values=("normal", "identical_rows", "constant", "tiny", "signed_zeros", "near_ties"),
+    scale=(None, 0.0, -0.0, 2.0**-20),
+)
 def degenerate_output_is_inside_the_bound(t: Trial) -> None:
     """The same where cases tell little but code takes other paths: one key, no key, equal logits, equal or tiny values."""
     run = t.run()
@@ -51,27 +64,41 @@ def shows_nan(t: Trial, name: str) -> None:
     t.close(lost, False, np.zeros(lost.shape), f"row {{row}} sees a NaN in {name} and returns a number")
 
 
-@declare("NaN in q_i ⇒ NaN in out_i", values="normal", scale=NOT_ZERO, mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+@declare("NaN in q_i ⇒ NaN in out_i", edge="NaN", values="normal", scale=NOT_ZERO, mask_kind=("bool", "minus_infinity"), zero_sizes=False)
 def nan_query_is_not_hidden(t: Trial) -> None:
     """A NaN in a query shows in its row: an error upstream must not vanish."""
     shows_nan(t, "q")
 
 
-@declare("NaN in k_j ⇒ NaN in every row that sees j", values="normal", scale=NOT_ZERO, mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+@declare(
+    "NaN in k_j ⇒ NaN in every row that sees j",
+    edge="NaN",
+    values="normal",
+    scale=NOT_ZERO,
+    mask_kind=("bool", "minus_infinity"),
+    zero_sizes=False,
+)
 def nan_key_is_not_hidden(t: Trial) -> None:
     """A NaN in a key shows in every row that sees the key."""
     shows_nan(t, "k")
 
 
-@declare("NaN in v_j ⇒ NaN in every row that sees j", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
+@declare("NaN in v_j ⇒ NaN in every row that sees j", edge="NaN", values="normal", mask_kind=("bool", "minus_infinity"), zero_sizes=False)
 def nan_value_is_not_hidden(t: Trial) -> None:
     """A NaN in a value shows, in its feature, in every row that sees it."""
     shows_nan(t, "v")
 
 
-@declare("exact finite ⇒ out finite", zero_sizes=False, at_least={"keys": 2}, mask=SHOWING,
-         values=(*("large",) * 6, *("limits",) * 6, "negative", "negative", "rising", "uneven_rows", "offset"),
-         dtypes="overflowing", magnitude=(0, 0, 0, 4, 5, 5, 5), scale=(None, None, 1.0, -0.5, 2.0**-20, 2.0**-20, 16.0))
+@declare(
+    "exact finite ⇒ out finite",
+    zero_sizes=False,
+    at_least={"keys": 2},
+    mask=SHOWING,
+    values=(*("large",) * 6, *("limits",) * 6, "negative", "negative", "rising", "uneven_rows", "offset"),
+    dtypes="overflowing",
+    magnitude=(0, 0, 0, 4, 5, 5, 5),
+    scale=(None, None, 1.0, -0.5, 2.0**-20, 2.0**-20, 16.0),
+)
 def finite_results_do_not_overflow(t: Trial) -> None:
     """No intermediate overflows where the result is finite: the largest logit is subtracted before the exponential."""
     run = t.run()

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.contract import Formal
-from ..engine.core.supports import MEANT
+from ..engine.core.supports import CHOICES, MEANT
 from ..engine.core.target import Raised, Target
-from ..exact import oracle
+from ..exact import bound, oracle
 from .call import attend
 from .case import Case
 from .inputs import Inputs, make_inputs
@@ -22,9 +22,22 @@ SECONDS = 1.5  # for all questions; what is not answered by then is not learned
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 LEARNED = ("attn_mask", "is_causal", "scale")  # the parameters whose other names are confirmed by effect
 ADDED_KINDS = ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
-MORE = {"masked": "attn_mask", "custom_mask": "attn_mask", "autoregressive_mask": "is_causal", "key_mask": "attn_mask", "src_mask": "attn_mask",
-        "position_bias": "attn_mask", "attn_scale": "scale", "use_causal_mask": "is_causal", "qk_scale": "scale", "p": "dropout_p",
-        "attention_bias": "attn_mask", "dropout_prob": "dropout_p", "attention_dropout": "dropout_p", "causal_mask": "is_causal"}  # fmt: skip
+MORE = {
+    "masked": "attn_mask",
+    "custom_mask": "attn_mask",
+    "autoregressive_mask": "is_causal",
+    "key_mask": "attn_mask",
+    "src_mask": "attn_mask",
+    "position_bias": "attn_mask",
+    "attn_scale": "scale",
+    "use_causal_mask": "is_causal",
+    "qk_scale": "scale",
+    "p": "dropout_p",
+    "attention_bias": "attn_mask",
+    "dropout_prob": "dropout_p",
+    "attention_dropout": "dropout_p",
+    "causal_mask": "is_causal",
+}
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
 OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
 
@@ -51,8 +64,21 @@ class Question:
     def inputs(self, **sizes: Any) -> Inputs:
         """A small call with all sizes different."""
         dims = self.target.supports.head_dims
-        return make_inputs(Case(**{"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7, "dim": dims[0] if dims else 4, "seed": 1,
-                                   "dtype": self.dtype, "device": self.device, **sizes}))  # fmt: skip
+        return make_inputs(
+            Case(
+                **{
+                    "batch": 2,
+                    "kv_heads": 3,
+                    "queries": 5,
+                    "keys": 7,
+                    "dim": dims[0] if dims else 4,
+                    "seed": 1,
+                    "dtype": self.dtype,
+                    "device": self.device,
+                    **sizes,
+                }
+            )
+        )
 
     def seen(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
         """The target in a reading."""
@@ -86,6 +112,20 @@ class Question:
                 gap = np.abs(out - exact.out)[where].max(initial=0.0)
             worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
         return worst
+
+    def rows_without_keys(self, reading: Reading, inputs: Inputs, causal: str = "top-left") -> str:
+        """What its rows give that see no key: zero, nan or mean, as near as the bound of its arithmetic allows; empty if none of them."""
+        out = self.answer(reading, inputs)
+        for convention in CHOICES["empty_rows"]:
+            exact = exactly(inputs, causal, convention)
+            if out is None or exact.empty is None:
+                return ""
+            allowed = bound.rigorous(exact, self.target.supports.declared(self.dtype))
+            with np.errstate(invalid="ignore"):
+                near = (np.abs(out - exact.out) <= allowed) | (np.isnan(out) & np.isnan(exact.out))
+            if near[exact.empty].all():
+                return convention
+        return ""
 
 
 def exactly(inputs: Inputs, causal: str, empty_rows: str = "zero") -> oracle.Exact:

@@ -33,7 +33,9 @@ def with_refusals(target: Target, device: str) -> Target:
             facts = changes | facts
             said[words] = why
     kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
-    axes = _taken(target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank))
+    axes = _taken(
+        target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank)
+    )
     facts |= {"mask_kinds": kinds} if kinds else {}
     facts |= {"mask_axes": axes} if axes else {}
     if not facts:

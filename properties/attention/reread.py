@@ -32,8 +32,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     """The call with one argument changed at a time, and a call of other shapes."""
     x, takes = t.inputs, t.target.parameters
     nan = {"q": np.full_like(x.q, np.nan), "v": np.full_like(x.v, np.nan)}
-    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]),
-             x.but(mask=None, is_causal=False)]
+    calls = [x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), x.but(q=nan["q"]), x.but(v=nan["v"]), x.but(mask=None, is_causal=False)]
     if x.mask is not None:
         calls.append(x.but(mask=other_mask(x.mask, t.case)))
     if "scale" in takes:
@@ -41,8 +40,9 @@ def other_calls(t: Trial) -> list[Inputs]:
     if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
         calls.append(x.but(is_causal=not x.is_causal))
     dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
-    calls.append(make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype,
-                                  device=t.case.device)))  # fmt: skip
+    calls.append(
+        make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype, device=t.case.device))
+    )
     return calls
 
 
@@ -52,9 +52,14 @@ def larger(case: Case, prop: Property) -> list[Case]:
     No field gets a value with which the property draws no case.
     """
     changes: list[dict[str, Any]] = [
-        {"queries": 5, "keys": 7}, {"queries": 7, "keys": 5}, {"queries": 6, "keys": 6, "dim": 4},
-        {"batch": 3, "kv_heads": 2}, {"batch": 2, "kv_heads": 3, "queries": 4, "keys": 6, "dim": 5}, {"seed": case.seed + 1},
-    ]  # fmt: skip
+        {"queries": 5, "keys": 7},
+        {"queries": 7, "keys": 5},
+        {"queries": 6, "keys": 6, "dim": 4},
+        {"batch": 3, "kv_heads": 2},
+        {"batch": 2, "kv_heads": 3, "queries": 4, "keys": 6, "dim": 5},
+        {"seed": case.seed + 1},
+    ]
+
     def drawn(name: str, value: int) -> bool:
         about = prop.domain.get(name, (value,))
         return isinstance(about, tuple) and value in about

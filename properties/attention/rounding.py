@@ -45,8 +45,17 @@ def relative(read: Run | Weights, exact: Array, tail: Array, least: float) -> Ar
         return np.where(told, (read.out - exact - tail) / exact, 0.0).astype(np.float64)
 
 
-@declare("|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i", dtype=("float16", "bfloat16"), batch=2, kv_heads=2,
-         queries=(128, 129, 200), keys=(17, 33, 40, 64), dim=(16, 16, 64), values=("normal", "positive"), **ALONE)
+@declare(
+    "|Σ_i e_i| ≤ x·sqrt(Σ_i e_i²), e_i the mean signed error of row i",
+    dtype=("float16", "bfloat16"),
+    batch=2,
+    kv_heads=2,
+    queries=(128, 129, 200),
+    keys=(17, 33, 40, 64),
+    dim=(16, 16, 64),
+    values=("normal", "positive"),
+    **ALONE,
+)
 def rounding_is_not_biased(t: Trial) -> None:
     """Rounding errors are as often up as down.
 
@@ -65,8 +74,19 @@ def rounding_is_not_biased(t: Trial) -> None:
     balanced(t, error.mean(axis=-1), (2 * common * centred).astype(np.float64), "rows lean to one side")
 
 
-@declare("E[e_2m] = E[e_2m+1],  e_j the relative error of the weight of key j", dtypes="all", batch=2, kv_heads=4, queries=(64, 65),
-         keys=(64, 48, 32), dim=64, values="normal", magnitude=0, is_causal=False, **ALONE)
+@declare(
+    "E[e_2m] = E[e_2m+1],  e_j the relative error of the weight of key j",
+    dtypes="all",
+    batch=2,
+    kv_heads=4,
+    queries=(64, 65),
+    keys=(64, 48, 32),
+    dim=64,
+    values="normal",
+    magnitude=0,
+    is_causal=False,
+    **ALONE,
+)
 def even_and_odd_keys_err_alike(t: Trial) -> None:
     """No lane leans more than its neighbour: the errors of the weights of even and of odd keys have the same mean.
 
@@ -75,17 +95,28 @@ def even_and_odd_keys_err_alike(t: Trial) -> None:
     does 1 time in 2m + 2; merged by their log-sum-exp, if a part ends between them.
     """
     a, read = t.arithmetic, t.weights()
-    exact, tail = (np.concatenate([getattr(run.exact, name) for run in read.parts], -1)[..., : read.out.shape[-1]]
-                   for name in ("out", "out_tail"))  # fmt: skip
+    exact, tail = (
+        np.concatenate([getattr(run.exact, name) for run in read.parts], -1)[..., : read.out.shape[-1]] for name in ("out", "out_tail")
+    )
     keys = relative(read, exact, tail, 8 * FLOAT_TYPES[t.case.dtype].tiny).mean(axis=2)  # (B, H, S)
     pairs = keys[..., 0:-1:2] - keys[..., 1::2]
     rescaled = 8 * a.u_acc * (1 / (2 + 2 * np.arange(pairs.shape[-1])) + a.lse_norm / pairs.shape[-1])
     balanced(t, pairs, rescaled, "pairs of keys lean to the even or to the odd ones")
 
 
-@declare("ln w_2 = −a = scale·q·(k_2 − k_1),  32 ≤ a < 64", dtype=("float32", "float64", "bfloat16"), batch=2, kv_heads=4, queries=(256,),
-         keys=(2,), dim=(4, 8, 16, 20), values="normal", is_causal=False, **(ALONE | {"scale": (0.25, 1.0, None)}),
-         arithmetic=lambda a: not a.u_mul and a.u_s <= FORMATS["float32"].u)  # tf32 units may truncate
+@declare(
+    "ln w_2 = −a = scale·q·(k_2 − k_1),  32 ≤ a < 64",
+    dtype=("float32", "float64", "bfloat16"),
+    batch=2,
+    kv_heads=4,
+    queries=(256,),
+    keys=(2,),
+    dim=(4, 8, 16, 20),
+    values="normal",
+    is_causal=False,
+    **(ALONE | {"scale": (0.25, 1.0, None)}),
+    arithmetic=lambda a: not a.u_mul and a.u_s <= FORMATS["float32"].u,
+)  # tf32 units may truncate
 def small_weights_show_the_scale(t: Trial) -> None:
     """The logarithm of a small weight is its logit: if the scale is off by ε, all such weights are off by a·ε, to the same side.
 
@@ -106,5 +137,9 @@ def small_weights_show_the_scale(t: Trial) -> None:
     errors = relative(run, run.exact.out, run.exact.out_tail, 0.0).mean(axis=-1)
     constant = 0.25 if t.inputs.scale is not None and is_exact(scale) else 4.0
     stored = a.u_out**2 + a.u_p**2
-    balanced(t, errors, 8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0] + stored,
-             f"small weights lean to one side, as if the scale were off by {-errors.mean() / gap.mean():.0e} of itself")
+    balanced(
+        t,
+        errors,
+        8 * a.u_acc * a.lse_norm + a.eps_exp + constant * a.u_acc * gap[..., 0] + stored,
+        f"small weights lean to one side, as if the scale were off by {-errors.mean() / gap.mean():.0e} of itself",
+    )

@@ -1,6 +1,6 @@
 """Scaling: dot products of D features grow like sqrt(D); the factor 1/sqrt(D) keeps the logits' variance at that of one.
 
-    s_ij = scale · q_i·k_j,    Var(s) = scale² · Var(QKᵀ),    scale = 1/sqrt(D) by default (Vaswani et al. 2017, 3.2.1)
+s_ij = scale · q_i·k_j,    Var(s) = scale² · Var(QKᵀ),    scale = 1/sqrt(D) by default (Vaswani et al. 2017, 3.2.1)
 """
 
 import numpy as np
@@ -20,8 +20,16 @@ def logits_of(read: Weights, seen: Array) -> tuple[Array, Array]:
         return np.where(seen, np.log(read.out), 0.0), np.where(seen, error, 0.0)
 
 
-@declare("Var_j(ln w_ij) = scale² · Var_j(q_i·k_j)", keys=SHORT, queries=SHORT, zero_sizes=False, values="normal", magnitude=0,
-         mask_kind=("bool", "minus_infinity"), scale=(None, None, 1.0, 0.5))
+@declare(
+    "Var_j(ln w_ij) = scale² · Var_j(q_i·k_j)",
+    keys=SHORT,
+    queries=SHORT,
+    zero_sizes=False,
+    values="normal",
+    magnitude=0,
+    mask_kind=("bool", "minus_infinity"),
+    scale=(None, None, 1.0, 0.5),
+)
 def scaling_reduces_variance(t: Trial) -> None:
     """The logits' variance is the variance of the raw dot products times the square of the scale: 1/D by default."""
     inputs = t.inputs.but(q=coarse(t.inputs.q), k=coarse(t.inputs.k))
@@ -35,8 +43,12 @@ def scaling_reduces_variance(t: Trial) -> None:
         allowed = (spread * (2 * np.abs(logits) + spread)).sum(axis=-1) / count
     expected = scale**2 * (dots**2).sum(axis=-1) / count
     rounding = 2.0**-48 * (expected + 1)  # of this computation, in float64: about 60 operations on numbers near 1
-    t.close((logits**2).sum(axis=-1) / count, expected, np.nan_to_num(allowed, nan=np.inf) + rounding,
-            "the variance of the logits is not scale² times that of the dot products in row {column}")
+    t.close(
+        (logits**2).sum(axis=-1) / count,
+        expected,
+        np.nan_to_num(allowed, nan=np.inf) + rounding,
+        "the variance of the logits is not scale² times that of the dot products in row {column}",
+    )
 
 
 @declare("scale = 1/sqrt(D) given = not given", needs=("scale",), scale=None)

@@ -37,8 +37,13 @@ def shifted_logits_change_nothing(t: Trial) -> None:
     t.close(shifted.out, plain.out, plain.bound + shifted.bound, "row {row} changed when its logits were shifted")
 
 
-@declare("softmax(s + c) = softmax(s),  c_i added to the bias of row i", needs=("attn_mask",),
-         mask="random", mask_kind=("bias", "bias_and_minus_infinity"), values="normal")
+@declare(
+    "softmax(s + c) = softmax(s),  c_i added to the bias of row i",
+    needs=("attn_mask",),
+    mask="random",
+    mask_kind=("bias", "bias_and_minus_infinity"),
+    values="normal",
+)
 def shifted_bias_changes_nothing(t: Trial) -> None:
     """Adding one number to the whole additive mask of a row changes nothing."""
     assert t.inputs.mask is not None
@@ -55,12 +60,20 @@ def larger_logit_larger_weight(t: Trial) -> None:
     read = t.weights()
     order = np.argsort(read.parts[0].exact.logits, axis=-1)
     weight, slack = np.take_along_axis(read.out, order, -1), np.take_along_axis(read.bound, order, -1)
-    t.at_least(weight[..., 1:], weight[..., :-1], slack[..., 1:] + slack[..., :-1],
-               "in row {row} a larger logit has a smaller weight", live(t))
+    t.at_least(
+        weight[..., 1:], weight[..., :-1], slack[..., 1:] + slack[..., :-1], "in row {row} a larger logit has a smaller weight", live(t)
+    )
 
 
-@declare("s_ij − s_ik → ∞ for all k ≠ j  ⇒  out_i = v_j", scale=(None, 1.0, 0.5), values=("normal", "wide"), magnitude=0,
-         mask_kind=("bool", "minus_infinity"), dim=(1, 2, 3, 4, 8, 16, 17), zero_sizes=False)
+@declare(
+    "s_ij − s_ik → ∞ for all k ≠ j  ⇒  out_i = v_j",
+    scale=(None, 1.0, 0.5),
+    values=("normal", "wide"),
+    magnitude=0,
+    mask_kind=("bool", "minus_infinity"),
+    dim=(1, 2, 3, 4, 8, 16, 17),
+    zero_sizes=False,
+)
 def one_key_takes_all(t: Trial) -> None:
     """A key whose logit is far above the others' takes all the weight: its value is the output."""
     keys = t.inputs.shape[3]
@@ -71,8 +84,13 @@ def one_key_takes_all(t: Trial) -> None:
     inputs = t.inputs.but(q=1 + np.abs(coarse(t.inputs.q)) / 4, k=np.broadcast_to(sign * reach, t.inputs.k.shape))
     run = t.run(inputs)
     value = np.repeat(inputs.v[:, :, winner : winner + 1], inputs.group, axis=1)
-    t.close(run.out, value, run.bound, f"row {{row}} is not the value of key {winner}, which has all the weight",
-            t.visible(inputs)[..., winner, None])
+    t.close(
+        run.out,
+        value,
+        run.bound,
+        f"row {{row}} is not the value of key {winner}, which has all the weight",
+        t.visible(inputs)[..., winner, None],
+    )
 
 
 @declare("q = 0  ⇒  out_i = mean of the visible v_j", mask_kind=("bool", "minus_infinity"))
@@ -83,8 +101,15 @@ def equal_logits_share_equally(t: Trial) -> None:
     t.close(run.out, mean, run.bound + rounding, "row {row} is not the mean of the values it sees", live(t))
 
 
-@declare("scale → ∞  ⇒  out_i = v of the largest q_i·k_j", needs=("scale",), scale=1024.0, values="simple", magnitude=0,
-         dim=(1, 2, 3, 4, 5, 6, 7, 8), mask_kind=("bool", "minus_infinity"))
+@declare(
+    "scale → ∞  ⇒  out_i = v of the largest q_i·k_j",
+    needs=("scale",),
+    scale=1024.0,
+    values="simple",
+    magnitude=0,
+    dim=(1, 2, 3, 4, 5, 6, 7, 8),
+    mask_kind=("bool", "minus_infinity"),
+)
 def huge_scale_picks_the_maximum(t: Trial) -> None:
     """A huge scale picks the key with the largest dot product, and shares equally between ties."""
     run = t.run()
@@ -96,8 +121,7 @@ def huge_scale_picks_the_maximum(t: Trial) -> None:
     t.close(run.out, mean, run.bound + rounding + rest, "row {row} is not the value of its best key", live(t))
 
 
-@declare("scale = 0  ⇒  out_i = mean of the visible v_j", needs=("scale",), scale=(0.0, -0.0),
-         mask_kind=("bool", "minus_infinity"))
+@declare("scale = 0  ⇒  out_i = mean of the visible v_j", needs=("scale",), scale=(0.0, -0.0), mask_kind=("bool", "minus_infinity"))
 def zero_scale_averages(t: Trial) -> None:
     """Scale 0 makes all logits equal: the output is the mean of the visible values."""
     run = t.run()
@@ -105,10 +129,21 @@ def zero_scale_averages(t: Trial) -> None:
     t.close(run.out, mean, run.bound + rounding, "row {row} is not the mean of the values it sees", live(t))
 
 
-@declare("S = 1  ⇒  out_i = v_1", keys=(1,), exact=True, mask="none", values=("normal", "wide", "heavy", "simple", "one_hot"),
-         zero_sizes=False, arithmetic=lambda a: not (a.u_mul or a.stored))  # tf32 rounds the value on its way in; exp(s)·v is stored
+@declare(
+    "S = 1  ⇒  out_i = v_1",
+    keys=(1,),
+    exact=True,
+    mask="none",
+    values=("normal", "wide", "heavy", "simple", "one_hot"),
+    zero_sizes=False,
+    arithmetic=lambda a: not (a.u_mul or a.stored),
+)  # tf32 rounds the value on its way in; exp(s)·v is stored
 def a_single_key_gives_its_value(t: Trial) -> None:
     """A row with one key returns its value, bit for bit: exp(0) = 1, in any arithmetic that keeps its operands."""
     value = np.repeat(t.inputs.v, t.inputs.group, axis=1)
-    t.same_bits(t.run().out, np.broadcast_to(value, (*t.inputs.shape[:3], value.shape[3])),
-                "row {row} does not return the value of its only key", live(t))
+    t.same_bits(
+        t.run().out,
+        np.broadcast_to(value, (*t.inputs.shape[:3], value.shape[3])),
+        "row {row} does not return the value of its only key",
+        live(t),
+    )

@@ -22,7 +22,12 @@ LAYOUTS = {
     "bdl": "(batch · heads, dim, length)",
 }
 ORDER = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3), "lbhd": (2, 0, 1, 3)}
-ANSWERS = {"": "", "blhd": "(batch, length, heads, dim)", "bl(hd)": "(batch, length, heads · dim)", "lb(hd)": "(length, batch, heads · dim)"}
+ANSWERS = {
+    "": "",
+    "blhd": "(batch, length, heads, dim)",
+    "bl(hd)": "(batch, length, heads · dim)",
+    "lb(hd)": "(length, batch, heads · dim)",
+}
 LOOPED = ("ld", "lhd")  # a call for each index along the leading axes
 FOLDED = ("bld", "bdl", *LOOPED)
 PLAIN = ("bhld", "blhd")  # in which all other parameters mean what they mean
@@ -31,7 +36,18 @@ SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", 
 ADDED = "added"
 # In which form it is given → the axes that it may vary along.
 FORMS = {"as it is": "BHLS", "bhls": "BHLS", "b1ls": "BLS", "bls": "BLS", "ls": "LS", "bs": "BS"}
-FIELDS = ("out", "output", "outputs", "attn_output", "attention_output", "context", "context_layer", "hidden_states", "result", "last_hidden_state")
+FIELDS = (
+    "out",
+    "output",
+    "outputs",
+    "attn_output",
+    "attention_output",
+    "context",
+    "context_layer",
+    "hidden_states",
+    "result",
+    "last_hidden_state",
+)
 
 
 @dataclass(frozen=True)

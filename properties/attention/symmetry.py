@@ -22,19 +22,27 @@ def permuted_keys_change_nothing(t: Trial) -> None:
     t.close(permuted.out, plain.out, permuted.bound + plain.bound, "row {row} depends on the order of the keys")
 
 
-@declare("out(P·Q) = P·out(Q)", is_causal=False, queries=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 33, 65, 65, 129),
-         alike=(("queries", "keys"),))
+@declare(
+    "out(P·Q) = P·out(Q)", is_causal=False, queries=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 33, 65, 65, 129), alike=(("queries", "keys"),)
+)
 def permuted_queries_permute_rows(t: Trial) -> None:
     """Reordering the queries reorders the rows of the output: no query sees another."""
     order = t.permutation("queries", t.inputs.shape[2])
     plain, permuted = t.run(), t.run(t.inputs.take("L", order))
-    t.close(permuted.out, plain.out[:, :, order], permuted.bound + plain.bound[:, :, order],
-            "row {row} depends on the order of the queries")
+    t.close(
+        permuted.out, plain.out[:, :, order], permuted.bound + plain.bound[:, :, order], "row {row} depends on the order of the queries"
+    )
 
 
-@declare("∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b", exact=True, features=FEATURES, batch=(*(2, 3, 4) * 2, 12, 20, 33), zero_sizes=False,
-         alike=(("batch", "queries"), ("queries", "keys")),
-         values=("normal", "one_hot", "simple"))
+@declare(
+    "∂out_b/∂(q, k, v)_b' = 0 for b' ≠ b",
+    exact=True,
+    features=FEATURES,
+    batch=(*(2, 3, 4) * 2, 12, 20, 33),
+    zero_sizes=False,
+    alike=(("batch", "queries"), ("queries", "keys")),
+    values=("normal", "one_hot", "simple"),
+)
 def batch_elements_are_independent(t: Trial) -> None:
     """Changing the other batch elements does not change a single bit of one."""
     one = np.arange(t.inputs.shape[0])[:, None, None, None] == t.choice("batch", t.inputs.shape[0])
@@ -42,9 +50,15 @@ def batch_elements_are_independent(t: Trial) -> None:
     t.same_bits(changed.out, plain.out, "batch element {batch} changed when the others changed", one)
 
 
-@declare("∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h", exact=True, features=FEATURES, kv_heads=(*(2, 3, 4) * 2, 12, 24, 40), zero_sizes=False,
-         alike=(("kv_heads", "queries"), ("queries", "keys")),
-         values=("normal", "one_hot", "simple"))
+@declare(
+    "∂out_h/∂(q, k, v)_h' = 0 for h' ≠ h",
+    exact=True,
+    features=FEATURES,
+    kv_heads=(*(2, 3, 4) * 2, 12, 24, 40),
+    zero_sizes=False,
+    alike=(("kv_heads", "queries"), ("queries", "keys")),
+    values=("normal", "one_hot", "simple"),
+)
 def heads_are_independent(t: Trial) -> None:
     """Changing the other heads does not change a single bit of one."""
     heads, group = t.inputs.k.shape[1], t.inputs.group
@@ -64,15 +78,18 @@ def _replaced(t: Trial, where: np.ndarray):  # type: ignore[no-untyped-def]
     )
 
 
-@declare("out(P over batch) = P over batch of out", features=FEATURES, batch=(2, 3, 4, 5),
-         is_causal=(False, False, True),
-         queries=(*(1,) * 5, 2, 3, 4, 5, 8, 17, 33))
+@declare(
+    "out(P over batch) = P over batch of out",
+    features=FEATURES,
+    batch=(2, 3, 4, 5),
+    is_causal=(False, False, True),
+    queries=(*(1,) * 5, 2, 3, 4, 5, 8, 17, 33),
+)
 def permuted_batch_permutes_the_output(t: Trial) -> None:
     """Reordering the batch reorders the output."""
     order = t.permutation("batch", t.inputs.shape[0])
     plain, permuted = t.run(), t.run(t.inputs.take("B", order))
-    t.close(permuted.out, plain.out[order], permuted.bound + plain.bound[order],
-            "batch element {batch} depends on its place in the batch")
+    t.close(permuted.out, plain.out[order], permuted.bound + plain.bound[order], "batch element {batch} depends on its place in the batch")
 
 
 @declare("out(P over heads) = P over heads of out", kv_heads=(2, 3, 4, 5))
@@ -81,8 +98,12 @@ def permuted_heads_permute_the_output(t: Trial) -> None:
     order = t.permutation("heads", t.inputs.k.shape[1])
     of_queries = (order[:, None] * t.inputs.group + np.arange(t.inputs.group)).reshape(-1)
     plain, permuted = t.run(), t.run(t.inputs.take("H", order))
-    t.close(permuted.out, plain.out[:, of_queries], permuted.bound + plain.bound[:, of_queries],
-            "head {head} depends on its place among the heads")
+    t.close(
+        permuted.out,
+        plain.out[:, of_queries],
+        permuted.bound + plain.bound[:, of_queries],
+        "head {head} depends on its place among the heads",
+    )
 
 
 @declare("q_d, k_d → −q_d, −k_d", exact=True)
@@ -116,8 +137,14 @@ def orthogonal_basis_changes_nothing(t: Trial) -> None:
     t.close(turned.out, plain.out, turned.bound + plain.bound, "row {row} depends on the basis of queries and keys")
 
 
-@declare("q = 0, V = I  ⇒  n_i·out_ij = 1 if j is visible to i, else 0", keys=ACROSS_TILES, queries=SHORT, zero_sizes=False,
-         mask_kind=("bool", "minus_infinity"), masked=3)
+@declare(
+    "q = 0, V = I  ⇒  n_i·out_ij = 1 if j is visible to i, else 0",
+    keys=ACROSS_TILES,
+    queries=SHORT,
+    zero_sizes=False,
+    mask_kind=("bool", "minus_infinity"),
+    masked=3,
+)
 def uniform_weights_decode_the_mask(t: Trial) -> None:
     """With equal logits and V = I the output spells out which keys each row sees."""
     read = t.weights(t.inputs.but(q=np.zeros_like(t.inputs.q)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -104,7 +105,7 @@ class Trial(BaseTrial):
     @cached_property
     def inputs(self) -> Inputs:
         """The arguments of the call that the case stands for."""
-        return make_inputs(self.case)
+        return replace(make_inputs(self.case), default_scale=self.supports.default_scale)
 
     # ------------------------------------------------------------ answers
 

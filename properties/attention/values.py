@@ -67,5 +67,9 @@ def permuted_value_columns_permute_the_output(t: Trial) -> None:
     """Permuting the features of the values permutes the features of the output: no feature reads another."""
     order = t.permutation("columns", t.inputs.v.shape[3])
     plain, permuted = t.run(), t.run(t.inputs.but(v=t.inputs.v[..., order]))
-    t.close(permuted.out, plain.out[..., order], permuted.bound + plain.bound[..., order],
-            "column {column} depends on the order of the value's features")
+    t.close(
+        permuted.out,
+        plain.out[..., order],
+        permuted.bound + plain.bound[..., order],
+        "column {column} depends on the order of the value's features",
+    )

@@ -38,8 +38,20 @@ def block_is_inside_the_bound(t: BlockTrial) -> None:
     t.inside_block(t.run_block(), "row {row}, feature {column} is off")
 
 
-@declare("W ↦ −W changes the output, W ∈ weights", contract="block", exact=True, **UNMASKED, dtype=("float64", "float32"),
-         values="normal", magnitude=0, queries=(3, 4, 5), keys=(3, 4, 5), kv_heads=(1, 2, 3), dim=(3, 4, 5), hidden=(16, 17))  # fmt: skip
+@declare(
+    "W ↦ −W changes the output, W ∈ weights",
+    contract="block",
+    exact=True,
+    **UNMASKED,
+    dtype=("float64", "float32"),
+    values="normal",
+    magnitude=0,
+    queries=(3, 4, 5),
+    keys=(3, 4, 5),
+    kv_heads=(1, 2, 3),
+    dim=(3, 4, 5),
+    hidden=(16, 17),
+)
 def every_weight_is_used(t: BlockTrial) -> None:
     """Each array among the weights has a part in the output; only the bias of the keys has none, for it shifts whole rows of logits."""
     plain = t.run_block().out
@@ -62,8 +74,16 @@ def sequences_do_not_meet(t: BlockTrial) -> None:
 # ---------------------------------------------------------------- masks
 
 
-@declare("∂out_i/∂x_j = 0 for j > i", contract="block", needs=("is_causal",), exact=True, is_causal=True, queries=(2, 3, 4, 5, 8, 17),
-         padding=False, dtypes="all")  # fmt: skip
+@declare(
+    "∂out_i/∂x_j = 0 for j > i",
+    contract="block",
+    needs=("is_causal",),
+    exact=True,
+    is_causal=True,
+    queries=(2, 3, 4, 5, 8, 17),
+    padding=False,
+    dtypes="all",
+)
 def causal_block_ignores_the_future(t: BlockTrial) -> None:
     """In a causal layer, changing later tokens does not change a single bit of the earlier outputs."""
     row = t.choice("row", t.case.queries)
@@ -72,8 +92,16 @@ def causal_block_ignores_the_future(t: BlockTrial) -> None:
     t.same_bits(changed.out, t.run_block().out, f"row {{row}} changed when tokens after {row} changed", ~later)
 
 
-@declare("key_padding_mask = tokens removed", contract="block", needs=("key_padding_mask",), padding=True, mask="none",
-         memory_mask="none", memory_padding=False, queries=(2, 3, 4, 5, 8, 17))  # fmt: skip
+@declare(
+    "key_padding_mask = tokens removed",
+    contract="block",
+    needs=("key_padding_mask",),
+    padding=True,
+    mask="none",
+    memory_mask="none",
+    memory_padding=False,
+    queries=(2, 3, 4, 5, 8, 17),
+)
 def padded_tokens_are_as_good_as_removed(t: BlockTrial) -> None:
     """What a padded token holds changes no bit of the others, and without the padded tokens the others are the same."""
     inputs, run = t.block, t.run_block()
@@ -85,32 +113,67 @@ def padded_tokens_are_as_good_as_removed(t: BlockTrial) -> None:
     kept, one = ~inputs.padding[b], slice(b, b + 1)
     apart = inputs if inputs.memory is None else inputs.but(memory=inputs.memory[one])
     alone = t.run_block(apart.but(x=inputs.x[one, kept], padding=None))
-    t.close(run.out[one, kept], alone.out, run.bound[one, kept] + alone.bound, f"sequence {b} differs without its padded tokens",
-            run.posed[one, kept] & alone.posed)  # fmt: skip
+    t.close(
+        run.out[one, kept],
+        alone.out,
+        run.bound[one, kept] + alone.bound,
+        f"sequence {b} differs without its padded tokens",
+        run.posed[one, kept] & alone.posed,
+    )
 
 
-@declare("a padded token is a query like any other", contract="block", needs=("key_padding_mask",), padding=True, mask="none",
-         memory_mask="none", memory_padding=False, is_causal=False, queries=(2, 3, 4, 5, 8))  # fmt: skip
+@declare(
+    "a padded token is a query like any other",
+    contract="block",
+    needs=("key_padding_mask",),
+    padding=True,
+    mask="none",
+    memory_mask="none",
+    memory_padding=False,
+    is_causal=False,
+    queries=(2, 3, 4, 5, 8),
+)
 def padded_rows_are_computed_too(t: BlockTrial) -> None:
     """A padding mask hides keys, not queries: the row of a padded token is computed from the tokens that it sees."""
     run = t.run_block()
     t.inside(run, run.bound, "row {row} is padding, and is not computed like the others")
 
 
-@declare("mask ∧ key_padding_mask ∧ causal", contract="block", needs=("key_padding_mask", "attn_mask"), padding=True,
-         mask=("random", "band", "one_hole", "documents"), mask_axes=("LS", "HLS", "BLS", "BHLS", "S", "BS"), queries=(2, 3, 4, 5, 8))  # fmt: skip
+@declare(
+    "mask ∧ key_padding_mask ∧ causal",
+    contract="block",
+    needs=("key_padding_mask", "attn_mask"),
+    padding=True,
+    mask=("random", "band", "one_hole", "documents"),
+    mask_axes=("LS", "HLS", "BLS", "BHLS", "S", "BS"),
+    queries=(2, 3, 4, 5, 8),
+)
 def mask_and_padding_compose(t: BlockTrial) -> None:
     """Mask, padding and causality together hide what any of them hides, and add what the mask adds."""
     t.inside_block(t.run_block(), "row {row} does not respect both the mask and the padding")
 
 
-@declare("no visible token: A = b_o", contract="block", needs=("attn_mask",), mask=("nothing", "empty_rows"), memory_mask="none",
-         mask_axes=("LS", "BLS"), mask_kind=("bool", "minus_infinity"), padding=False, memory_padding=False, queries=(1, 2, 3, 4, 5))  # fmt: skip
+@declare(
+    "no visible token: A = b_o",
+    contract="block",
+    needs=("attn_mask",),
+    mask=("nothing", "empty_rows"),
+    memory_mask="none",
+    mask_axes=("LS", "BLS"),
+    mask_kind=("bool", "minus_infinity"),
+    padding=False,
+    memory_padding=False,
+    queries=(1, 2, 3, 4, 5),
+)
 def tokens_that_see_nothing_follow_the_convention(t: BlockTrial) -> None:
     """The attention of a token that may look at none is zero before W_o (or, where declared, NaN), and spoils no other token."""
     run = t.run_block()
-    t.close(np.isnan(run.out), np.isnan(run.exact.near), np.zeros(run.out.shape),
-            f"row {{row}} sees no token and is not {t.supports.empty_rows}, or it spoils another")
+    t.close(
+        np.isnan(run.out),
+        np.isnan(run.exact.near),
+        np.zeros(run.out.shape),
+        f"row {{row}} sees no token and is not {t.supports.empty_rows}, or it spoils another",
+    )
     t.inside(run, run.bound, "row {row} is off")
 
 
@@ -130,8 +193,15 @@ def post_norm_without_sublayers_is_its_norms(t: BlockTrial) -> None:
     t.inside_block(t.run_block(t.cut(None, "w_2", "b_2")), "feature {column} of row {row} is not the norm")
 
 
-@declare("F = 0, g = c, β = b  ⇒  mean(out) = b, var(out) = c² v/(v + ε)", contract="block", norm_first=False, **NEAR_EPS, with_bias=True,
-         dtypes="all", mask_kind=DEFINITE)  # fmt: skip
+@declare(
+    "F = 0, g = c, β = b  ⇒  mean(out) = b, var(out) = c² v/(v + ε)",
+    contract="block",
+    norm_first=False,
+    **NEAR_EPS,
+    with_bias=True,
+    dtypes="all",
+    mask_kind=DEFINITE,
+)
 def post_norm_output_has_the_mean_and_variance_of_its_norm(t: BlockTrial) -> None:
     """The features of every token leave a post-norm layer with the mean β, and with the variance g² less the share of ε."""
     c, b = 2.0, 0.5
@@ -141,12 +211,24 @@ def post_norm_output_has_the_mean_and_variance_of_its_norm(t: BlockTrial) -> Non
     exact, slack = run.exact.near, 1 + 2.0**-40
     mean, deviation = run.out.mean(-1, keepdims=True), run.out.std(-1, keepdims=True)
     t.close(mean, np.full(mean.shape, b), run.bound.mean(-1, keepdims=True) * slack + 2.0**-48, "the mean of row {row} is not β", run.posed)
-    t.close(deviation, exact.std(-1, keepdims=True), np.sqrt((run.bound**2).mean(-1, keepdims=True)) * slack + 2.0**-48,
-            "the deviation of row {row} is not that of a norm", run.posed)  # fmt: skip
+    t.close(
+        deviation,
+        exact.std(-1, keepdims=True),
+        np.sqrt((run.bound**2).mean(-1, keepdims=True)) * slack + 2.0**-48,
+        "the deviation of row {row} is not that of a norm",
+        run.posed,
+    )
 
 
-@declare("W_o = 0  ⇒  ∂out[b, i]/∂x[b', j] = 0 for (b', j) ≠ (b, i)", contract="block", exact=True, **UNMASKED, dtypes="all",
-         queries=(1, 2, 3, 4, 5, 17), batch=(2, 3, 4))  # fmt: skip
+@declare(
+    "W_o = 0  ⇒  ∂out[b, i]/∂x[b', j] = 0 for (b', j) ≠ (b, i)",
+    contract="block",
+    exact=True,
+    **UNMASKED,
+    dtypes="all",
+    queries=(1, 2, 3, 4, 5, 17),
+    batch=(2, 3, 4),
+)
 def norms_are_over_features_alone(t: BlockTrial) -> None:
     """With attention cut off a token stands alone: other tokens and other sequences do not change a bit of it."""
     others, inputs = other_tokens(t), t.cut()
@@ -166,8 +248,15 @@ def shift_of_a_token_passes_no_norm(t: BlockTrial) -> None:
     t.close(moved.out, expected, plain.bound + moved.bound + rounding, "row {row} depends on the mean of its features", plain.posed)
 
 
-@declare("N(a x) = N(x) up to ε", contract="block", norm_first=False, **UNMASKED, values=("normal", "simple", "constant"),
-         magnitude=(0, -3, 3, -6), dtypes="all")  # fmt: skip
+@declare(
+    "N(a x) = N(x) up to ε",
+    contract="block",
+    norm_first=False,
+    **UNMASKED,
+    values=("normal", "simple", "constant"),
+    magnitude=(0, -3, 3, -6),
+    dtypes="all",
+)
 def scale_of_a_token_passes_no_norm(t: BlockTrial) -> None:
     """A factor common to all features is lost in the norm, but for ε: norm after norm is c/√D, where D = v + ε D′ begins at D′ = 1."""
     neutral = {f"g_{n}": np.ones(t.block.x.shape[-1]) for n in range(1, t.norms + 1)}
@@ -191,12 +280,16 @@ def relu_passes_nothing_negative(t: BlockTrial) -> None:
     """What is negative before relu is exactly zero behind it: then W₂ has no part in the output."""
     w = t.block.weights
     negative = t.block.with_weights(w_1=np.zeros_like(w["w_1"]), b_1=-1 - np.abs(w["b_1"]))
-    t.same_bits(t.run_block(negative.with_weights(w_2=-2 * w["w_2"])).out, t.run_block(negative).out,
-                "feature {column} of row {row} depends on W₂, though nothing passes the relu")  # fmt: skip
+    t.same_bits(
+        t.run_block(negative.with_weights(w_2=-2 * w["w_2"])).out,
+        t.run_block(negative).out,
+        "feature {column} of row {row} depends on W₂, though nothing passes the relu",
+    )
 
 
-@declare("W₁ = 0  ⇒  F = W₂ act(b₁) + b₂", contract="block", activation=("gelu", "gelu", "relu"), with_bias=True, **UNMASKED,
-         hidden=(1, 2, 3, 8))  # fmt: skip
+@declare(
+    "W₁ = 0  ⇒  F = W₂ act(b₁) + b₂", contract="block", activation=("gelu", "gelu", "relu"), with_bias=True, **UNMASKED, hidden=(1, 2, 3, 8)
+)
 def activation_is_the_declared_one(t: BlockTrial) -> None:
     """The activation, seen alone at numbers between −4 and 4, is relu or the form of gelu that is declared."""
     w = t.block.weights

@@ -64,6 +64,7 @@ class BlockInputs:
 
 def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
     """(the answer as a carrier, its shape, dtype and device). Raises Raised."""
+
     def place(name: str, carrier: Array, layout: str = "contiguous") -> Any:
         return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
 

@@ -113,9 +113,7 @@ class Case(BaseCase):
         varied=("LS", "BHLS"),
         why="the axes along which the mask varies; the others have size 1",
     )
-    mask_rank: int = field(
-        2, choices=(0, 1, 2, 3, 4), why="leading axes along which the mask does not vary are dropped down to this rank"
-    )
+    mask_rank: int = field(2, choices=(0, 1, 2, 3, 4), why="leading axes along which the mask does not vary are dropped down to this rank")
     mask_density: float = field(0.5, why="how much of a random mask is visible")
     memory_mask: str = field(
         "none",
@@ -133,9 +131,7 @@ class Case(BaseCase):
         says="values {}",
         why="what the tokens look like: far from zero and nearly constant ones cancel in the variance of a norm",
     )
-    magnitude: int = field(
-        0, drawn=(0, 0, 0, 0, 1, 3, -3), why="tokens times 2**magnitude: a norm takes it out again, eps shows"
-    )
+    magnitude: int = field(0, drawn=(0, 0, 0, 0, 1, 3, -3), why="tokens times 2**magnitude: a norm takes it out again, eps shows")
     layout: str = field(
         "contiguous",
         choices=LAYOUTS,
@@ -144,9 +140,7 @@ class Case(BaseCase):
         says="layout {}",
         why="how the tokens lie in memory",
     )
-    explicit: bool = field(
-        False, drawn=(False, False, True), why="parameters are passed even where they have their default value"
-    )
+    explicit: bool = field(False, drawn=(False, False, True), why="parameters are passed even where they have their default value")
     with_bias: bool = field(
         True,
         drawn=(True, True, False),
@@ -201,9 +195,25 @@ class Case(BaseCase):
 # The order in which fields are drawn.
 FIELDS: dict[str, tuple[Any, ...]] = {
     name: Case.fields()[name].drawn
-    for name in ("batch", "queries", "kv_heads", "dim", "hidden", "with_bias", "values", "magnitude", "layout", "explicit", "keys", "is_causal",
-                 "norm_first", "activation", "padding", "memory_padding")
-}  # fmt: skip
+    for name in (
+        "batch",
+        "queries",
+        "kv_heads",
+        "dim",
+        "hidden",
+        "with_bias",
+        "values",
+        "magnitude",
+        "layout",
+        "explicit",
+        "keys",
+        "is_causal",
+        "norm_first",
+        "activation",
+        "padding",
+        "memory_padding",
+    )
+}
 
 # Sizes are drawn together: as above, or so that axes coincide and one may be taken for another.
 ALIKE: dict[str, tuple[int, ...]] = {name: (1, 2, 2, 3, 3) for name in ("batch", "queries", "keys", "kv_heads", "dim")}
@@ -243,10 +253,12 @@ def block_fields(target: Target) -> tuple[str, ...]:
     named = ("dtype", "seed", *FIELDS, "mask", "memory_mask", *NAMED)
     masked = "attn_mask" in parameters or "memory_mask" in parameters
     return tuple(
-        name for name in named
+        name
+        for name in named
         if (contract == "decoder_layer" or name not in MEMORY_FIELDS)
-        and (name not in PARAMETER_OF or PARAMETER_OF[name] in parameters) and (name not in NAMED or masked)
-    )  # fmt: skip
+        and (name not in PARAMETER_OF or PARAMETER_OF[name] in parameters)
+        and (name not in NAMED or masked)
+    )
 
 
 def block_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
@@ -259,8 +271,11 @@ def block_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
         tables |= {name: (fixed(target, name),) for name in ("norm_first", "activation") if name not in read}
         if supports.head_dims:
             tables["dim"] = supports.head_dims
-        chosen = {name: value if isinstance(value, tuple) else (value,) for name, value in prop.domain.items()
-                  if name not in NOT_FIELDS and (name in read or name not in (*PARAMETER_OF, *MEMORY_FIELDS))}  # fmt: skip
+        chosen = {
+            name: value if isinstance(value, tuple) else (value,)
+            for name, value in prop.domain.items()
+            if name not in NOT_FIELDS and (name in read or name not in (*PARAMETER_OF, *MEMORY_FIELDS))
+        }
         tables |= chosen
         if supports.head_dims:
             tables["dim"] = tuple(_dims(target, prop))
@@ -296,8 +311,11 @@ def _masks(target: Target, prop: Property, chosen: dict[str, Any]) -> list[dict[
         "mask_rank": pick((2, 0, 1, 3, 4)),
         "mask_density": pick((0.5, 0.8, 0.2)),
     }
-    names = [name for name in ("mask", "memory_mask") if PARAMETER_OF[name] in target.parameters and
-             (target.contract == "decoder_layer" or name == "mask")]  # fmt: skip
+    names = [
+        name
+        for name in ("mask", "memory_mask")
+        if PARAMETER_OF[name] in target.parameters and (target.contract == "decoder_layer" or name == "mask")
+    ]
     free = [name for name in names if name not in chosen]
     always = {name: pick(chosen[name]) for name in names if name in chosen}
     said = how if any(chosen[name] != ("none",) for name in always) else {}

@@ -23,6 +23,7 @@ class Layer(Contract):
     """A layer of a transformer: attention and a feed-forward part, each with a residual and a norm."""
 
     batched = True
+    pair: tuple[str, ...] = ("block_is_inside_the_bound",)
 
     def __init__(self, topic: Topic, call: str, arrays: int, parameters: tuple[str, ...]) -> None:
         self.name, self.call, self.arguments, self.parameters = topic.name, call, arrays, parameters
@@ -43,8 +44,18 @@ class Layer(Contract):
         return tuple(name for name in self.parameters if takes_any or name in formal)
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
-        case = Case(batch=2, kv_heads=3, queries=5, keys=7, dim=2, hidden=4, dtype=dtype, device=device,
-                    norm_first=target.supports.norm_first, activation=target.supports.activation)  # fmt: skip
+        case = Case(
+            batch=2,
+            kv_heads=3,
+            queries=5,
+            keys=7,
+            dim=2,
+            hidden=4,
+            dtype=dtype,
+            device=device,
+            norm_first=target.supports.norm_first,
+            activation=target.supports.activation,
+        )
         inputs = make_block(case, self.name)
         out, _ = call_block(target, inputs, target.buffers())
         if out.shape == inputs.x.shape:
@@ -78,9 +89,18 @@ class Layer(Contract):
 
 
 register(
-    Layer(ENCODER, "encoder_layer(x, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, "
-          "norm_first=False, activation='relu')", 2, ("attn_mask", "key_padding_mask", "is_causal", "norm_first", "activation")),
-    Layer(DECODER, "decoder_layer(x, memory, weights, *, num_heads, attn_mask=None, memory_mask=None, key_padding_mask=None, "
-          "memory_key_padding_mask=None, is_causal=False, norm_first=False, activation='relu')", 3,
-          ("attn_mask", "memory_mask", "key_padding_mask", "memory_key_padding_mask", "is_causal", "norm_first", "activation")),
-)  # fmt: skip
+    Layer(
+        ENCODER,
+        "encoder_layer(x, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, "
+        "norm_first=False, activation='relu')",
+        2,
+        ("attn_mask", "key_padding_mask", "is_causal", "norm_first", "activation"),
+    ),
+    Layer(
+        DECODER,
+        "decoder_layer(x, memory, weights, *, num_heads, attn_mask=None, memory_mask=None, key_padding_mask=None, "
+        "memory_key_padding_mask=None, is_causal=False, norm_first=False, activation='relu')",
+        3,
+        ("attn_mask", "memory_mask", "key_padding_mask", "memory_key_padding_mask", "is_causal", "norm_first", "activation"),
+    ),
+)

@@ -11,8 +11,18 @@ from .trial import BlockTrial
 ALIVE: dict[str, Any] = {"dtype": ("float64", "float32"), "values": "normal", "magnitude": 0, "kv_heads": (1, 2, 3), "dim": (3, 4, 5)}
 
 
-@declare("∂out_i/∂m_j ≠ 0 for all i, j", contract="decoder_layer", exact=True, mask="none", memory_mask="none", memory_padding=False,
-         padding=(False, True), queries=(2, 3, 4), keys=(2, 3, 4, 5), **ALIVE)  # fmt: skip
+@declare(
+    "∂out_i/∂m_j ≠ 0 for all i, j",
+    contract="decoder_layer",
+    exact=True,
+    mask="none",
+    memory_mask="none",
+    memory_padding=False,
+    padding=(False, True),
+    queries=(2, 3, 4),
+    keys=(2, 3, 4, 5),
+    **ALIVE,
+)
 def every_memory_token_matters(t: BlockTrial) -> None:
     """All tokens see all of the memory: neither causality nor the padding of the tokens hides any of it."""
     assert t.block.memory is not None
@@ -25,9 +35,21 @@ def every_memory_token_matters(t: BlockTrial) -> None:
             t.fail(f"row {int(np.argwhere(deaf)[0, 1])} does not depend on token {j} of the memory")
 
 
-@declare("∂out_i/∂m_j ≠ 0  ⇔  memory_mask_ij", contract="decoder_layer", needs=("memory_mask",), exact=True, mask="none", padding=False,
-         memory_mask=("random", "triangle", "one_hole", "one_key"), mask_kind=("bool", "minus_infinity"), memory_padding=False,
-         mask_axes=("LS", "LS", "BLS", "HLS", "BHLS", "S", "L"), queries=(2, 3, 4, 5), keys=(2, 3, 4, 5), **ALIVE)  # fmt: skip
+@declare(
+    "∂out_i/∂m_j ≠ 0  ⇔  memory_mask_ij",
+    contract="decoder_layer",
+    needs=("memory_mask",),
+    exact=True,
+    mask="none",
+    padding=False,
+    memory_mask=("random", "triangle", "one_hole", "one_key"),
+    mask_kind=("bool", "minus_infinity"),
+    memory_padding=False,
+    mask_axes=("LS", "LS", "BLS", "HLS", "BHLS", "S", "L"),
+    queries=(2, 3, 4, 5),
+    keys=(2, 3, 4, 5),
+    **ALIVE,
+)
 def memory_frontier_is_exact(t: BlockTrial) -> None:
     """A changed token of the memory changes the rows that the mask lets see it, and not a bit of any other."""
     assert t.block.memory is not None
@@ -48,13 +70,24 @@ def order_of_the_memory_does_not_matter(t: BlockTrial) -> None:
     inputs, order = t.block, t.permutation("memory", t.case.keys)
     assert inputs.memory is not None
     mask, hidden = inputs.memory_mask, inputs.memory_padding
-    moved = inputs.but(memory=inputs.memory[:, order], memory_padding=None if hidden is None else hidden[:, order],
-                       memory_mask=mask if mask is None or not mask.ndim or mask.shape[-1] == 1 else mask[..., order])  # fmt: skip
+    moved = inputs.but(
+        memory=inputs.memory[:, order],
+        memory_padding=None if hidden is None else hidden[:, order],
+        memory_mask=mask if mask is None or not mask.ndim or mask.shape[-1] == 1 else mask[..., order],
+    )
     t.agree(t.run_block(moved), t.run_block(), "row {row} depends on the order of the memory")
 
 
-@declare("memory_key_padding_mask = memory tokens removed", contract="decoder_layer", needs=("memory_key_padding_mask",),
-         memory_padding=True, mask="none", memory_mask="none", padding=False, keys=(2, 3, 4, 5, 8, 17))  # fmt: skip
+@declare(
+    "memory_key_padding_mask = memory tokens removed",
+    contract="decoder_layer",
+    needs=("memory_key_padding_mask",),
+    memory_padding=True,
+    mask="none",
+    memory_mask="none",
+    padding=False,
+    keys=(2, 3, 4, 5, 8, 17),
+)
 def padded_memory_is_as_good_as_removed(t: BlockTrial) -> None:
     """What padded memory holds changes no bit, and without it the output is the same; each sequence has its own padding."""
     inputs, run = t.block, t.run_block()
@@ -67,9 +100,18 @@ def padded_memory_is_as_good_as_removed(t: BlockTrial) -> None:
     t.close(run.out[one], alone.out, run.bound[one] + alone.bound, f"sequence {b} differs without its padded memory", run.posed[one])
 
 
-@declare("memory_mask ∧ memory_key_padding_mask", contract="decoder_layer", needs=("memory_mask", "memory_key_padding_mask"),
-         memory_padding=True, memory_mask=("random", "band", "one_hole", "documents"), mask="none", padding=False, queries=(2, 3, 4),
-         mask_axes=("LS", "HLS", "BLS", "BHLS", "S", "BS"), keys=(2, 3, 4, 8))  # fmt: skip
+@declare(
+    "memory_mask ∧ memory_key_padding_mask",
+    contract="decoder_layer",
+    needs=("memory_mask", "memory_key_padding_mask"),
+    memory_padding=True,
+    memory_mask=("random", "band", "one_hole", "documents"),
+    mask="none",
+    padding=False,
+    queries=(2, 3, 4),
+    mask_axes=("LS", "HLS", "BLS", "BHLS", "S", "BS"),
+    keys=(2, 3, 4, 8),
+)
 def memory_mask_and_padding_compose(t: BlockTrial) -> None:
     """Mask and padding of the memory together hide what either hides."""
     t.inside_block(t.run_block(), "row {row} does not respect both the mask and the padding of the memory")

@@ -15,9 +15,21 @@ def encoder_commutes_with_permutation(t: BlockTrial) -> None:
     t.close(permuted.out, plain.out[:, order], permuted.bound + plain.bound[:, order], "the token now in row {row} depends on its place")
 
 
-@declare("∂out_i/∂x_j ≠ 0  ⇔  j visible from i", contract="encoder_layer", exact=True, padding=False, memory_padding=False,
-         dtype=("float64", "float32"), values="normal", magnitude=0, mask=("none", "none", "none", "random", "triangle", "one_hole"),
-         mask_kind=("bool", "minus_infinity"), queries=(2, 3, 4, 5), kv_heads=(1, 2, 3), dim=(3, 4, 5))  # fmt: skip
+@declare(
+    "∂out_i/∂x_j ≠ 0  ⇔  j visible from i",
+    contract="encoder_layer",
+    exact=True,
+    padding=False,
+    memory_padding=False,
+    dtype=("float64", "float32"),
+    values="normal",
+    magnitude=0,
+    mask=("none", "none", "none", "random", "triangle", "one_hole"),
+    mask_kind=("bool", "minus_infinity"),
+    queries=(2, 3, 4, 5),
+    kv_heads=(1, 2, 3),
+    dim=(3, 4, 5),
+)
 def tokens_reach_exactly_who_sees_them(t: BlockTrial) -> None:
     """A changed token changes its own row and the rows that see it in some head, and not a bit of any other."""
     j = t.choice("token", t.case.queries)

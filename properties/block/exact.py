@@ -143,11 +143,17 @@ class Steps:
     def attend(self, x: Value, memory: Value, prefix: str, visible: Array | None, bias: Array | None) -> Value:
         """Multi-head attention from x to the memory."""
         w, heads = self.block.weights, self.block.num_heads
-        parts = [self.linear(y, w[f"{prefix}w_{name}"], w.get(f"{prefix}b_{name}")) for y, name in
-                 ((x, "q"), (memory, "k"), (memory, "v"))]  # fmt: skip
+        parts = [self.linear(y, w[f"{prefix}w_{name}"], w.get(f"{prefix}b_{name}")) for y, name in ((x, "q"), (memory, "k"), (memory, "v"))]
         q, k, v = (split_heads(part.wide, heads) for part in parts)
-        problem = oracle.Problem(nearest(q), nearest(k), nearest(v), scale=1 / math.sqrt(q.shape[-1]), visible=visible, bias=bias,
-                                 empty_rows=self.block.empty_rows)
+        problem = oracle.Problem(
+            nearest(q),
+            nearest(k),
+            nearest(v),
+            scale=1 / math.sqrt(q.shape[-1]),
+            visible=visible,
+            bias=bias,
+            empty_rows=self.block.empty_rows,
+        )
         exact = oracle.attend(problem, q, k, v, self.unit)
         errors = (split_heads(part.error, heads) for part in parts)
         error = bound.rigorous(exact, self.arithmetic, **dict(zip(("query_error", "key_error", "value_error"), errors, strict=True)))

@@ -59,8 +59,9 @@ def make_block(case: Case, contract: str) -> BlockInputs:
         return round_to(case.dtype, TOKENS.get(case.values, TOKENS["normal"])(drawn, case) * 2.0**case.magnitude)
 
     prefixes = ("", "cross_") if contract == "decoder_layer" else ("",)
-    shapes: dict[str, tuple[int, ...]] = {f"{p}{name}": (width, width) if name[0] == "w" else (width,)
-                                          for p in prefixes for name in ATTENTION}  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{p}{name}": (width, width) if name[0] == "w" else (width,) for p in prefixes for name in ATTENTION
+    }
     shapes |= {"w_1": (case.hidden, width), "b_1": (case.hidden,), "w_2": (width, case.hidden), "b_2": (width,)}
     weights = {name: tensor(name, shape, shape[-1] ** -0.5 if len(shape) == 2 else 1.0) for name, shape in shapes.items()}
     for number in range(1, norms + 1):
@@ -159,9 +160,16 @@ class BlockTrial(Trial):
         if inputs.is_causal:
             seen = seen & frontier(length, length)
         block = exactly.Block(
-            inputs.x, inputs.weights, heads, seen, bias, norm_first=inputs.norm_first, activation=inputs.activation,
-            eps=self.supports.eps, empty_rows=self.supports.empty_rows,
-        )  # fmt: skip
+            inputs.x,
+            inputs.weights,
+            heads,
+            seen,
+            bias,
+            norm_first=inputs.norm_first,
+            activation=inputs.activation,
+            eps=self.supports.eps,
+            empty_rows=self.supports.empty_rows,
+        )
         if inputs.activation == "gelu" and self.supports.gelu == "tanh":
             block = block.but(activation="gelu_tanh")
         if inputs.memory is None:
@@ -191,6 +199,12 @@ class BlockTrial(Trial):
 
     def given(self, inputs: BlockInputs) -> Mapping[str, Any]:
         """The arrays of a call, by the names of their memory."""
-        named = {"x": inputs.x, "memory": inputs.memory, "attn_mask": inputs.mask, "key_padding_mask": inputs.padding,
-                 "memory_mask": inputs.memory_mask, "memory_key_padding_mask": inputs.memory_padding}  # fmt: skip
+        named = {
+            "x": inputs.x,
+            "memory": inputs.memory,
+            "attn_mask": inputs.mask,
+            "key_padding_mask": inputs.padding,
+            "memory_mask": inputs.memory_mask,
+            "memory_key_padding_mask": inputs.memory_padding,
+        }
         return {**named, **inputs.weights}

@@ -80,12 +80,23 @@ def chunking_changes_nothing(t: CacheTrial) -> None:
     lengths = t.tokens.lengths
     for chunks in ((), (1,)):
         alone = t.play(t.tokens, t.unbroken(chunks, t.tokens))
-        t.close(played.out, alone.out, played.bound + alone.bound, f"token {{row}} differs when told in chunks {chunks or 'of all'}",
-                (np.arange(t.case.keys) < lengths[:, None])[:, None, :, None])
+        t.close(
+            played.out,
+            alone.out,
+            played.bound + alone.bound,
+            f"token {{row}} differs when told in chunks {chunks or 'of all'}",
+            (np.arange(t.case.keys) < lengths[:, None])[:, None, :, None],
+        )
 
 
-@declare("q = 0, v_j = 1  ⇒  n_i·out_i = 1 if i − w < j ≤ i, else 0", keys=(1, *SEVERAL, 33), values="normal", value_dim=None,
-         chunks=((), (1,), (1, 3), (2,), (2, 3, 1), (3,), (3, 2), (4, 1, 3)), **CACHE)
+@declare(
+    "q = 0, v_j = 1  ⇒  n_i·out_i = 1 if i − w < j ≤ i, else 0",
+    keys=(1, *SEVERAL, 33),
+    values="normal",
+    value_dim=None,
+    chunks=((), (1,), (1, 3), (2,), (2, 3, 1), (3,), (3, 2), (4, 1, 3)),
+    **CACHE,
+)
 def cache_shows_exactly_the_past(t: CacheTrial) -> None:
     """A token sees itself and what its sequence was told before, within its window; no more and no less."""
     one = (np.arange(t.case.keys) == t.choice("key", t.case.keys)) * 1.0
@@ -94,25 +105,47 @@ def cache_shows_exactly_the_past(t: CacheTrial) -> None:
     seen = np.ones(exact.weights.shape) if exact.visible is None else exact.visible
     count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
     expected = np.broadcast_to((seen * one).sum(axis=-1, keepdims=True), played.out.shape)
-    t.close(np.rint(played.out * count), expected, np.where(played.bound == np.inf, np.inf, 0.0),
-            f"token {{row}} is wrong about seeing token {int(np.argmax(one))}", played.tokens.real)
+    t.close(
+        np.rint(played.out * count),
+        expected,
+        np.where(played.bound == np.inf, np.inf, 0.0),
+        f"token {{row}} is wrong about seeing token {int(np.argmax(one))}",
+        played.tokens.real,
+    )
 
 
-@declare("∂out_i/∂(q, k, v)_j = 0 for j > i, in one chunk and in later ones", exact=True, keys=SEVERAL,
-         chunks=((), (2,), (3,), (5,), (2, 3), (1, 4), (4, 3), (3, 2, 1), (1,), (7, 1)), **CACHE)
+@declare(
+    "∂out_i/∂(q, k, v)_j = 0 for j > i, in one chunk and in later ones",
+    exact=True,
+    keys=SEVERAL,
+    chunks=((), (2,), (3,), (5,), (2, 3), (1, 4), (4, 3), (3, 2, 1), (1,), (7, 1)),
+    **CACHE,
+)
 def later_tokens_do_not_count(t: CacheTrial) -> None:
     """What is told later, in the same chunk or in others, changes no bit of the answers before it."""
     first = 1 + t.choice("cut", t.case.keys - 1)
     later = (np.arange(t.case.keys) >= first)[:, None]
     x = t.tokens
     plain = t.play()
-    changed = t.play(x.but(q=np.where(later, -x.q, x.q), k=np.where(later, 4 * t.noise("later k", x.k.shape), x.k),
-                           v=np.where(later, 8 * t.noise("later v", x.v.shape), x.v)))  # fmt: skip
+    changed = t.play(
+        x.but(
+            q=np.where(later, -x.q, x.q),
+            k=np.where(later, 4 * t.noise("later k", x.k.shape), x.k),
+            v=np.where(later, 8 * t.noise("later v", x.v.shape), x.v),
+        )
+    )
     t.same_bits(changed.out, plain.out, f"token {{row}} changed with tokens from {first} on", ~later & x.real)
 
 
-@declare("s_ij depends on R(i)q_i, R(j)k_j: i and j go on across chunks", needs=("rotary_base",), base=(10000.0, 10.0, 100.0, 500_000.0),
-         chunks=BROKEN, keys=(*SEVERAL, 17, 24, 33), dtypes="all", **CACHE)
+@declare(
+    "s_ij depends on R(i)q_i, R(j)k_j: i and j go on across chunks",
+    needs=("rotary_base",),
+    base=(10000.0, 10.0, 100.0, 500_000.0),
+    chunks=BROKEN,
+    keys=(*SEVERAL, 17, 24, 33),
+    dtypes="all",
+    **CACHE,
+)
 def positions_continue_across_steps(t: CacheTrial) -> None:
     """Queries and keys rotate by their place in the whole sequence, not by that in their chunk or in memory."""
     right(t, t.play(), "token {row}, feature {column} is off by a rotation")
@@ -180,8 +213,9 @@ def answers_have_the_right_form(t: CacheTrial) -> None:
                 t.fail(f"the answer shares memory with {name}")
 
 
-@declare("pages of any size, in any order = contiguous", needs=("page_size",), page_size=(1, 2, 3, 3, 4, 5, 7, 16),
-         spare=(0, 0, 1, 5), **CACHE)
+@declare(
+    "pages of any size, in any order = contiguous", needs=("page_size",), page_size=(1, 2, 3, 3, 4, 5, 7, 16), spare=(0, 0, 1, 5), **CACHE
+)
 def pages_are_contiguous_memory(t: CacheTrial) -> None:
     """Where the pages lie and how large they are is nobody's business: a paged cache answers as a contiguous one."""
     agree(t, t.play(), t.play(held=t.open(page_size=None)), "token {row} differs between pages and contiguous memory")
@@ -213,21 +247,38 @@ def sequences_do_not_mix(t: CacheTrial) -> None:
     one = t.choice("sequence", t.case.batch)
     others = (np.arange(t.case.batch) != one)[:, None, None, None]
     plain = t.play()
-    changed = t.play(x.but(q=np.where(others, -x.q, x.q), k=np.where(others, 4 * t.noise("other k", x.k.shape), x.k),
-                           v=np.where(others, 8 * t.noise("other v", x.v.shape), x.v)))  # fmt: skip
+    changed = t.play(
+        x.but(
+            q=np.where(others, -x.q, x.q),
+            k=np.where(others, 4 * t.noise("other k", x.k.shape), x.k),
+            v=np.where(others, 8 * t.noise("other v", x.v.shape), x.v),
+        )
+    )
     t.same_bits(changed.out, plain.out, f"token {{row}} of sequence {one} changed with other sequences", ~others)
 
 
-@declare("out of a batch of n_0, n_1, … tokens = out of each sequence alone", needs=("lengths",), lengths=True, batch=(1, 2, 2, 3, 4),
-         chunks=BROKEN, keys=SEVERAL, padded=False, **CACHE)
+@declare(
+    "out of a batch of n_0, n_1, … tokens = out of each sequence alone",
+    needs=("lengths",),
+    lengths=True,
+    batch=(1, 2, 2, 3, 4),
+    chunks=BROKEN,
+    keys=SEVERAL,
+    padded=False,
+    **CACHE,
+)
 def each_sequence_has_its_own_length(t: CacheTrial) -> None:
     """Sequences that grow at different speed, some by nothing, are each what they would be alone."""
     together = t.play()
     for b, length in enumerate(t.tokens.lengths):
         one = t.tokens.take(np.array([b])).part(0, length)
         alone = t.play(one, t.unbroken((), one))
-        t.close(together.out[b : b + 1, :, :length], alone.out, together.bound[b : b + 1, :, :length] + alone.bound,
-                f"token {{row}} of sequence {b} differs from what it is alone")
+        t.close(
+            together.out[b : b + 1, :, :length],
+            alone.out,
+            together.bound[b : b + 1, :, :length] + alone.bound,
+            f"token {{row}} of sequence {b} differs from what it is alone",
+        )
 
 
 @declare("padding rows of a chunk  ⇒  no bit changes", exact=True, needs=("lengths",), lengths=True, batch=(1, 2, 3), **CACHE)
@@ -236,8 +287,16 @@ def padding_is_not_told(t: CacheTrial) -> None:
     t.same_bits(t.play(garbage="other garbage").out, t.play().out, "token {row} changed with the padding of a chunk")
 
 
-@declare("left padding = no padding", needs=("padding",), padded=True, lengths=False, batch=(1, 2, 2, 3, 4), keys=SEVERAL,
-         chunks=((), *BROKEN), **CACHE)
+@declare(
+    "left padding = no padding",
+    needs=("padding",),
+    padded=True,
+    lengths=False,
+    batch=(1, 2, 2, 3, 4),
+    keys=SEVERAL,
+    chunks=((), *BROKEN),
+    **CACHE,
+)
 def left_padding_is_no_padding(t: CacheTrial) -> None:
     """A sequence that is padded on the left of its first chunk is what it would be without; what the padding holds does not matter."""
     padded = t.play()
@@ -245,8 +304,12 @@ def left_padding_is_no_padding(t: CacheTrial) -> None:
     for b, length in enumerate(t.tokens.lengths):
         one = t.tokens.take(np.array([b])).part(0, length)
         alone = t.play(one, t.unbroken((), one))
-        t.close(padded.out[b : b + 1, :, :length], alone.out, padded.bound[b : b + 1, :, :length] + alone.bound,
-                f"token {{row}} of sequence {b}, padded by {t.schedule.padding[b]}, differs from what it is without")
+        t.close(
+            padded.out[b : b + 1, :, :length],
+            alone.out,
+            padded.bound[b : b + 1, :, :length] + alone.bound,
+            f"token {{row}} of sequence {b}, padded by {t.schedule.padding[b]}, differs from what it is without",
+        )
 
 
 @declare("query heads h·g … h·g + g − 1 share k_h, v_h", needs=("num_heads",), group=(2, 3, 4), **CACHE)
@@ -269,7 +332,14 @@ def window_cache_is_a_window_mask(t: CacheTrial) -> None:
         agree(t, played, t.play(held=t.open(window_size=None)), "token {row} changed under a window that hides nothing")
 
 
-@declare("∂out_i/∂(k, v)_j = 0 for j ≤ i − w", needs=("window_size",), exact=True, window_left=(0, 1, 2, 3, 4, 7), keys=(*SEVERAL, 17, 33), **CACHE)
+@declare(
+    "∂out_i/∂(k, v)_j = 0 for j ≤ i − w",
+    needs=("window_size",),
+    exact=True,
+    window_left=(0, 1, 2, 3, 4, 7),
+    keys=(*SEVERAL, 17, 33),
+    **CACHE,
+)
 def tokens_outside_the_window_are_gone(t: CacheTrial) -> None:
     """A token that no later window shows changes not a bit any more."""
     window = t.window or 1
@@ -277,9 +347,15 @@ def tokens_outside_the_window_are_gone(t: CacheTrial) -> None:
     early = (np.arange(t.case.keys) < gone)[:, None]
     x = t.tokens
     plain = t.play()
-    changed = t.play(x.but(k=np.where(early, 4 * t.noise("early k", x.k.shape), x.k), v=np.where(early, 8 * t.noise("early v", x.v.shape), x.v)))
-    t.same_bits(changed.out, plain.out, f"token {{row}} changed with tokens before {gone}, outside its window of {window}",
-                (np.arange(t.case.keys) >= gone + window - 1)[:, None] & x.real)
+    changed = t.play(
+        x.but(k=np.where(early, 4 * t.noise("early k", x.k.shape), x.k), v=np.where(early, 8 * t.noise("early v", x.v.shape), x.v))
+    )
+    t.same_bits(
+        changed.out,
+        plain.out,
+        f"token {{row}} changed with tokens before {gone}, outside its window of {window}",
+        (np.arange(t.case.keys) >= gone + window - 1)[:, None] & x.real,
+    )
 
 
 # ---------------------------------------------------------------- copies, and what is forgotten
@@ -299,8 +375,14 @@ def reset_leaves_no_trace(t: CacheTrial) -> None:
     t.same_bits(answers[1], answers[0], "token {row} changed with what was told before a reset")
 
 
-@declare("told x, garbage, truncated to x, told y: the garbage changes no bit", needs=("truncate",), exact=True, keys=(3, *SEVERAL[1:]), **LEVEL,
-         window_left=None)
+@declare(
+    "told x, garbage, truncated to x, told y: the garbage changes no bit",
+    needs=("truncate",),
+    exact=True,
+    keys=(3, *SEVERAL[1:]),
+    **LEVEL,
+    window_left=None,
+)
 def truncation_leaves_no_trace(t: CacheTrial) -> None:
     """Tokens that are taken back, as speculative decoding does, leave nothing behind."""
     past, *rest = parted(t, 3)
@@ -315,7 +397,9 @@ def truncation_leaves_no_trace(t: CacheTrial) -> None:
     t.same_bits(answers[1], answers[0], f"token {length} + {{row}} changed with what was told before it was taken back")
 
 
-@declare("fork: told y ∥ told z; z changes no bit of y's answers, nor y of z's", needs=("fork",), exact=True, keys=(4, *SEVERAL[2:]), **LEVEL)
+@declare(
+    "fork: told y ∥ told z; z changes no bit of y's answers, nor y of z's", needs=("fork",), exact=True, keys=(4, *SEVERAL[2:]), **LEVEL
+)
 def fork_is_independent(t: CacheTrial) -> None:
     """A copy and what it was copied from go on alone: neither sees what the other is told."""
     past, *rest = parted(t, 4)
@@ -378,8 +462,12 @@ def goes_on(t: CacheTrial, act: Callable[[Held], None], kept: Callable[[Array], 
             q, k, v = (np.concatenate([getattr(past, name), getattr(rest, name)], axis=2) for name in "qkv")
             one = Tokens(q, k, v, past.lengths + rest.lengths)
             alone = t.play(one, t.unbroken((), one))
-            t.close(played.out[b : b + 1, :, said[b] : x.lengths[b]], alone.out[:, :, count:], 2 * alone.bound[:, :, count:],
-                    f"token {said[b]} + {{row}} of sequence {b} differs after {what}")
+            t.close(
+                played.out[b : b + 1, :, said[b] : x.lengths[b]],
+                alone.out[:, :, count:],
+                2 * alone.bound[:, :, count:],
+                f"token {said[b]} + {{row}} of sequence {b} differs after {what}",
+            )
 
 
 @declare("reorder(π): sequence b goes on as π(b)", needs=("reorder",), **GROWN)
@@ -389,8 +477,9 @@ def reorder_moves_whole_sequences(t: CacheTrial) -> None:
     goes_on(t, lambda held: held.reorder(index), lambda said: said[index], index, f"reorder({index.tolist()})")
 
 
-@declare("truncate(n): of n_b tokens min(n, n_b) stay", needs=("truncate", "lengths"), lengths=True, padded=False,
-         window_left=None, **GROWN)
+@declare(
+    "truncate(n): of n_b tokens min(n, n_b) stay", needs=("truncate", "lengths"), lengths=True, padded=False, window_left=None, **GROWN
+)
 def truncation_lengthens_no_sequence(t: CacheTrial) -> None:
     """What is taken back is taken from every sequence that is longer; one that is not stays as it is."""
     length = t.choice("length", t.case.keys)
@@ -403,8 +492,15 @@ def reset_forgets_every_sequence(t: CacheTrial) -> None:
     goes_on(t, Held.reset, np.zeros_like, np.arange(t.case.batch), "a reset")
 
 
-@declare("out of every append = attention over what its cache was told", program=True, keys=(*SEVERAL, 17, 24, 33), batch=(1, 2, 3),
-         kv_heads=(1, 2), **LEVEL, window_left=None)
+@declare(
+    "out of every append = attention over what its cache was told",
+    program=True,
+    keys=(*SEVERAL, 17, 24, 33),
+    batch=(1, 2, 3),
+    kv_heads=(1, 2),
+    **LEVEL,
+    window_left=None,
+)
 def any_program_follows_the_model(t: CacheTrial) -> None:
     """Fork, return to a copy, reset, take back, reorder, in any order and between any chunks: every answer is of what was told."""
     caches = [t.new(capacity=t.capacity + 1)]

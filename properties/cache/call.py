@@ -13,9 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from ..engine.core.target import Raised, Target
+from ..engine.core.target import Target, raising
 
 # What the first arguments are called where a signature is that of a cache; other names need supports["contract"].
 NAMES: tuple[tuple[str, ...], ...] = (
@@ -59,11 +57,8 @@ def told(target: Target, held: Any, tensors: list[Any], **options: Any) -> Any:
 
 def applied(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a method of a cache. Raises Raised if it raises."""
-    try:
-        with np.errstate(all="ignore"):
-            return function(*arguments, **options)
-    except Exception as error:
-        raise Raised(error) from error
+    with raising({}):
+        return function(*arguments, **options)
 
 
 def chunk_sizes(chunks: tuple[int, ...], tokens: int) -> tuple[int, ...]:
@@ -79,4 +74,3 @@ def chunk_sizes(chunks: tuple[int, ...], tokens: int) -> tuple[int, ...]:
         sizes.append(min(last, left))
         left -= sizes[-1]
     return tuple(sizes)
-

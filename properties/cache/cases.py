@@ -55,9 +55,7 @@ class Case(BaseCase):
         why="tokens of a sequence",
         unusual={(63, 64, 65, 129): "pages and windows of usual sizes are full"},
     )
-    dim: int = field(
-        1, least=0, drawn=(1, *(2, 3, 4, 5, 8) * 2, 6, 16, 17, 32), varied=(1, 3, 4, 8), why="features of a query"
-    )
+    dim: int = field(1, least=0, drawn=(1, *(2, 3, 4, 5, 8) * 2, 6, 16, 17, 32), varied=(1, 3, 4, 8), why="features of a query")
     value_dim: int | None = field(
         None,
         least=0,
@@ -163,9 +161,24 @@ class Case(BaseCase):
 # The order in which fields are drawn.
 FIELDS: dict[str, tuple[Any, ...]] = {
     name: Case.fields()[name].drawn
-    for name in ("batch", "kv_heads", "group", "keys", "dim", "value_dim", "spare", "page_size", "window_left", "base", "lengths", "padded",
-                 "values", "magnitude", "layout")
-}  # fmt: skip
+    for name in (
+        "batch",
+        "kv_heads",
+        "group",
+        "keys",
+        "dim",
+        "value_dim",
+        "spare",
+        "page_size",
+        "window_left",
+        "base",
+        "lengths",
+        "padded",
+        "values",
+        "magnitude",
+        "layout",
+    )
+}
 CACHED = Topic("cached", "caches", Case, (*FIELDS, "chunks", "program"), frozenset(("dtypes",)))
 EVERYWHERE = ("dtype", "seed", "chunks")
 
@@ -187,9 +200,16 @@ def _chunks(prefills: tuple[int, ...], zero: bool) -> Strategy:
     """One shot, steps of one, a prefill and steps, or chunks of any size; where it can be, one of no token among them."""
     one = pick(prefills)
     ways: list[Strategy] = [
-        st.just(()), st.just((1,)), st.just((1,)), st.tuples(one, st.just(1)), st.tuples(one, st.just(1)), st.tuples(one),
-        st.tuples(one, one), st.tuples(one, one, st.just(1)), st.tuples(one, st.just(1), one),
-    ]  # fmt: skip
+        st.just(()),
+        st.just((1,)),
+        st.just((1,)),
+        st.tuples(one, st.just(1)),
+        st.tuples(one, st.just(1)),
+        st.tuples(one),
+        st.tuples(one, one),
+        st.tuples(one, one, st.just(1)),
+        st.tuples(one, st.just(1), one),
+    ]
     if zero:
         ways += [st.tuples(one, st.just(0), one), st.tuples(st.just(0), one, st.just(1))]
     return either(ways)
@@ -214,9 +234,7 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
     if device != "cpu":
         fields["device"] = st.just(device)
     if "program" in prop.domain:
-        words = pick(
-            [word for word in PROGRAM if word in target.parameters or (word == "back" and "fork" in target.parameters)]
-        )
+        words = pick([word for word in PROGRAM if word in target.parameters or (word == "back" and "fork" in target.parameters)])
         if "truncate" in target.parameters:
             fields.pop("window_left", None)  # what has left a window cannot be taken back
         fields["program"] = either([st.tuples(*[words] * count) for count in (1, 2, 3, 4, 6)])
@@ -224,9 +242,6 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
     few = [record(Case, fields | {"chunks": drawn})] * 12
     if "keys" in prop.domain or max(MANY) > longest:
         return independent(either(few))
-    small = {
-        name: pick([n for n in tables[name] if n <= most] or tables[name][:1])
-        for name, most in (("dim", 5), ("batch", 2))
-    }
-    many = {**small, "keys": pick(MANY), "kv_heads": st.just(1), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}  # fmt: skip
+    small = {name: pick([n for n in tables[name] if n <= most] or tables[name][:1]) for name, most in (("dim", 5), ("batch", 2))}
+    many = {**small, "keys": pick(MANY), "kv_heads": st.just(1), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}
     return independent(either([*few, record(Case, fields | many)]))

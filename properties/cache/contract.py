@@ -26,10 +26,14 @@ class Cached(Contract):
     """Sizes in, an object out that is told tokens and answers."""
 
     name = CACHED.name
-    call = ("cached(batch, kv_heads, dim, capacity, *, num_heads=None, value_dim=None, dtype=…, device=…, window_size=None, "
-            "page_size=None, fill=0.0, rotary_base=None), an object with append(q, k, v, *, lengths=None, padding=None)")
+    call = (
+        "cached(batch, kv_heads, dim, capacity, *, num_heads=None, value_dim=None, dtype=…, device=…, window_size=None, "
+        "page_size=None, fill=0.0, rotary_base=None), an object with append(q, k, v, *, lengths=None, padding=None)"
+    )
     arguments = len(NAMES)
     topics = (CACHED,)
+    pair: tuple[str, ...] = ("any_program_follows_the_model",)
+    known = (*PER_APPEND, *METHODS)
     given = OPTIONS
     makes = True
 

@@ -88,9 +88,7 @@ def pose(q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | 
     return oracle.Problem(q=q, k=k, v=v, scale=q.shape[-1] ** -0.5, visible=visible)
 
 
-def solve(
-    q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | None, turning: Turning | None, a: Arithmetic
-) -> Answers:
+def solve(q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | None, turning: Turning | None, a: Arithmetic) -> Answers:
     """The answers to what ``pose`` asks, with their bounds."""
     problem = pose(q, k, v, at, lengths, window, turning)
     errors: dict[str, Array] = {}

@@ -136,7 +136,11 @@ class CacheTrial(Trial):
     def universe(self) -> Tokens:
         """``keys`` tokens of every sequence, all of them said."""
         case = self.case
-        shapes = ((case.heads, self.dim), (case.kv_heads, self.dim), (case.kv_heads, self.dim if case.value_dim is None else case.value_dim))
+        shapes = (
+            (case.heads, self.dim),
+            (case.kv_heads, self.dim),
+            (case.kv_heads, self.dim if case.value_dim is None else case.value_dim),
+        )
         of_q, of_k, of_v = ((case.batch, heads, case.keys, width) for heads, width in shapes)
         q, k, v = operands(case, of_q, of_k, of_v)
         return Tokens(q, k, v, np.full(case.batch, case.keys))
@@ -186,10 +190,19 @@ class CacheTrial(Trial):
     def open(self, batch: int | None = None, kv_heads: int | None = None, capacity: int | None = None, **changes: Any) -> Held:
         """A new cache as the case has it, but for these changes of its options; None: the option is not given."""
         case = self.case
-        options = {"window_size": self.window, "page_size": case.page_size, "rotary_base": case.base, "value_dim": case.value_dim,
-                   **changes}
-        sizes = (case.batch if batch is None else batch, case.kv_heads if kv_heads is None else kv_heads, self.dim,
-                 self.capacity if capacity is None else capacity)  # fmt: skip
+        options = {
+            "window_size": self.window,
+            "page_size": case.page_size,
+            "rotary_base": case.base,
+            "value_dim": case.value_dim,
+            **changes,
+        }
+        sizes = (
+            case.batch if batch is None else batch,
+            case.kv_heads if kv_heads is None else kv_heads,
+            self.dim,
+            self.capacity if capacity is None else capacity,
+        )
         given = {name: value for name, value in options.items() if value is not None}
         return Held(self, make_cache(self.target, sizes, case.heads, case.dtype, case.device, given))
 
@@ -199,9 +212,13 @@ class CacheTrial(Trial):
         return Model(self.open(**changes), nothing.k, nothing.v)
 
     def play(
-        self, tokens: Tokens | None = None, schedule: Schedule | None = None, held: Held | None = None, garbage: str = "garbage",
+        self,
+        tokens: Tokens | None = None,
+        schedule: Schedule | None = None,
+        held: Held | None = None,
+        garbage: str = "garbage",
         after: Callable[[Held], None] = lambda held: None,
-    ) -> Played:  # fmt: skip
+    ) -> Played:
         """Tell a cache (by default a new one) the tokens in chunks. ``after`` is called after each."""
         tokens = self.tokens if tokens is None else tokens
         schedule = self.schedule if schedule is None else schedule
@@ -214,8 +231,9 @@ class CacheTrial(Trial):
             row = np.arange(size) - before[:, None]  # (B, n): the row's number among the tokens of this chunk
             real = (row >= 0) & (row < given[:, None])
             index = np.where(real, done[:, None] + row, 0)
-            rows = [self._rows(x, index, real, f"{garbage} {name} {number}")
-                    for name, x in (("q", tokens.q), ("k", tokens.k), ("v", tokens.v))]
+            rows = [
+                self._rows(x, index, real, f"{garbage} {name} {number}") for name, x in (("q", tokens.q), ("k", tokens.k), ("v", tokens.v))
+            ]
             counts: dict[str, Array] = {}
             if before.any() or (number == 0 and self.case.padded):
                 counts["padding"] = before
@@ -230,7 +248,9 @@ class CacheTrial(Trial):
 
     def _rows(self, x: Array, index: Array, real: Array, garbage: str) -> Array:
         """The tokens (B, …, n, …) that stand at index (B, n), and garbage where there is none."""
-        chosen = np.take_along_axis(x, index[:, None, :, None], axis=2) if x.shape[2] else np.zeros((*x.shape[:2], *index.shape[1:], x.shape[3]))
+        chosen = (
+            np.take_along_axis(x, index[:, None, :, None], axis=2) if x.shape[2] else np.zeros((*x.shape[:2], *index.shape[1:], x.shape[3]))
+        )
         if real.all():
             return chosen
         noise = 4 * self.noise(garbage, chosen.shape)

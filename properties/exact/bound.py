@@ -145,10 +145,7 @@ def projected_errors(exact: LayerExact, arithmetic: Arithmetic) -> dict[str, Arr
     """Bounds of the projected queries, keys and values, per head (B, H, L or S, D)."""
     heads = exact.attention.problem.q.shape[1]
     names = {"query_error": "q", "key_error": "k", "value_error": "v"}
-    return {
-        name: split_heads(linear(exact.projections[step], arithmetic, exact.attention.unit), heads)
-        for name, step in names.items()
-    }
+    return {name: split_heads(linear(exact.projections[step], arithmetic, exact.attention.unit), heads) for name, step in names.items()}
 
 
 def linear(step: Projection, arithmetic: Arithmetic, unit: float, input_error: Array | None = None) -> Array:
@@ -307,11 +304,7 @@ def settle_empty(exact: Exact, soft: Softmax, error: Array) -> Array:
 
 
 def safe_out(exact: Exact) -> Array:
-    return (
-        exact.out
-        if exact.well_posed.all() and exact.empty is None
-        else np.nan_to_num(exact.out, posinf=0.0, neginf=0.0)
-    )
+    return exact.out if exact.well_posed.all() and exact.empty is None else np.nan_to_num(exact.out, posinf=0.0, neginf=0.0)
 
 
 def centred(a: Array, exact: Exact) -> Array:

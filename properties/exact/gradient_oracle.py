@@ -103,9 +103,16 @@ def differentiate(exact: Exact, grad_out: Array, kept: Array | None = None) -> G
             for name in ("k", "v"):
                 values[name], tails[f"{name}_tail"] = values[name][:, :, :-1], tails[f"{name}_tail"][:, :, :-1]
     return Gradients(
-        exact, grad_out, **values, **tails, weights=nearest(d_weights), delta=nearest(delta), scores=nearest(d_scores),
-        slope=None if bent is None else nearest(bent), kept=kept,
-    )  # fmt: skip
+        exact,
+        grad_out,
+        **values,
+        **tails,
+        weights=nearest(d_weights),
+        delta=nearest(delta),
+        scores=nearest(d_scores),
+        slope=None if bent is None else nearest(bent),
+        kept=kept,
+    )
 
 
 def bend(scores: Any, softcap: float) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .double_double import DoubleDouble
+from .shown import Shown
 
 Array = npt.NDArray[Any]
 Precision = Literal["float64", "extended", "longdouble", "double-double"]
@@ -60,7 +61,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Exact:
+class Exact(Shown):
     """The exact answer, as float64 and a tail, with what the bounds need to know about the problem."""
 
     problem: Problem
@@ -298,9 +299,7 @@ class LayerProblem:
     query: Array  # (B, L, E) float64
     key: Array  # (B, S, E)
     value: Array  # (B, S, E)
-    weights: Mapping[
-        str, Array | None
-    ]  # w_q w_k w_v w_o (E_out, E_in): y = x w^T + b; b_q b_k b_v b_o (E_out,) or None
+    weights: Mapping[str, Array | None]  # w_q w_k w_v w_o (E_out, E_in): y = x w^T + b; b_q b_k b_v b_o (E_out,) or None
     num_heads: int  # divides the projected width
     visible: Array | None = None  # as in Problem
     bias: Array | None = None  # as in Problem

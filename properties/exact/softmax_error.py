@@ -122,9 +122,7 @@ def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: A
     return Softmax(p, phi, upper, excess, gap, rho + kept, kept, tau, gamma, live, n, log_n, rescales, lse, loss, overflow)
 
 
-def scores_bound(
-    exact: Exact, a: Arithmetic, query_error: Array | None, key_error: Array | None
-) -> tuple[Array, Array]:
+def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: Array | None) -> tuple[Array, Array]:
     """Errors of the logits (B, H, L, S), and whether a finite one may overflow (B, H, L, 1)."""
     problem = exact.problem
     q, k = np.abs(problem.q), np.abs(exact.k)  # (B, H, L, D), (B, H, S, D)
@@ -160,9 +158,7 @@ def scores_bound(
     if not ceiling < a.max_s:
         sums = larger * (q @ k_t)
         if c > 1:
-            sums = np.maximum(
-                sums, c * np.maximum(q.max(-1, initial=0.0)[..., None], k.max(-1, initial=0.0)[..., None, :])
-            )
+            sums = np.maximum(sums, c * np.maximum(q.max(-1, initial=0.0)[..., None], k.max(-1, initial=0.0)[..., None, :]))
         above = ~(sums < a.max_s)
         if exact.visible is not None:
             # Hidden keys count, for inf + -inf = nan under an additive mask; those that hold NaN or infinities do not:

@@ -33,9 +33,13 @@ class Case(BaseCase):
     )
     keys: int = field(1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="keys that the state sums up", unusual=CHUNKS)
     dim: int = field(
-        1, least=1, drawn=(1, 2, 3, 4, 5, 8, 16, 17), varied=(1, 3, 4, 8), why="features of a key: rows of the state",
+        1,
+        least=1,
+        drawn=(1, 2, 3, 4, 5, 8, 16, 17),
+        varied=(1, 3, 4, 8),
+        why="features of a key: rows of the state",
         unusual={(3, 5, 17): "no power of two, which vectors are padded to: φ(0) = 1 is not nothing"},
-    )  # fmt: skip
+    )
     value_dim: int | None = field(
         None, least=1, drawn=(None, None, None, 1, 3, 8), why="None: the same as dim; else the state is no square, and its transpose shows"
     )
@@ -45,22 +49,39 @@ class Case(BaseCase):
         False, drawn=(False, True), varied=(False, True), needs="is_causal", says="causal", why="the state grows from row to row"
     )
     values: str = field(
-        "normal", choices=tuple(REGIMES), drawn=("normal", "normal", "simple", "positive", "cancelling", "near_ties", "rising"),
-        varied=("normal", "simple", "positive"), why="what the numbers look like",
-        unusual={"positive": "elu is the identity: a feature map of keys alone shows", "cancelling": "large values hide a wrong weight less"},
-    )  # fmt: skip
+        "normal",
+        choices=tuple(REGIMES),
+        drawn=("normal", "normal", "simple", "positive", "cancelling", "near_ties", "rising"),
+        varied=("normal", "simple", "positive"),
+        why="what the numbers look like",
+        unusual={
+            "positive": "elu is the identity: a feature map of keys alone shows",
+            "cancelling": "large values hide a wrong weight less",
+        },
+    )
     magnitude: int = field(
-        0, drawn=(0, 0, 0, 1, 3, -3), varied=(0, 2), says="q and k times 2^{}", why="queries and keys are multiplied by 2**magnitude",
+        0,
+        drawn=(0, 0, 0, 1, 3, -3),
+        varied=(0, 2),
+        says="q and k times 2^{}",
+        why="queries and keys are multiplied by 2**magnitude",
         unusual={3: "features from nearly 0 to some tens", -3: "all features are near 1, and all weights alike"},
-    )  # fmt: skip
+    )
     shift: int = field(
-        0, drawn=(0, 0, 0, 0, -2, -6, 2, -45), varied=(0, -2, 2), says="q and k moved by {}", why="is added to queries and keys",
+        0,
+        drawn=(0, 0, 0, 0, -2, -6, 2, -45),
+        varied=(0, -2, 2),
+        says="q and k moved by {}",
+        why="is added to queries and keys",
         unusual={(-2, -6): "the features are small: what is added to a normaliser shows", -45: "elu(x) + 1 is 0 in every type: 0/0"},
-    )  # fmt: skip
+    )
     layout: str = field(
-        "contiguous", choices=LAYOUTS, drawn=("contiguous",) * 4 + ("transposed", "offset", "padded", "strided"),
-        varied=("contiguous", "transposed"), why="how the arrays lie in memory",
-    )  # fmt: skip
+        "contiguous",
+        choices=LAYOUTS,
+        drawn=("contiguous",) * 4 + ("transposed", "offset", "padded", "strided"),
+        varied=("contiguous", "transposed"),
+        why="how the arrays lie in memory",
+    )
     seed: int = seed_field()
 
     @property
@@ -73,7 +94,7 @@ class Case(BaseCase):
 FIELDS: dict[str, tuple[Any, ...]] = {
     name: Case.fields()[name].drawn
     for name in ("batch", "heads", "queries", "keys", "dim", "value_dim", "is_causal", "values", "magnitude", "shift", "layout")
-}  # fmt: skip
+}
 LINEAR = Topic("linear", "linear attention", Case, tuple(FIELDS), frozenset(("dtypes",)))
 
 

@@ -26,6 +26,7 @@ class Linear(Contract):
     call = "linear_attention(q, k, v, *, is_causal=False)"
     arguments = 3
     topics = (LINEAR,)
+    pair: tuple[str, ...] = ("linear_output_is_inside_the_bound",)
     known = (*CAUSAL, *FEATURE_MAP)
 
     def recognise(self, formal: Formal) -> bool:

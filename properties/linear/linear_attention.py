@@ -37,20 +37,37 @@ def linear_constant_values_are_returned(t: LinearTrial) -> None:
     t.close(run.out, np.broadcast_to(x.v[:, :, :1], run.out.shape), run.bound, "row {row} is not the value that all keys have")
 
 
-@declare("is_causal: out_i = the call with q_i and the keys j ≤ i", contract="linear", needs=("is_causal",), is_causal=True,
-         queries=MANY, keys=MANY)
+@declare(
+    "is_causal: out_i = the call with q_i and the keys j ≤ i",
+    contract="linear",
+    needs=("is_causal",),
+    is_causal=True,
+    queries=MANY,
+    keys=MANY,
+)
 def causal_row_is_all_of_its_prefix(t: LinearTrial) -> None:
     """A causal row is what the row gives without causality on the keys up to it: the recurrent form is the parallel one."""
     x = t.inputs
     row = t.choice("row", t.case.queries)
     last = max(int(t.seen(x)[row].sum()), 1)
     whole, alone = t.run(), t.run(x.but(q=x.q[:, :, row : row + 1], k=x.k[:, :, :last], v=x.v[:, :, :last], is_causal=False))
-    t.close(whole.out[:, :, row : row + 1], alone.out, whole.bound[:, :, row : row + 1] + alone.bound,
-            f"row {row} of the causal call is another one than that of its {last} keys")
+    t.close(
+        whole.out[:, :, row : row + 1],
+        alone.out,
+        whole.bound[:, :, row : row + 1] + alone.bound,
+        f"row {row} of the causal call is another one than that of its {last} keys",
+    )
 
 
-@declare("is_causal: out_i unchanged by k_j, v_j, j > i", contract="linear", exact=True, needs=("is_causal",), is_causal=True, keys=MANY,
-         queries=MANY)
+@declare(
+    "is_causal: out_i unchanged by k_j, v_j, j > i",
+    contract="linear",
+    exact=True,
+    needs=("is_causal",),
+    is_causal=True,
+    keys=MANY,
+    queries=MANY,
+)
 def linear_future_tokens_are_ignored(t: LinearTrial) -> None:
     """Keys and values from some token on do not change a bit of the rows before it."""
     x, seen = t.inputs, t.seen(t.inputs)

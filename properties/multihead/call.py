@@ -37,10 +37,9 @@ class LayerInputs:
         return dataclasses.replace(self, **changes)
 
 
-def call_layer(
-    target: Target, inputs: LayerInputs, buffers: Buffers
-) -> tuple[Array, Array | None, tuple[tuple[int, ...], str, str]]:
+def call_layer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[Array, Array | None, tuple[tuple[int, ...], str, str]]:
     """(out (B, L, E), weights (B, H, L, S) or None, form of out: shape, dtype, device). Raises Raised."""
+
     def place(name: str, carrier: Array) -> Any:
         return buffers.array(name, carrier, inputs.dtype, inputs.device, "contiguous")
 
@@ -87,8 +86,7 @@ def as_attention(target: Target) -> Target:
         if key not in kept:
             identity = target.framework.assign(target.framework.full((width, width), 0.0, dtype, device), np.eye(width))
             zeros = target.framework.full((width,), 0.0, dtype, device)
-            kept[key] = {**dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), identity),
-                         **dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), zeros)}
+            kept[key] = {**dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), identity), **dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), zeros)}
         folded = [target.framework.permute(x, (0, 2, 1, 3)).reshape((batch, x.shape[2], width)) for x in (q, k, v)]
         out = target.function(*folded, kept[key], num_heads=heads, **options)
         out = out[0] if isinstance(out, tuple | list) else out
@@ -101,5 +99,4 @@ def as_attention(target: Target) -> Target:
     axes = tuple(axes for axes in target.supports.mask_axes if separate or "H" not in axes)
     facts = dataclasses.replace(target.supports, value_dim=False, zero_sizes=False, mask_axes=axes)
     parameters = tuple(p for p in target.parameters if p in ("attn_mask", "is_causal"))
-    return dataclasses.replace(target, function=kernel, contract=ATTENTION.name, supports=facts, parameters=parameters,
-                               mixes_heads=True)  # fmt: skip
+    return dataclasses.replace(target, function=kernel, contract=ATTENTION.name, supports=facts, parameters=parameters, mixes_heads=True)

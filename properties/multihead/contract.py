@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from ..attention import discover
 from ..attention.cases import ATTENTION
@@ -11,6 +13,7 @@ from ..engine.core import declare as declaring
 from ..engine.core.contract import Formal, register
 from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
+from ..engine.core.picture import Picture
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial
 from .call import as_attention
@@ -27,6 +30,7 @@ class Multihead(Attention):
     call = "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, need_weights=True)"
     arguments = 4
     topics = (MULTIHEAD, ATTENTION)
+    pair: tuple[str, ...] = ("layer_is_inside_the_bound",)
     mentions = ()
     fallback = False
     probed = False
@@ -52,6 +56,9 @@ class Multihead(Attention):
 
     def measure(self, target: Target, finding: Finding) -> None:
         return None
+
+    def pictures(self, target: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:
+        return ()
 
     def looser(self, target: Target, finding: Finding) -> None:
         return None

@@ -1,7 +1,7 @@
 """Layers: projections around an attention.
 
-    head_h = attention(Q W_qᵀ + b_q, K W_kᵀ + b_k, V W_vᵀ + b_v)_h,   out = concat(head_1 … head_H) W_oᵀ + b_o
-    (Vaswani et al. 2017, 3.2.2; y = x Wᵀ + b as in torch.nn.Linear)
+head_h = attention(Q W_qᵀ + b_q, K W_kᵀ + b_k, V W_vᵀ + b_v)_h,   out = concat(head_1 … head_H) W_oᵀ + b_o
+(Vaswani et al. 2017, 3.2.2; y = x Wᵀ + b as in torch.nn.Linear)
 """
 
 from typing import Any
@@ -14,9 +14,16 @@ from ..exact.oracle import join_heads, split_heads
 from .trial import LayerRun, LayerTrial
 
 SIZES: dict[str, Any] = {
-    "kv_heads": (1, 2, 2, 3, 3, 4, 8), "dim": (1, 2, 3, 4, 5, 8, 16),
-    "group": 1, "value_dim": None, "layout": "contiguous", "explicit": False, "values": "normal", "scale": None, "zero_sizes": False,
-}  # fmt: skip
+    "kv_heads": (1, 2, 2, 3, 3, 4, 8),
+    "dim": (1, 2, 3, 4, 5, 8, 16),
+    "group": 1,
+    "value_dim": None,
+    "layout": "contiguous",
+    "explicit": False,
+    "values": "normal",
+    "scale": None,
+    "zero_sizes": False,
+}
 SEVERAL_HEADS: dict[str, Any] = SIZES | {"kv_heads": (2, 3, 4, 8)}
 DEFINITE = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity")
 
@@ -64,8 +71,7 @@ def layer_equals_its_kernel(t: LayerTrial) -> None:
     t.inside(run, kernel, "position {row}, feature {column} is off", posed(t, run))
 
 
-@declare("W_v = W_o = 1  ⇒  out_h = weights_h · V_h", contract="multihead", needs=("returns_weights",), **SIZES,
-         mask_kind=DEFINITE)
+@declare("W_v = W_o = 1  ⇒  out_h = weights_h · V_h", contract="multihead", needs=("returns_weights",), **SIZES, mask_kind=DEFINITE)
 def weights_reproduce_the_output(t: LayerTrial) -> None:
     """The attention weights that the layer returns are those that it used."""
     identity = t.identity_weights(t.layer.query.shape[-1])
@@ -82,24 +88,47 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
     t.close(run.out, join_heads(run.weights @ value), allowed, "row {row} is not made of the returned weights", posed(t, run))
 
 
-@declare("out(need_weights) = out(not need_weights)", contract="multihead", needs=("need_weights",), **SIZES,
-         mask_kind=DEFINITE, is_causal=(False, True, True), masked=3)
+@declare(
+    "out(need_weights) = out(not need_weights)",
+    contract="multihead",
+    needs=("need_weights",),
+    **SIZES,
+    mask_kind=DEFINITE,
+    is_causal=(False, True, True),
+    masked=3,
+)
 def need_weights_changes_nothing(t: LayerTrial) -> None:
     """Asking for the weights does not change the output."""
     agree(t, t.run_layer(), t.run_layer(t.layer.but(need_weights=False)), "row {row} depends on need_weights")
 
 
-@declare("no visible key: out(need_weights) = out(not need_weights)", contract="multihead",
-         needs=("need_weights", "attn_mask"), **SIZES, mask=("nothing", "empty_rows"), mask_kind=("bool", "minus_infinity"))
+@declare(
+    "no visible key: out(need_weights) = out(not need_weights)",
+    contract="multihead",
+    needs=("need_weights", "attn_mask"),
+    **SIZES,
+    mask=("nothing", "empty_rows"),
+    mask_kind=("bool", "minus_infinity"),
+)
 def rows_without_keys_do_not_depend_on_need_weights(t: LayerTrial) -> None:
     """A row that sees no key follows one convention, whether the weights are asked for or not."""
     asked, not_asked = t.run_layer(), t.run_layer(t.layer.but(need_weights=False))
-    t.close(np.isnan(asked.out), np.isnan(not_asked.out), np.zeros(asked.out.shape),
-            "row {row} sees no key, and need_weights decides whether it is NaN")
+    t.close(
+        np.isnan(asked.out),
+        np.isnan(not_asked.out),
+        np.zeros(asked.out.shape),
+        "row {row} sees no key, and need_weights decides whether it is NaN",
+    )
 
 
-@declare("key_padding_mask = mask (B, 1, 1, S) = keys removed", contract="multihead", needs=("key_padding_mask",), **SIZES,
-         mask="none", is_causal=False)
+@declare(
+    "key_padding_mask = mask (B, 1, 1, S) = keys removed",
+    contract="multihead",
+    needs=("key_padding_mask",),
+    **SIZES,
+    mask="none",
+    is_causal=False,
+)
 def padding_mask_deletes_keys(t: LayerTrial) -> None:
     """A padded key is as good as absent, whatever it holds, and each sequence has its own padding.
 
@@ -111,25 +140,33 @@ def padding_mask_deletes_keys(t: LayerTrial) -> None:
     t.inside(run, run.bound, "row {row} is wrong about the padding of batch {head}", posed(t, run))
     b = t.choice("sequence", len(inputs.key))
     kept = ~padded[b]
-    alone = inputs.but(query=inputs.query[b : b + 1], key=inputs.key[b : b + 1, kept], value=inputs.value[b : b + 1, kept],
-                       padding=None)
+    alone = inputs.but(query=inputs.query[b : b + 1], key=inputs.key[b : b + 1, kept], value=inputs.value[b : b + 1, kept], padding=None)
     single = t.run_layer(alone)
-    t.close(run.out[b], single.out[0], run.bound[b] + single.bound[0], f"sequence {b} differs without its padded keys",
-            posed(t, run)[b])
+    t.close(run.out[b], single.out[0], run.bound[b] + single.bound[0], f"sequence {b} differs without its padded keys", posed(t, run)[b])
     hidden = padded[..., None]
-    garbage = t.run_layer(inputs.but(key=np.where(hidden, -inputs.key, inputs.key),
-                                     value=np.where(hidden, 8 * inputs.value, inputs.value)))
+    garbage = t.run_layer(inputs.but(key=np.where(hidden, -inputs.key, inputs.key), value=np.where(hidden, 8 * inputs.value, inputs.value)))
     t.same_bits(garbage.out, run.out, "row {row} changed with the content of a padded key", posed(t, run))
 
 
-@declare("key_padding_mask ∧ mask", contract="multihead", needs=("key_padding_mask", "attn_mask"), **SIZES, mask="random",
-         mask_kind=("bool", "minus_infinity", "bias"), mask_axes=("LS", "HLS", "HLS", "HLS", "BLS", "BHLS", "S", "BS", "HS"))
+@declare(
+    "key_padding_mask ∧ mask",
+    contract="multihead",
+    needs=("key_padding_mask", "attn_mask"),
+    **SIZES,
+    mask="random",
+    mask_kind=("bool", "minus_infinity", "bias"),
+    mask_axes=("LS", "HLS", "HLS", "HLS", "BLS", "BHLS", "S", "BS", "HS"),
+)
 def padding_composes_with_the_mask(t: LayerTrial) -> None:
     """Padding, mask and causality together hide what any of them hides."""
     run = t.run_layer(t.layer.but(padding=padding(t)))
     t.inside(run, run.bound, "row {row} does not respect both the padding and the mask", posed(t, run))
-    t.close(np.isnan(run.out), np.isnan(run.exact.out), np.zeros(run.out.shape),
-            f"row {{row}} sees no key under padding and mask, and is not {t.supports.empty_rows}")
+    t.close(
+        np.isnan(run.out),
+        np.isnan(run.exact.out),
+        np.zeros(run.out.shape),
+        f"row {{row}} sees no key under padding and mask, and is not {t.supports.empty_rows}",
+    )
 
 
 @declare("∂out W_o⁻¹ [h] / ∂W_{q,k,v}[h'] = 0 for h' ≠ h", contract="multihead", exact=True, **SEVERAL_HEADS, mask="none")
@@ -176,8 +213,7 @@ def self_attention_commutes_with_permutation(t: LayerTrial) -> None:
     t.close(permuted.out, plain.out[:, order], permuted.bound + plain.bound[:, order], "token {row} depends on its place")
 
 
-@declare("∂out_i/∂x_j = 0 for j > i", contract="multihead", needs=("is_causal",), exact=True, **SIZES, mask="none",
-         is_causal=True)
+@declare("∂out_i/∂x_j = 0 for j > i", contract="multihead", needs=("is_causal",), exact=True, **SIZES, mask="none", is_causal=True)
 def layer_ignores_future_tokens(t: LayerTrial) -> None:
     """In causal self-attention, changing later tokens does not change a single bit of the earlier outputs."""
     inputs = t.self_attention

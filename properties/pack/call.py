@@ -24,9 +24,12 @@ from ..engine.frameworks import Buffers, SendBack
 BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens")
 # Each parameter, and what else it is called.
 NAMES: dict[str, tuple[str, ...]] = {
-    "max_seqlen_q": ("max_seqlen_q", "max_q"), "max_seqlen_k": ("max_seqlen_k", "max_k", "max_seqlen_kv"),
-    "is_causal": ("is_causal", "causal"), "scale": ("scale", "softmax_scale"), "enable_gqa": ("enable_gqa",),
-}  # fmt: skip
+    "max_seqlen_q": ("max_seqlen_q", "max_q"),
+    "max_seqlen_k": ("max_seqlen_k", "max_k", "max_seqlen_kv"),
+    "is_causal": ("is_causal", "causal"),
+    "scale": ("scale", "softmax_scale"),
+    "enable_gqa": ("enable_gqa",),
+}
 
 
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
@@ -91,7 +94,9 @@ def arguments(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[list[A
         wanted["enable_gqa"] = True
     formal = inspect.signature(target.function).parameters
     own = {name: next((n for n in NAMES[name] if n in formal), name) for name in wanted}
-    able = [name for name in wanted if name in target.parameters and (name != "enable_gqa" or own[name] in formal)]  # others group heads unasked
+    able = [
+        name for name in wanted if name in target.parameters and (name != "enable_gqa" or own[name] in formal)
+    ]  # others group heads unasked
     return tensors, {own[name]: wanted[name] for name in able}
 
 

@@ -139,9 +139,22 @@ class Case(BaseCase):
 # The order in which fields are drawn.
 FIELDS: dict[str, tuple[Any, ...]] = {
     name: Case.fields()[name].drawn
-    for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim", "scale", "is_causal", "group", "values", "magnitude",
-                 "packing", "layout")
-}  # fmt: skip
+    for name in (
+        "batch",
+        "kv_heads",
+        "queries",
+        "keys",
+        "dim",
+        "value_dim",
+        "scale",
+        "is_causal",
+        "group",
+        "values",
+        "magnitude",
+        "packing",
+        "layout",
+    )
+}
 PACKED = Topic("packed", "packed sequences", Case, tuple(FIELDS), frozenset(("dtypes",)))
 
 
@@ -167,11 +180,7 @@ def packed_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
         if name in ("queries", "keys"):
             table = tuple(n for n in table if n <= longest) or (1,)
         if name == "packing":
-            table = tuple(
-                n
-                for n in table
-                if n in FILLED or (supports.zero_sizes and (n != "no_keys" or supports.empty_rows != "mean"))
-            )
+            table = tuple(n for n in table if n in FILLED or (supports.zero_sizes and (n != "no_keys" or supports.empty_rows != "mean")))
         if name == "dim" and supports.head_dims:
             table = supports.head_dims
         if name == "value_dim" and (supports.head_dims or not supports.value_dim):

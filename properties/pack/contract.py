@@ -26,6 +26,7 @@ class Packed(Contract):
     call = "packed(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, max_seqlen_k, is_causal=False, scale=None, enable_gqa=False)"
     arguments = 5
     topics = (PACKED,)
+    pair: tuple[str, ...] = ("packed_output_is_inside_the_bound",)
     given = ALL_NAMES
     capabilities = ("packed_gradients",)
 
@@ -41,7 +42,9 @@ class Packed(Contract):
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         if "enable_gqa" in parameters:
             return {}
-        return {"grouped heads": "it has no enable_gqa; if it groups heads without being told, declare its parameters with enable_gqa among them"}
+        return {
+            "grouped heads": "it has no enable_gqa; if it groups heads without being told, declare its parameters with enable_gqa among them"
+        }
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         x = smoke_inputs(target, dtype, device)

@@ -75,8 +75,16 @@ def sequences_of_one_token_return_their_value(t: PackedTrial) -> None:
     t.close(run.out, value, run.bound, "row {row} is not the value of its only key")
 
 
-@declare("is_causal: out_i unchanged by keys after its frontier, in its own sequence", contract="packed", exact=True, needs=("is_causal",),
-         is_causal=True, packing=("self", "mixed", "equal", "long_last"), layout="contiguous", keys=(2, 3, 4, 5, 7, 8, 16, 17, 33, 65))
+@declare(
+    "is_causal: out_i unchanged by keys after its frontier, in its own sequence",
+    contract="packed",
+    exact=True,
+    needs=("is_causal",),
+    is_causal=True,
+    packing=("self", "mixed", "equal", "long_last"),
+    layout="contiguous",
+    keys=(2, 3, 4, 5, 7, 8, 16, 17, 33, 65),
+)
 def packed_future_tokens_are_ignored(t: PackedTrial) -> None:
     """The last token of every sequence changes no row before it, whatever came before in the pack."""
     x = t.pack
@@ -85,8 +93,12 @@ def packed_future_tokens_are_ignored(t: PackedTrial) -> None:
     last[x.cu_k[1:][keys > 0] - 1] = True
     changed = x.but(k=np.where(last[:, None, None], 4 * x.k + 1, x.k), v=np.where(last[:, None, None], x.v + 64, x.v))
     sees = [t.seen(x)[n, :rows, columns - 1] for n, (rows, columns) in enumerate(zip(queries, keys, strict=True))]
-    t.same_bits(t.run_pack(changed).out, t.run_pack().out, "row {row} changed with the last token of its sequence, which it must not see",
-                ~np.concatenate(sees)[:, None])
+    t.same_bits(
+        t.run_pack(changed).out,
+        t.run_pack().out,
+        "row {row} changed with the last token of its sequence, which it must not see",
+        ~np.concatenate(sees)[:, None],
+    )
 
 
 @declare("max_seqlen + 7 = max_seqlen", contract="packed", needs=("max_seqlen_q", "max_seqlen_k"))
@@ -119,13 +131,18 @@ def packed_gradients_are_inside_the_bound(t: PackedTrial) -> None:
         t.inside(run, run.bound, f"the gradient of {name} is off at row {{row}} of the pack")
 
 
-@declare("dO = 0 outside sequence n  ⇒  dQ = dK = dV = 0 outside it", contract="packed", exact=True, needs=("packed_gradients",),
-         batch=SEVERAL)
+@declare(
+    "dO = 0 outside sequence n  ⇒  dQ = dK = dV = 0 outside it", contract="packed", exact=True, needs=("packed_gradients",), batch=SEVERAL
+)
 def packed_gradients_stay_in_their_sequence(t: PackedTrial) -> None:
     """A loss on one sequence sends nothing back to any other."""
     x, here = t.pack, np.arange(t.case.batch) == t.choice("sequence", t.case.batch)
     noise = t.round(t.noise("gradient", (*x.q.shape[:2], t.case.width)))
     runs = t.send_back(np.where(x.rows(here)[:, None, None], noise, 0.0))
     for name, others in (("q", ~x.rows(here)), ("k", ~x.keys(here)), ("v", ~x.keys(here))):
-        t.same_bits(runs[name].out, np.zeros(runs[name].out.shape), f"row {{row}} of {name} receives a gradient from another sequence",
-                    others[:, None])
+        t.same_bits(
+            runs[name].out,
+            np.zeros(runs[name].out.shape),
+            f"row {{row}} of {name} receives a gradient from another sequence",
+            others[:, None],
+        )

@@ -59,7 +59,13 @@ def _no_keys(case: Any) -> tuple[Array, Array]:
 
 PACKINGS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
     "equal": lambda case: (np.full(case.batch, case.queries), np.full(case.batch, case.keys)),
-    "mixed": _mixed, "self": _self, "decoding": _decoding, "ones": _ones, "long_last": _long_last, "some_empty": _some_empty,
-    "no_queries": _no_queries, "no_keys": _no_keys,
-}  # fmt: skip
+    "mixed": _mixed,
+    "self": _self,
+    "decoding": _decoding,
+    "ones": _ones,
+    "long_last": _long_last,
+    "some_empty": _some_empty,
+    "no_queries": _no_queries,
+    "no_keys": _no_keys,
+}
 FILLED = ("equal", "mixed", "self", "decoding", "ones", "long_last")

@@ -56,15 +56,19 @@ class PackedTrial(Trial):
         case = self.case
         queries, keys = PACKINGS[case.packing](case)
         max_q, max_k = int(queries.max(initial=0)), int(keys.max(initial=0))
-        shapes = ((case.batch, case.heads, max_q, case.dim), (case.batch, case.kv_heads, max_k, case.dim),
-                  (case.batch, case.kv_heads, max_k, case.width))  # fmt: skip
+        shapes = (
+            (case.batch, case.heads, max_q, case.dim),
+            (case.batch, case.kv_heads, max_k, case.dim),
+            (case.batch, case.kv_heads, max_k, case.width),
+        )
         # A sequence without padding is the beginning of one with it, so that a shorter one leaves the numbers in place.
         q, k, v = (self.noise(name, shape) for name, shape in zip("qkv", shapes, strict=True))
         q, k, v = REGIMES[case.values](q, k, v, case)
         parts = [packed(x, n) for x, n in ((q * 2.0**case.magnitude, queries), (k, keys), (v, keys))]
         q, k, v = (round_to(case.dtype, x) for x in parts)
-        return PackedInputs(q, k, v, boundaries(queries), boundaries(keys), max_q, max_k, case.is_causal, case.scale, case.dtype,
-                            case.device, case.layout)  # fmt: skip
+        return PackedInputs(
+            q, k, v, boundaries(queries), boundaries(keys), max_q, max_k, case.is_causal, case.scale, case.dtype, case.device, case.layout
+        )
 
     def round(self, x: Array) -> Array:
         """In the type of the case."""
@@ -95,8 +99,9 @@ class PackedTrial(Trial):
     def solve_pack(self, x: PackedInputs) -> tuple[Exact, Array]:
         """(the exact answer, its bound), each sequence by itself."""
         exact = self.as_batch(x)
-        out, rest, allowed = (packed(part, x.lengths[0]).swapaxes(0, 1) for part in (
-            exact.out, exact.out_tail, bound.rigorous(exact, self.arithmetic)))  # fmt: skip
+        out, rest, allowed = (
+            packed(part, x.lengths[0]).swapaxes(0, 1) for part in (exact.out, exact.out_tail, bound.rigorous(exact, self.arithmetic))
+        )
         return Exact(out, rest), allowed
 
     def as_batch(self, x: PackedInputs) -> oracle.Exact:
@@ -127,8 +132,9 @@ class PackedTrial(Trial):
             if part is None and grad.any() and len(x.k):
                 self.fail(f"{name} receives no gradient: it is cut off from the output")
             value = (np.zeros(getattr(x, name).shape) if part is None else fw.read(part)).swapaxes(0, 1)
-            right, rest, allowed = (packed(of, n).swapaxes(0, 1) for of in (
-                getattr(exact, name), getattr(exact, f"{name}_tail"), getattr(limits, name)))  # fmt: skip
+            right, rest, allowed = (
+                packed(of, n).swapaxes(0, 1) for of in (getattr(exact, name), getattr(exact, f"{name}_tail"), getattr(limits, name))
+            )
             self.answers.append((value, allowed))
             runs[name] = PackedRun(value, Exact(right, rest), allowed)
         return runs

@@ -70,9 +70,7 @@ class Case(BaseCase):
     dtype: str = dtype_field()
     device: str = device_field()
     magnitude: int = field(0, why="x is multiplied by 2**magnitude")
-    layout: str = field(
-        "contiguous", choices=LAYOUTS, varied=("contiguous", "transposed"), why="how x or the table lies in memory"
-    )
+    layout: str = field("contiguous", choices=LAYOUTS, varied=("contiguous", "transposed"), why="how x or the table lies in memory")
     offset: int = field(
         0,
         least=0,
@@ -113,12 +111,8 @@ class Case(BaseCase):
         needs="bidirectional",
         why="buckets: future and past have buckets of their own, easily exchanged",
     )
-    num_buckets: int = field(
-        32, least=4, varied=(32, 8), needs="num_buckets", why="buckets: half of them are exact distances"
-    )
-    max_distance: int = field(
-        128, least=2, varied=(128, 64), needs="max_distance", why="buckets: distances beyond it share the last one"
-    )
+    num_buckets: int = field(32, least=4, varied=(32, 8), needs="num_buckets", why="buckets: half of them are exact distances")
+    max_distance: int = field(128, least=2, varied=(128, 64), needs="max_distance", why="buckets: distances beyond it share the last one")
     explicit: bool = field(False, why="parameters are passed even where they have their default value")
     seed: int = seed_field()
 
@@ -132,21 +126,37 @@ class Case(BaseCase):
 FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "sinusoidal": {"queries": LENGTHS, "dim": DIMS, "offset": OFFSETS, "base": BASES},
     "rotary": {
-        "batch": (1, 1, 2, 3), "kv_heads": (1, 1, 2, 3), "queries": (*LENGTHS[:-8], 17, 33, 0), "dim": EVEN, "offset": OFFSETS,
-        "scattered": (False, True), "base": BASES, "rotary_dim": (None, 2, 4, 6, 8, 16), "magnitude": (0, 0, 0, 1, 3, -3),
+        "batch": (1, 1, 2, 3),
+        "kv_heads": (1, 1, 2, 3),
+        "queries": (*LENGTHS[:-8], 17, 33, 0),
+        "dim": EVEN,
+        "offset": OFFSETS,
+        "scattered": (False, True),
+        "base": BASES,
+        "rotary_dim": (None, 2, 4, 6, 8, 16),
+        "magnitude": (0, 0, 0, 1, 3, -3),
         "layout": ("contiguous",) * 4 + LAYOUTS[1:-2],
     },
     "learned": {
-        "queries": (1, *(2, 3, 4, 5, 8) * 2, 17, 33, 130, 0), "keys": (1, 2, 3, 5, 8, 17, 64, 300), "dim": (1, 2, 3, 4, 5, 8, 16, 17, 64),
-        "offset": (0, 0, 1, 2, 7, 64), "scattered": (False, True), "layout": ("contiguous",) * 4 + ("padded", "strided", "offset"),
+        "queries": (1, *(2, 3, 4, 5, 8) * 2, 17, 33, 130, 0),
+        "keys": (1, 2, 3, 5, 8, 17, 64, 300),
+        "dim": (1, 2, 3, 4, 5, 8, 16, 17, 64),
+        "offset": (0, 0, 1, 2, 7, 64),
+        "scattered": (False, True),
+        "layout": ("contiguous",) * 4 + ("padded", "strided", "offset"),
     },
     "slopes": {"kv_heads": HEADS},
     "buckets": {
-        "queries": (1, 2, 3, 5, 9, 33), "keys": (1, 2, 3, 5, 9, 17, 33, 129, 300), "offset": (0, 0, 1, 7, 16, 64, 128, 129, 1000),
-        "scattered": (False, True), "bidirectional": (True, False), "num_buckets": (32, 32, 8, 16, 4, 6, 12, 64),
-        "max_distance": (128, 128, 64, 20, 256, 1000, 41), "explicit": (False, True),
+        "queries": (1, 2, 3, 5, 9, 33),
+        "keys": (1, 2, 3, 5, 9, 17, 33, 129, 300),
+        "offset": (0, 0, 1, 7, 16, 64, 128, 129, 1000),
+        "scattered": (False, True),
+        "bidirectional": (True, False),
+        "num_buckets": (32, 32, 8, 16, 4, 6, 12, 64),
+        "max_distance": (128, 128, 64, 20, 256, 1000, 41),
+        "explicit": (False, True),
     },
-}  # fmt: skip
+}
 DIRECTIVES = frozenset(("dtypes",))
 POSITIONS = Topic(
     "positions",
@@ -155,9 +165,16 @@ POSITIONS = Topic(
     tuple(dict.fromkeys(name for table in FIELDS.values() for name in table)),
     DIRECTIVES,
 )
-TOPICS = {name: Topic(name, words, Case, tuple(FIELDS[name]), DIRECTIVES) for name, words in (
-    ("sinusoidal", "sinusoidal positions"), ("rotary", "rotary positions"), ("learned", "learned positions"),
-    ("slopes", "the slopes of ALiBi"), ("buckets", "the buckets of T5"))}  # fmt: skip
+TOPICS = {
+    name: Topic(name, words, Case, tuple(FIELDS[name]), DIRECTIVES)
+    for name, words in (
+        ("sinusoidal", "sinusoidal positions"),
+        ("rotary", "rotary positions"),
+        ("learned", "learned positions"),
+        ("slopes", "the slopes of ALiBi"),
+        ("buckets", "the buckets of T5"),
+    )
+}
 LONG = (5000, 100_001)  # a whole table, up to and beyond position 100,000; of few features
 
 
@@ -189,8 +206,11 @@ def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[st
         drawn += [record(Case, fields)] * 24
         if target.contract == "sinusoidal" and "queries" not in prop.domain and not target.supports.max_length:
             least = min(prop.domain.get("dim", (1,)))
-            few = {"queries": pick(representable("queries", LONG, largest)), "offset": st.just(0),
-                   "dim": pick([d for d in own["dim"] if d <= max(4, least)])}  # fmt: skip
+            few = {
+                "queries": pick(representable("queries", LONG, largest)),
+                "offset": st.just(0),
+                "dim": pick([d for d in own["dim"] if d <= max(4, least)]),
+            }
             drawn += [record(Case, fields | few)]
     return independent(either(drawn))
 

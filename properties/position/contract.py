@@ -36,6 +36,8 @@ PLACES = ("positions", "position_ids", "position", "pos")
 class Positions(Contract):
     """Positions in, numbers that say where a token stands out."""
 
+    pair: tuple[str, ...] = ("sinusoid_is_inside_the_bound", "rotation_is_inside_the_bound")
+
     parameters: tuple[str, ...]  # the optional ones
     names: tuple[tuple[str, ...], ...]  # what the first arguments are called; other names need supports["contract"]
 
@@ -79,7 +81,10 @@ class Positions(Contract):
             return "declared as not supported: gradients"
         device = target.supports.devices[0]
         try:
-            x, places = target.framework.full(self.leaf(target), 1.0, target.dtypes[0], device), target.framework.integers(np.arange(2), device)
+            x, places = (
+                target.framework.full(self.leaf(target), 1.0, target.dtypes[0], device),
+                target.framework.integers(np.arange(2), device),
+            )
             _, send_back = target.record(lambda leaf: target.apply(leaf, places), [x])
         except Raised as raised:
             return f"{words}: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
@@ -206,7 +211,9 @@ def _typed(target: Target, dtype: str) -> dict[str, Any]:
     return {"dtype": target.framework.named_dtype(dtype)} if "dtype" in target.parameters else {}
 
 
-def _wrong(target: Target, wanted: tuple[int, ...], dtype: str, asked: bool, *arguments: object, options: dict[str, Any] | None = None) -> str:
+def _wrong(
+    target: Target, wanted: tuple[int, ...], dtype: str, asked: bool, *arguments: object, options: dict[str, Any] | None = None
+) -> str:
     """What is wrong with an answer. Where no argument says in which type to answer, the type of the answer is the only one tried."""
     _, (shape, given, _) = answer(target, *arguments, **(options or {}))
     if shape != wanted:

@@ -34,8 +34,12 @@ def slopes_are_geometric(t: PositionTrial) -> None:
     """In either series the slopes fall by one and the same factor from head to head."""
     for s, e in series_of(t.slopes()):
         slack = 2 * s[1:-1] * e[1:-1] + s[:-2] * e[2:] + s[2:] * e[:-2] + e[1:-1] ** 2 + e[:-2] * e[2:]
-        t.close((s[1:-1] ** 2).astype(np.float64), s[:-2] * s[2:], slack + 2.0**-52 * s[1:-1] ** 2,
-                "the slope of head {column} + 1 of its series is not the geometric mean of its neighbours")
+        t.close(
+            (s[1:-1] ** 2).astype(np.float64),
+            s[:-2] * s[2:],
+            slack + 2.0**-52 * s[1:-1] ** 2,
+            "the slope of head {column} + 1 of its series is not the geometric mean of its neighbours",
+        )
 
 
 @declare("s_1 = s_2 / s_1 = 2^(−8/n)", contract="slopes", dtypes="all")

@@ -85,6 +85,7 @@ def turn(positions: Array, pairs: int, dim: int, base: float, a: Arithmetic) -> 
 
 def angle_error(size: Array, log: Array, a: Arithmetic) -> Array:
     """δ of an angle of this size, of frequency w with |ln w| = log; the oracle's own error is in it."""
+
     def factor(u: float, extra: float = 0.0) -> Array:
         return np.asarray(np.expm1(u * ((FUNCTION + 3) * log + FUNCTION + 2) + extra))
 

@@ -44,8 +44,12 @@ def sine_and_cosine_are_of_one_angle(t: PositionTrial) -> None:
     sin, cos = sine_and_cosine(t, out)
     angle = t.turn(t.case.offset + np.arange(len(out), dtype=np.float64)).angle[:, : sin.shape[1]]
     error = exactly.same_angle_error(angle, t.arithmetic) + t.arithmetic.u_out + t.arithmetic.eta_out
-    t.close((sin**2 + cos**2).astype(np.float64), np.ones(sin.shape), 2 * (np.sqrt(2) * error + error**2),
-            "pair {column} of position {row} does not lie on the unit circle")
+    t.close(
+        (sin**2 + cos**2).astype(np.float64),
+        np.ones(sin.shape),
+        2 * (np.sqrt(2) * error + error**2),
+        "pair {column} of position {row} does not lie on the unit circle",
+    )
 
 
 @declare("PE(p + k) = R(k) PE(p), R(k) from PE(k)", contract="sinusoidal", queries=(3, 4, 5, 8, 17), dim=(2, 4, 6, 7, 8), offset=0)
@@ -56,12 +60,17 @@ def encoding_of_a_sum_is_a_rotation(t: PositionTrial) -> None:
     (s, c), (es, ec) = sine_and_cosine(t, run.out), sine_and_cosine(t, run.bound)
     error = es[k] + ec[k] + es + ec + (es[k] + ec[k]) * (es + ec)  # of both products below, |s|, |c| ≤ 1
     for name, rotated, there, e in (("sine", s * c[k] + c * s[k], s, es), ("cosine", c * c[k] - s * s[k], c, ec)):
-        t.close(rotated[:-k].astype(np.float64), there[k:], (error[:-k] + e[k:]) * (1 + 2.0**-40),
-                f"the {name} of pair {{column}} at position {{row}} + {k} is not the rotated one")
+        t.close(
+            rotated[:-k].astype(np.float64),
+            there[k:],
+            (error[:-k] + e[k:]) * (1 + 2.0**-40),
+            f"the {name} of pair {{column}} at position {{row}} + {k} is not the rotated one",
+        )
 
 
-@declare("w_0 = 1,  w_i² = w_(i−1) w_(i+1),  w_i = arg PE(1)_i", contract="sinusoidal", queries=(2, 3, 5), offset=0,
-         dim=(6, 8, 7, 16, 32, 64))
+@declare(
+    "w_0 = 1,  w_i² = w_(i−1) w_(i+1),  w_i = arg PE(1)_i", contract="sinusoidal", queries=(2, 3, 5), offset=0, dim=(6, 8, 7, 16, 32, 64)
+)
 def frequencies_are_geometric(t: PositionTrial) -> None:
     """From one pair to the next the frequency falls by one and the same factor, from 1 radian a position."""
     run = t.sinusoid()
@@ -70,8 +79,12 @@ def frequencies_are_geometric(t: PositionTrial) -> None:
     w = np.arctan2(sin, cos)
     t.close(w[:1].astype(np.float64), np.ones(1), e[:1] * (1 + 2.0**-40) + 2.0**-53, "the first frequency is not 1")
     slack = 2 * w[1:-1] * e[1:-1] + w[:-2] * e[2:] + w[2:] * e[:-2] + e[1:-1] ** 2 + e[:-2] * e[2:]
-    t.close((w[1:-1] ** 2).astype(np.float64), w[:-2] * w[2:], slack + 2.0**-52 * w[1:-1] ** 2,
-            "the frequency of pair {column} + 1 is not the geometric mean of its neighbours")
+    t.close(
+        (w[1:-1] ** 2).astype(np.float64),
+        w[:-2] * w[2:],
+        slack + 2.0**-52 * w[1:-1] ** 2,
+        "the frequency of pair {column} + 1 is not the geometric mean of its neighbours",
+    )
 
 
 @declare("PE(0) = (0, 1, 0, 1, …)", contract="sinusoidal", exact=True, dtypes="all", offset=0)
@@ -89,8 +102,9 @@ def longer_encoding_begins_with_the_shorter(t: PositionTrial) -> None:
     t.close(short.out, long.out[:m], short.bound + long.bound[:m], f"position {{row}} of {m} differs from that of {t.case.queries}")
 
 
-@declare("PE(n, offset=k) = PE(k + n)[k:]", contract="sinusoidal", needs=("offset",), queries=(1, 2, 3, 5, 17),
-         offset=(1, 2, 7, 64, 255, 300))
+@declare(
+    "PE(n, offset=k) = PE(k + n)[k:]", contract="sinusoidal", needs=("offset",), queries=(1, 2, 3, 5, 17), offset=(1, 2, 7, 64, 255, 300)
+)
 def offset_shifts_the_encoding(t: PositionTrial) -> None:
     """Encoding from an offset on gives the rows that the whole encoding has there, as a cached decoder needs it."""
     k = t.case.offset
@@ -115,9 +129,12 @@ def rotation_keeps_the_norm_of_every_pair(t: PositionTrial) -> None:
     (x1, x2), (y1, y2) = t.pairs(t.x.astype(Wide)), t.pairs(run.out.astype(Wide))
     e, one = exactly.same_angle_error(angle, a), np.ones(angle.shape)
     error = exactly.product_error(x1, x2, one, one, e, e, a)  # of either feature
-    t.close((y1**2 + y2**2).astype(np.float64), x1**2 + x2**2,
-            2 * error * (np.abs(y1) + np.abs(y2)) + 2 * error**2 + 2.0**-52 * (x1**2 + x2**2),
-            "pair {column} of row {row} changed its length")
+    t.close(
+        (y1**2 + y2**2).astype(np.float64),
+        x1**2 + x2**2,
+        2 * error * (np.abs(y1) + np.abs(y2)) + 2 * error**2 + 2.0**-52 * (x1**2 + x2**2),
+        "pair {column} of row {row} changed its length",
+    )
 
 
 @declare("⟨R(i) q, R(j) k⟩ = ⟨R(i+a) q, R(j+a) k⟩", contract="rotary", queries=(1, 2, 3, 5, 17))
@@ -166,12 +183,23 @@ def pairs_are_as_declared(t: PositionTrial) -> None:
     ours = np.zeros(t.x.shape[-1], dtype=bool)
     half = t.rotary_dim // 2
     ours[[feature, feature ^ 1 if t.pairing == "interleaved" else (feature + half) % t.rotary_dim]] = True
-    t.same_bits(t.rotate(one).out, np.zeros(one.shape),
-                f"feature {feature} went into feature {{column}}, which is not its partner (supports: pairing = {t.pairing!r})", ~ours)
+    t.same_bits(
+        t.rotate(one).out,
+        np.zeros(one.shape),
+        f"feature {feature} went into feature {{column}}, which is not its partner (supports: pairing = {t.pairing!r})",
+        ~ours,
+    )
 
 
-@declare("R(p) x [rotary_dim:] = x [rotary_dim:]", contract="rotary", exact=True, needs=("rotary_dim",), dtypes="all",
-         dim=(4, 6, 8, 12, 16, 32), rotary_dim=(2, 4, 6, 8))
+@declare(
+    "R(p) x [rotary_dim:] = x [rotary_dim:]",
+    contract="rotary",
+    exact=True,
+    needs=("rotary_dim",),
+    dtypes="all",
+    dim=(4, 6, 8, 12, 16, 32),
+    rotary_dim=(2, 4, 6, 8),
+)
 def features_beyond_rotary_dim_are_untouched(t: PositionTrial) -> None:
     """Where only the first rotary_dim features turn, the others pass bit for bit."""
     beyond = np.arange(t.width) >= t.rotary_dim
@@ -247,8 +275,14 @@ def looking_up_leaves_its_arguments(t: PositionTrial) -> None:
     unchanged(t, t.table, t.places)
 
 
-@declare("dtable_r = Σ_{i : p_i + offset = r} dO_i", contract="learned", needs=("table_gradients",), dtypes="all", queries=(1, 2, 3, 5, 8, 17, 33),
-         keys=(1, 2, 3, 5))
+@declare(
+    "dtable_r = Σ_{i : p_i + offset = r} dO_i",
+    contract="learned",
+    needs=("table_gradients",),
+    dtypes="all",
+    queries=(1, 2, 3, 5, 8, 17, 33),
+    keys=(1, 2, 3, 5),
+)
 def table_gradient_sums_over_repeated_positions(t: PositionTrial) -> None:
     """A row of the table receives the sum of the gradients of all rows that asked for it; one that nobody asked for, none at all."""
     grad = t.tensor_of("gradient", (t.case.queries, t.case.dim))

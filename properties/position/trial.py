@@ -236,8 +236,9 @@ class PositionTrial(Trial):
         relative = self.relative if relative is None else relative
         wanted = {"bidirectional": case.bidirectional, "num_buckets": case.num_buckets, "max_distance": self.max_distance}
         usual = {"bidirectional": True, "num_buckets": 32, "max_distance": 128}
-        options = {name: value for name, value in wanted.items()
-                   if name in self.target.parameters and (case.explicit or value != usual[name])}
+        options = {
+            name: value for name, value in wanted.items() if name in self.target.parameters and (case.explicit or value != usual[name])
+        }
         self.given = self.target.framework.integers(relative, case.device)
         out, self.form = answer(self.target, self.given, **options)
         out = self._settled(out, relative.shape)

@@ -12,6 +12,7 @@ import difflib
 import math
 from typing import Any, Self
 
+from ...exact.shown import Shown
 from .dtypes import FLOAT_TYPES
 from .field import Field, field
 
@@ -19,9 +20,16 @@ Edit = tuple[str, int, float]  # tensor, flat index (modulo its size), special v
 EXAMPLE = "expected for example Case(queries=4, is_causal=True)"
 _NUMBERS = (int, float)
 _TYPES: dict[str, tuple[Any, ...]] = {
-    "int": (int,), "int | None": (int, type(None)), "float": _NUMBERS, "float | None": (*_NUMBERS, type(None)),
-    "bool": (bool,), "str": (str,), "tuple[Edit, ...]": (tuple,), "tuple[int, ...]": (tuple,), "tuple[str, ...]": (tuple,),
-}  # fmt: skip
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": _NUMBERS,
+    "float | None": (*_NUMBERS, type(None)),
+    "bool": (bool,),
+    "str": (str,),
+    "tuple[Edit, ...]": (tuple,),
+    "tuple[int, ...]": (tuple,),
+    "tuple[str, ...]": (tuple,),
+}
 
 
 def dtype_field() -> Any:
@@ -45,7 +53,7 @@ def seed_field() -> Any:
     return field(0, least=0, varied=(0, 1, 2, 3), why="numbers that no other case has")
 
 
-class Case:
+class Case(Shown):
     """What all cases have: a type, a device, a seed, and a text that evaluates back to them."""
 
     dtype: str
@@ -119,12 +127,7 @@ def _check(name: str, kind: str, value: Any, known: Field) -> None:
         raise ValueError(f"the field {name!r} of a case holds words among {', '.join(known.items)}, got {value!r}")
     if kind == "tuple[Edit, ...]":
         for edit in value:
-            if (
-                len(edit) != 3
-                or edit[0] not in known.items
-                or not isinstance(edit[1], int)
-                or not isinstance(edit[2], _NUMBERS)
-            ):
+            if len(edit) != 3 or edit[0] not in known.items or not isinstance(edit[1], int) or not isinstance(edit[2], _NUMBERS):
                 raise ValueError(f"an edit is (tensor, index, value), for example ('v', 0, 1.0), got {edit!r}")
 
 

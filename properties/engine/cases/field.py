@@ -14,9 +14,7 @@ class Field:
 
     why: str  # the mistake or the convention that needs it
     unusual: Mapping[Any, str]  # values that look arbitrary → the reason, or the bug, for which they are drawn
-    drawn: tuple[
-        Any, ...
-    ]  # the table, from the simplest to the strangest; one that stands several times is drawn so much more often
+    drawn: tuple[Any, ...]  # the table, from the simplest to the strangest; one that stands several times is drawn so much more often
     varied: tuple[Any, ...]  # other values with which a failure is tried again, to see whether the field matters
     least: float | None  # the smallest value that means anything
     choices: tuple[Any, ...]  # all values that mean anything; (): no list
@@ -26,21 +24,25 @@ class Field:
 
     def reason(self, value: Any) -> str:
         """Why such a value is drawn."""
-        unusual = next(
-            (why for at, why in self.unusual.items() if value == at or (isinstance(at, tuple) and value in at)), ""
-        )
+        unusual = next((why for at, why in self.unusual.items() if value == at or (isinstance(at, tuple) and value in at)), "")
         return f"{self.why}; {unusual}" if unusual else self.why
 
 
 def field(
-    default: Any, *, why: str, unusual: Mapping[Any, str] | None = None, drawn: tuple[Any, ...] = (), varied: tuple[Any, ...] = (),
-    least: float | None = None, choices: tuple[Any, ...] = (), items: tuple[str, ...] = (), needs: str = "",
+    default: Any,
+    *,
+    why: str,
+    unusual: Mapping[Any, str] | None = None,
+    drawn: tuple[Any, ...] = (),
+    varied: tuple[Any, ...] = (),
+    least: float | None = None,
+    choices: tuple[Any, ...] = (),
+    items: tuple[str, ...] = (),
+    needs: str = "",
     says: str = "",
-) -> Any:  # fmt: skip
+) -> Any:
     """A field of a dataclass of cases. Raises ValueError if it has no reason, or if an unusual value is never drawn."""
     if not why:
-        raise ValueError(
-            "a field of a case has a reason: field(default, why=…) names the mistake or convention that needs it"
-        )
+        raise ValueError("a field of a case has a reason: field(default, why=…) names the mistake or convention that needs it")
     known = Field(why, unusual or {}, drawn, varied, least, choices, items, needs, says)
     return dataclasses.field(default=default, metadata={"field": known})

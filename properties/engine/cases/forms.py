@@ -36,12 +36,17 @@ def forms(seed: int) -> tuple[Form, ...]:
     for sizes, dtype in zip(SIZES, dtypes, strict=True):
         wanted = {"value_dim": (None,)} | sizes
         kinds = ("bool",) if random.random() < 0.5 else FLOAT_MASKS
-        made.append({
-            **{name: near(random.choice(table)) for name, table in wanted.items()},
-            "dtype": first_of(*dtype), "mask_kind": among(*kinds), "mask_axes": first_of(*random.sample(MASKS, len(MASKS))),
-            "mask_rank": near(random.choice((0, 2, 4))), "scale": among(None, random.choice(SCALES)),
-            "explicit": first_of(random.random() < 0.5),
-        })  # fmt: skip
+        made.append(
+            {
+                **{name: near(random.choice(table)) for name, table in wanted.items()},
+                "dtype": first_of(*dtype),
+                "mask_kind": among(*kinds),
+                "mask_axes": first_of(*random.sample(MASKS, len(MASKS))),
+                "mask_rank": near(random.choice((0, 2, 4))),
+                "scale": among(None, random.choice(SCALES)),
+                "explicit": first_of(random.random() < 0.5),
+            }
+        )
     return tuple(made)
 
 
@@ -57,6 +62,7 @@ def first_of(*values: Any) -> Callable[[Table], Table]:
 
 def near(size: int | None) -> Callable[[Table], Table]:
     """The size of the table that is nearest, in proportion; 0 only where there is no other."""
+
     def distance(x: int | None) -> float:
         if x is None or size is None:
             return 0.0 if x is size else 50.0

@@ -55,9 +55,15 @@ def _positive(case: Any, shape: tuple[int, ...]) -> Array:
 
 
 GRADS = {
-    "normal": _normal, "ones": _ones, "simple": _simple, "one_row": _one_row, "one_hot": _one_hot, "uneven": _uneven,
-    "positive": _positive, "zero": _zero,
-}  # fmt: skip
+    "normal": _normal,
+    "ones": _ones,
+    "simple": _simple,
+    "one_row": _one_row,
+    "one_hot": _one_hot,
+    "uneven": _uneven,
+    "positive": _positive,
+    "zero": _zero,
+}
 
 
 def make_grad(case: Any, shape: tuple[int, ...]) -> Array:

@@ -70,8 +70,9 @@ def _heavy(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array
 def _simple(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
     """Small round numbers: exact products, ties, zeros."""
     table = np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0, 1.0, -2.0])
-    pick = [table[(bits(case.seed, name + " simple", x.shape) >> np.uint64(40)) % np.uint64(8)]
-            for name, x in (("q", q), ("k", k), ("v", v))]
+    pick = [
+        table[(bits(case.seed, name + " simple", x.shape) >> np.uint64(40)) % np.uint64(8)] for name, x in (("q", q), ("k", k), ("v", v))
+    ]
     return pick[0], pick[1], pick[2]
 
 
@@ -145,5 +146,8 @@ REGIMES: dict[str, Regime] = {
     "signed_zeros": _signed_zeros,
 }
 
-TELLING = (*(name for name in REGIMES if name not in ("identical_rows", "constant", "tiny")), "near_ties")  # where a wrong answer looks wrong
+TELLING = (
+    *(name for name in REGIMES if name not in ("identical_rows", "constant", "tiny")),
+    "near_ties",
+)  # where a wrong answer looks wrong
 CONTINUOUS = frozenset({"normal", "one_hot", "heavy", "offset", "positive"})

@@ -7,7 +7,9 @@ import dataclasses
 import numpy as np
 
 from ..cases.case import Case
-from .crash import killed_by
+from ..contained.link import ENDS, Gone
+from ..contained.stub import Shared
+from .crash import ended, killed_by
 from .declare import Property
 from .target import Raised, Target
 from .trial import Notes, Refuted, Trial, Violation
@@ -20,17 +22,29 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     seen = subject(target, prop)
     kind = seen.kind.trial(prop)
     trial = kind(seen, case, notes)
+    if isinstance(seen.framework, Shared):
+        before = len(ENDS)
+        violation = _violated(prop, case, seen, trial)
+        if len(ENDS) > before:  # whatever the property made of it
+            violation = Violation(f"the call {ENDS[before]}", np.nan, np.nan, 0.0, raised=True, killed=True)
+        return violation, trial
     if signal := killed_by(lambda: prop.check(kind(seen, case))):
-        return Violation(f"the call killed the process ({signal})", np.nan, np.nan, 0.0, raised=True, killed=True), trial
+        return Violation(f"the call {ended(signal)}", np.nan, np.nan, 0.0, raised=True, killed=True), trial
+    return _violated(prop, case, seen, trial), trial
+
+
+def _violated(prop: Property, case: Case, seen: Target, trial: Trial) -> Violation | None:
     try:
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)
     except Refuted as refuted:
-        return dataclasses.replace(refuted.violation, hint=NO_ZERO_SIZES * case.empty), trial
+        return dataclasses.replace(refuted.violation, hint=NO_ZERO_SIZES * case.empty)
     except Raised as raised:
         hint = NO_ZERO_SIZES * case.empty + raised.hint + seen.kind.hint(case)
-        return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint), trial
-    return None, trial
+        return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)
+    except Gone as gone:
+        return Violation(f"the call {gone}", np.nan, np.nan, 0.0, raised=True, killed=True)
+    return None
 
 
 def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> Violation | None:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.draws import Strategy
+from ..frameworks import Framework, cache_variant, make_variant
 
 if TYPE_CHECKING:
     from .declare import Property
     from .finding import Finding
+    from .picture import Picture
+    from .supports import Supports
     from .target import Target
-    from .trial import Trial
+    from .trial import Trial, Violation
 
 Formal = Mapping[str, inspect.Parameter]
 Dtypes = tuple[str, ...] | None
@@ -43,13 +47,9 @@ class Topic:
         for name in domain:
             if name not in known:
                 there = (
-                    "is a field, but not drawn"
-                    if name in self.case.fields()
-                    else "is no field of its cases and nothing that they follow"
+                    "is a field, but not drawn" if name in self.case.fields() else "is no field of its cases and nothing that they follow"
                 )
-                raise ValueError(
-                    f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(known))}"
-                )
+                raise ValueError(f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(known))}")
 
 
 class Contract(ABC):
@@ -91,6 +91,10 @@ class Contract(ABC):
         """The target as it is spoken with from now on: without the classes of calls that it refuses, always and by raising."""
         return target
 
+    def learned_supports(self, target: Target) -> dict[str, Any]:
+        """What the handshake has found out, as keys of supports."""
+        return {}
+
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         """The target as it is called, where that is otherwise than the contract says; None if nothing is to be learned.
 
@@ -101,6 +105,17 @@ class Contract(ABC):
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         """What is not tried of a callable with these parameters → why."""
         return {}
+
+    def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | None:
+        """A target from what is called otherwise than a function: an object with its own weights, or its class; None for what is none.
+
+        Only frameworks that have such objects are asked. Raises CannotRun with one sentence.
+        """
+        return None
+
+    def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
+        """The callable of a target under a variant of its framework. Raises ValueError for a typo."""
+        return (cache_variant if self.makes else make_variant)(target.framework, variant, target.function)
 
     # ------------------------------------------------------------ which cases are put to it
 
@@ -123,6 +138,10 @@ class Contract(ABC):
     def lacks(self, target: Target, capability: str) -> str:
         """Why a target has not one of the ``capabilities``; empty if it has."""
         return ""
+
+    def expected(self, target: Target, prop: Property) -> bool:
+        """Whether a verdict on a target needs this property, of its own topic, to have been tried."""
+        return not prop.needs and not prop.edge
 
     def fields(self, target: Target) -> tuple[str, ...]:
         """The fields of a case that decide a call of this target."""
@@ -160,6 +179,26 @@ class Contract(ABC):
 
     # ------------------------------------------------------------ what a failure says
 
+    def edge(self, prop: Property, case: Any, violation: Violation, trial: Trial) -> str:
+        """The edge at which alone a property does not hold, in words; empty where usual arguments get a wrong answer.
+
+        Usual are finite numbers, not near the largest, sizes of one or more, and rows that see a key.
+        """
+        return "sizes of zero" if case.empty else prop.edge
+
+    readings = True  # whether known mistakes are compared with what fails
+    pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
+
+    def paired(self, target: Target, reference: Target) -> Target:
+        """The target beside a reference, where there is more to it than what both take. Raises CannotRun if they are no pair."""
+        return target
+
+    def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
+        """Every answer of the calls of a property, with how far a right one may be off. What the property says of them does not matter."""
+        with suppress(AssertionError):
+            prop.check(trial)
+        return [answer for run in trial.runs for answer in getattr(run, "answers", None) or [(run.out, run.bound)]]
+
     repeats = False  # whether the calls of its trials can be put to another target, as ``Trial.runs`` hold them
 
     def unsettle(self, target: Target, case: Any) -> None:
@@ -173,6 +212,10 @@ class Contract(ABC):
     def measure(self, target: Target, finding: Finding) -> tuple[Any, str] | None:
         """A case like the smallest, and in a line what is wrong on it; None if there is nothing simple to say."""
         return None
+
+    def pictures(self, target: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:
+        """What is wrong on the smallest case, and on others like it, to be looked at; beyond what the claim itself compared."""
+        return ()
 
     def looser(self, target: Target, finding: Finding) -> str | None:
         """The looser kind of arithmetic that explains a finding, if one does."""

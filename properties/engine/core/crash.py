@@ -10,14 +10,15 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 CAN_FORK = sys.platform == "linux"
 PATIENCE = 120  # seconds for one case; whoever takes longer may hang because of the fork, and is tried without it
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 _isolated = False
+CAME_BACK = 77  # exit status of a fork in which a trial came to its end, rightly or wrongly
 
 
 @contextmanager
@@ -32,30 +33,46 @@ def isolated(yes: bool = True) -> Iterator[None]:
 
 
 def killed_by(trial: Callable[[], object]) -> str:
-    """The name of the signal that kills a process that does this; empty if none does, or if cases are not isolated."""
+    """What ends a process that does this: the name of a signal, or an exit status; empty if nothing does, or if cases are not isolated."""
     if not _isolated:
         return ""
-    signal_number = -min(0, forked(lambda: _quietly(trial), PATIENCE))
-    return signal.Signals(signal_number).name if signal_number not in (0, signal.SIGALRM, signal.SIGINT) else ""
+    status = forked(lambda: _quietly(trial), PATIENCE)
+    if status in (CAME_BACK, -signal.SIGALRM, -signal.SIGINT):
+        return ""
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def ended(what: str) -> str:
+    """What a call did, in the words that follow "the call"."""
+    return f"ended the process ({what})" if what.startswith("exit") else f"killed the process ({what})"
 
 
 def _quietly(trial: Callable[[], object]) -> int:
     try:
         trial()
     except BaseException:  # only death matters here
-        return 1
-    return 0
+        return CAME_BACK
+    return CAME_BACK
 
 
-def forked(run: Callable[[], int], seconds: int = 0) -> int:
-    """The exit status of a fork of this process that runs a function; −n if signal n killed it. It dies with its parent."""
+def dies_with_parent() -> None:
+    """This process is killed when the one that started it ends, in whatever way; Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def forked(run: Callable[[], int], seconds: int = 0, forwards: Iterable[signal.Signals] = ()) -> int:
+    """The exit status of a fork of this process that runs a function; −n if signal n killed it. It dies with its parent.
+
+    ``forwards``: signals that this process gets meanwhile are sent on to the fork.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            dies_with_parent()
             signal.alarm(seconds)
             status = run()
         except SystemExit as end:
@@ -63,11 +80,17 @@ def forked(run: Callable[[], int], seconds: int = 0) -> int:
         except KeyboardInterrupt:
             status = 130
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):  # a full disk, a reader that has gone
+                    stream.flush()
             os._exit(status)
-    while True:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except KeyboardInterrupt:  # the fork got it, too, and ends
-            continue
+    before = {number: signal.signal(number, lambda got, _: os.kill(pid, got)) for number in forwards}
+    try:
+        while True:
+            try:
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            except KeyboardInterrupt:  # the fork got it, too, and ends
+                continue
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -25,7 +25,8 @@ class Property:
     instead of mostly the widest. ``arithmetic`` is a condition on the
     declared arithmetic under which it holds; ``writes=("bool",)`` says which kinds of masks it makes itself. ``exact``
     properties are compared bit for bit, the others inside the derived bound. A ``direct`` property is about the callable's
-    own arguments: it is not put to a layer seen as its kernel.
+    own arguments: it is not put to a layer seen as its kernel. ``edge`` names what it is about where nobody who passes usual
+    arguments is concerned: NaN, say.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Property:
     needs: tuple[str, ...]
     exact: bool
     direct: bool
+    edge: str
     domain: Mapping[str, Any]
 
     @property
@@ -90,6 +92,7 @@ def declare(
     needs: tuple[str, ...] = (),
     exact: bool = False,
     direct: bool = False,
+    edge: str = "",
     contract: str,
     **domain: Any,
 ) -> Callable[[Callable[[Any], None]], Property]:
@@ -105,7 +108,7 @@ def declare(
             raise ValueError(f"property {check.__name__} says nothing: give it a docstring")
         topic_named(contract).check(check.__name__, domain)
         theme = check.__module__.rpartition(".")[2]
-        made = Property(check.__name__, theme, statement, formula, check, contract, needs, exact, direct, domain)
+        made = Property(check.__name__, theme, statement, formula, check, contract, needs, exact, direct, edge, domain)
         _DECLARED.setdefault(made.name, made)
         return made
 

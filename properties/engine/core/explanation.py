@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .picture import Picture
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -21,8 +23,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which known mistakes behave like a target, and what was measured."""
+    """Which known mistakes behave like a target, what was measured, and what there is to see."""
 
     readings: tuple[Reading, ...] = ()
     looser: str | None = None  # the looser kind of arithmetic under which every answer would be right
     measured: tuple[Any, str] | None = None  # a case like the smallest, and in a line what is wrong on it
+    pictures: tuple[Picture, ...] = ()  # what came out beside what should have

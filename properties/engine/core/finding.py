@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...exact.shown import Shown
 from .declare import Property
 from .trial import Violation
 
 
 @dataclass(frozen=True, eq=False)
-class Finding:
+class Finding(Shown):
     """A property that does not hold, on the smallest case found."""
 
     prop: Property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,22 +12,47 @@ from ...exact.arithmetic import KINDS, Arithmetic, arithmetic, default_arithmeti
 from ..cases.dtypes import DTYPES
 from ..cases.masks import MASK_AXES, MASK_KINDS
 from .contract import contracts
+from .schema import FLAG, NAME, POSITIVE, Key, checked, number, one_of, optional, sizes, some_of
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
 # What others call them.
 MEANT = {
-    "mask": "attn_mask", "attention_mask": "attn_mask", "bias": "attn_mask", "attn_bias": "attn_mask", "causal": "is_causal",
-    "softmax_scale": "scale", "sm_scale": "scale", "scaling": "scale", "gqa": "enable_gqa", "dropout": "dropout_p",
-    "attn_dropout": "dropout_p", "window": "window_size", "sliding_window": "window_size", "soft_cap": "softcap",
-    "logits_soft_cap": "softcap", "logit_softcap": "softcap", "alibi": "alibi_slopes", "slopes": "alibi_slopes", "sink": "sinks",
-    "s_aux": "sinks", "lengths": "kv_lengths", "seqlens": "kv_lengths", "kv_seqlens": "kv_lengths", "seqused_k": "kv_lengths",
-    "return_softmax_lse": "return_lse", "return_attn_probs": "return_lse", "padding_mask": "key_padding_mask",
-    "return_weights": "need_weights", "output_attentions": "need_weights",
-}  # fmt: skip
+    "mask": "attn_mask",
+    "attention_mask": "attn_mask",
+    "bias": "attn_mask",
+    "attn_bias": "attn_mask",
+    "causal": "is_causal",
+    "softmax_scale": "scale",
+    "sm_scale": "scale",
+    "scaling": "scale",
+    "gqa": "enable_gqa",
+    "dropout": "dropout_p",
+    "attn_dropout": "dropout_p",
+    "window": "window_size",
+    "sliding_window": "window_size",
+    "soft_cap": "softcap",
+    "logits_soft_cap": "softcap",
+    "logit_softcap": "softcap",
+    "alibi": "alibi_slopes",
+    "slopes": "alibi_slopes",
+    "sink": "sinks",
+    "s_aux": "sinks",
+    "lengths": "kv_lengths",
+    "seqlens": "kv_lengths",
+    "kv_seqlens": "kv_lengths",
+    "seqused_k": "kv_lengths",
+    "return_softmax_lse": "return_lse",
+    "return_attn_probs": "return_lse",
+    "padding_mask": "key_padding_mask",
+    "return_weights": "need_weights",
+    "output_attentions": "need_weights",
+}
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
+    "default_scale": ("1/sqrt(dim)", "1", "1/dim"),
+    "result": ("same", "wider"),
     "empty_rows": ("zero", "nan", "mean"),
     "masked_nan": ("contained", "leaks"),
     "pairing": ("interleaved", "half"),
@@ -57,6 +80,8 @@ class Supports:
     mask_axes: tuple[str, ...] = MASK_AXES
     mask_rank: int = 0  # the least number of axes of a mask; one of fewer gets leading axes of size 1
     causal: str = "top-left"
+    default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none
+    result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
     arithmetic: Mapping[str, str] | None = None  # dtype → kind
@@ -74,15 +99,8 @@ class Supports:
     @classmethod
     def read(cls, declared: Mapping[str, Any]) -> Supports:
         """From a plain mapping. Raises ValueError with one sentence for an unknown key or value."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        facts: dict[str, Any] = {}
-        for key, value in declared.items():
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-                raise ValueError(f"supports has no key {key!r}{hint}")
-            facts[key] = _value(key, value)
-        return cls(**facts)
+        checked("supports", declared, SCHEMA)
+        return cls(**{key: _value(key, value) for key, value in declared.items()})
 
     @classmethod
     def in_file(cls, path: str | Path) -> dict[str, Any]:
@@ -91,6 +109,8 @@ class Supports:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path} is not TOML: {error}") from None
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
         declared: dict[str, Any] = content.get("supports", content)
         cls.read(declared)
         return declared
@@ -105,33 +125,61 @@ class Supports:
         return (self.arithmetic or {}).get(dtype)
 
 
-def _value(key: str, value: Any) -> Any:
-    choices = tuple(contracts()) if key == "contract" else CHOICES.get(key)
-    if choices and value not in choices:
-        raise ValueError(f"supports[{key!r}] is {value!r}; it can be {' or '.join(map(repr, choices))}")
-    if key == "arithmetic":
-        # a single kind is that of every dtype that has it: tf32 is one of float32 alone
-        kinds = {dtype: value for dtype in DTYPES if _has(dtype, value)} if isinstance(value, str) else dict(value)
-        if not kinds or not all(_has(dtype, kind) for dtype, kind in kinds.items()):
-            raise ValueError(f"supports['arithmetic'] maps dtypes to kinds, {KINDS}, got {value!r}")
-        return kinds
-    if key == "max_length" and value is not None and not (isinstance(value, int) and value > 0):
-        raise ValueError(f"supports['max_length'] is {value!r}; it can be a whole number from 1 on")
-    if key == "mask_rank" and not (type(value) is int and 0 <= value <= 4):
-        raise ValueError(f"supports['mask_rank'] is {value!r}; it can be a whole number from 0 to 4")
-    if key in ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"):
-        allowed = {"dtypes": DTYPES, "mask_kinds": MASK_KINDS, "mask_axes": MASK_AXES}.get(key)
-        values = (value,) if isinstance(value, str | int) else tuple(value)
-        if not values and key != "parameters":
-            raise ValueError(f"supports[{key!r}] is empty; leave it out, if nothing is to be declared")
-        if allowed and not set(values) <= set(allowed):
-            raise ValueError(f"supports[{key!r}] may hold {allowed}, got {values}")
-        return values
-    return value
+def _wrong_arithmetic(value: Any) -> str:
+    kinds = _kinds(value)
+    fits = bool(kinds) and all(isinstance(kind, str) and _has(dtype, kind) for dtype, kind in kinds.items())
+    return "" if fits else f"maps dtypes to kinds, {KINDS}, got {value!r}"
+
+
+def _kinds(value: Any) -> dict[str, Any]:
+    """A single kind is that of every dtype that has it: tf32 is one of float32 alone."""
+    if isinstance(value, str):
+        return {dtype: value for dtype in DTYPES if _has(dtype, value)}
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _has(dtype: str, kind: str) -> bool:
     try:
         return bool(arithmetic(kind, dtype))
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         return False
+
+
+def _word(key: str) -> Key:
+    return Key(one_of(lambda: CHOICES[key]))
+
+
+SCHEMA: dict[str, Key] = {
+    "framework": Key(optional(NAME)),  # the door that imports it names those that there are
+    "devices": Key(some_of()),
+    "dtypes": Key(some_of(DTYPES)),
+    "parameters": Key(some_of(empty=True)),
+    "head_dims": Key(sizes),
+    "max_length": Key(optional(number(1))),
+    "value_dim": Key(FLAG),
+    "zero_sizes": Key(FLAG),
+    "mask_and_causal": Key(FLAG),
+    "returns_weights": Key(FLAG),
+    "mask_kinds": Key(some_of(MASK_KINDS)),
+    "mask_axes": Key(some_of(MASK_AXES)),
+    "mask_rank": Key(number(0, 4)),
+    "arithmetic": Key(_wrong_arithmetic),
+    "costly_shapes": Key(optional(FLAG)),
+    "gradients": Key(optional(FLAG)),
+    "bias_gradients": Key(optional(FLAG)),
+    "contract": Key(optional(one_of(contracts))),
+    "odd_dim": Key(FLAG),
+    "norm_first": Key(FLAG),
+    "eps": Key(POSITIVE),
+    **{key: _word(key) for key in CHOICES},
+}
+LISTS = ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes")
+
+
+def _value(key: str, value: Any) -> Any:
+    """A value that fits, as it is kept."""
+    if key == "arithmetic":
+        return _kinds(value)
+    if key in LISTS:
+        return (value,) if isinstance(value, str | int) else tuple(value)
+    return value

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .contract import Contract
     from .supports import Supports
 
+
 class CannotRun(Exception):
     """The target cannot be checked at all; the message says in one sentence what to change."""
 
@@ -46,7 +47,12 @@ class Target:
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
     refuses: Mapping[str, str] = field(default_factory=dict)  # a class of calls → what it says to them
     learned: Mapping[str, str] = field(default_factory=dict)  # how it is called otherwise than the contract says → in words
+    differs: Mapping[str, str] = field(default_factory=dict)  # a convention that the field knows, but nothing documents → which
+    wrong: Mapping[str, str] = field(default_factory=dict)  # a convention that is other than documented → how: findings, and learned
+    observed: Mapping[str, Any] = field(default_factory=dict)  # keys of supports that were seen to hold, and are not claimed
+    declared: frozenset[str] = frozenset()  # keys of supports that somebody has declared
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
+    like: Target | None = None  # a reference, which is asked the same
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
     @property
@@ -72,7 +78,7 @@ class Target:
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
         """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
-        with _raising(options), self.framework.settings_kept():
+        with raising(options), self.framework.settings_kept():
             return self.function(*arguments, **options)
 
     def record(self, call: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
@@ -80,19 +86,19 @@ class Target:
 
         Both raise Raised.
         """
-        with _raising({}):
+        with raising({}):
             out, send_back = self.framework.record(lambda *given: self.first(call(*given)), leaves)
 
         def sent(grad_out: Any, again: bool = False) -> list[Any]:
             assert send_back is not None
-            with _raising({}):
+            with raising({}):
                 return send_back(grad_out, again)
 
         return out, sent if send_back else None
 
     def leaves_changed(self, *arguments: Any, **options: Any) -> list[str]:
         """The settings of the process that such a call does not leave as they were. Raises Raised if the target raises."""
-        with _raising(options), self.framework.settings_kept() as changed:
+        with raising(options), self.framework.settings_kept() as changed:
             self.function(*arguments, **options)
             return changed()
 
@@ -104,19 +110,20 @@ class Target:
         """The answer as a carrier (B, H, L, Dv). Raises Raised if it is no array of the framework."""
         if not self.framework.is_array(result):
             raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {self.framework.name}"))
-        out = self.framework.read(result)
+        with raising({}):  # what looks like an array may be none
+            out = self.framework.read(result)
         return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out
 
 
 @contextmanager
-def _raising(options: Mapping[str, Any]) -> Iterator[None]:
+def raising(options: Mapping[str, Any]) -> Iterator[None]:
     """What the target raises becomes Raised; NumPy's warnings are its own business."""
     try:
         with np.errstate(all="ignore"):
             yield
-    except Raised:
+    except (Raised, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # whatever it is: an exit, or what ends a search, is none of its business
         raise Raised(error, _hint(options)) from error
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ...exact.arithmetic import Arithmetic
 from ..cases import coordinates
 from ..cases.coordinates import Array
+from .picture import Compared
 from .target import Target
 
 SLIGHT = 1e-6  # relative
@@ -29,6 +30,7 @@ class Violation:
     raised: bool = False  # the target raised, or killed the process, rather than answered wrongly
     killed: bool = False
     hint: str = ""  # what may not be supported, and the key that declares it
+    compared: Compared | None = None  # all elements of the claim
 
     @property
     def difference(self) -> float:
@@ -138,9 +140,7 @@ class Trial:
             difference = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0.0, difference)
         self._bounded(difference, actual, expected, allowed, says, where)
 
-    def _bounded(
-        self, difference: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool
-    ) -> None:
+    def _bounded(self, difference: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool) -> None:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             claimed = (allowed != np.inf) & where
             wrong = claimed & ~(difference <= allowed)
@@ -151,9 +151,7 @@ class Trial:
             self.notes.used = max(self.notes.used, float(fraction.max()))
         self._settle(wrong, actual, expected, allowed, says)
 
-    def within(
-        self, error: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True
-    ) -> None:
+    def within(self, error: Array, actual: Array, expected: Array, allowed: Array, says: str, where: Array | bool = True) -> None:
         """error <= allowed, element by element, for an error that is known to more digits than a float64 holds."""
         self._bounded(error, actual, expected, allowed, says, where)
 
@@ -176,12 +174,13 @@ class Trial:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             excess = np.where(wrong, np.nan_to_num(np.abs(actual - expected) - allowed, nan=np.inf, posinf=np.inf), -1.0)
         at = np.unravel_index(int(np.argmax(excess)), wrong.shape)
-        place = dict(zip(("batch", "head", "row", "column")[-len(at):], (int(i) for i in at), strict=True))
+        place = dict(zip(("batch", "head", "row", "column")[-len(at) :], (int(i) for i in at), strict=True))
         words = says.format(**place) if "{" in says else says
         columns = "keys" if "key {column}" in says else "features"
         if actual.dtype == bool:  # yes or no: the words say it
             raise Refuted(Violation(words, np.nan, np.nan, 0.0, wrong, columns))
-        raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong, columns))
+        compared = Compared(actual, np.broadcast_to(expected, wrong.shape), np.broadcast_to(allowed, wrong.shape), wrong)
+        raise Refuted(Violation(words, float(actual[at]), float(expected[at]), float(allowed[at]), wrong, columns, compared=compared))
 
 
 def describe(violation: Violation) -> str:

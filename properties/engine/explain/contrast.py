@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -78,14 +80,14 @@ class Contrast:
             return violation is not None and not violation.slight and not suspect.forget()
 
 
-def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[Reading]]:
-    """The readings of every finding, by its property: those that explain most first.
+def read_report(report: Report, suspects: Iterable[Suspect], until: float = math.inf) -> dict[str, list[Reading]]:
+    """The readings of every finding that is looked at before that time, by its property: those that explain most first.
 
     A suspect that is wrong where the target is right is left out if another one is not; so is one that explains nothing but
     what another reading of the same finding explains with more.
     """
     suspects, contrast = list(suspects), Contrast(report)
-    found = {f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings}
+    found = {f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings if time.monotonic() < until}
     explained: dict[str, set[str]] = {}
     for name, readings in found.items():
         for reading in readings:
@@ -93,8 +95,11 @@ def read_report(report: Report, suspects: Iterable[Suspect]) -> dict[str, list[R
 
     def settled(readings: list[Reading]) -> list[Reading]:
         sets = [explained[reading.name] for reading in readings]
-        kept = [replace(reading, explains=len(mine)) for reading, mine in zip(readings, sets, strict=True)
-                if not any(mine < other for other in sets)]
+        kept = [
+            replace(reading, explains=len(mine))
+            for reading, mine in zip(readings, sets, strict=True)
+            if not any(mine < other for other in sets)
+        ]
         return sorted(kept, key=lambda reading: -reading.explains)
 
     return {name: settled(readings) for name, readings in found.items()}

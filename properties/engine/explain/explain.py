@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..core.attempt import subject
 from ..core.explanation import Explanation, Reading
 from ..core.finding import Finding
+from ..core.picture import Picture, pictured
 from ..core.target import Target
 from ..search.run import Report
 from .contrast import read_report
 from .reading import Suspect
 
+SECONDS = 30.0  # after so many no further finding is explained
 
-def explain(report: Report, suspects: Iterable[Suspect]) -> None:
-    """Give every finding of a report its explanation. The target is called here, and not again by whoever prints it."""
-    readings = read_report(report, suspects)
+
+def explain(report: Report, suspects: Iterable[Suspect], seconds: float = SECONDS) -> None:
+    """Give every finding of a report its explanation, as far as the time goes. The target is called here, and not again by whoever prints."""
+    until = time.monotonic() + seconds
+    readings = read_report(report, suspects, until)
     for finding in report.findings:
-        report.explained[finding.prop.name] = explained(report.target, finding, readings.get(finding.prop.name, ()))
+        name = finding.prop.name
+        if time.monotonic() < until:
+            report.explained[name] = explained(report.target, finding, readings.get(name, ()))
+        elif name in readings:  # what took the time is not lost
+            report.explained[name] = Explanation(tuple(readings[name]))
 
 
 def explained(target: Target, finding: Finding, readings: Sequence[Reading] = ()) -> Explanation:
@@ -26,4 +36,12 @@ def explained(target: Target, finding: Finding, readings: Sequence[Reading] = ()
         return Explanation()
     seen = subject(target, finding.prop)
     measured = seen.kind.measure(seen, finding) if finding.alone else None
-    return Explanation(tuple(readings), seen.kind.looser(seen, finding), measured)
+    pictures = pictures_of(seen, finding, [measured[0]] if measured else [])
+    return Explanation(tuple(readings), seen.kind.looser(seen, finding), measured, pictures)
+
+
+def pictures_of(seen: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:
+    """What the claim compared, and what else of the target's answers is wrong on the smallest case and on others like it."""
+    violation, column = finding.violation, finding.violation.columns.removesuffix("s")
+    claim = pictured("what the property compares", violation.says, violation.compared, column=column) if violation.compared else None
+    return (*([claim] if claim else ()), *seen.kind.pictures(seen, finding, like))

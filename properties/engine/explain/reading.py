@@ -25,7 +25,7 @@ from ..core.finding import Finding
 from ..core.target import CannotRun, Raised, Target
 from ..core.trial import Violation
 from ..frameworks import Framework
-from ..search.probe import make_target
+from ..search.probe import known_target
 from ..search.search import inapplicable, outside
 
 Tried = tuple[Case, Violation | None, list[Any]]  # a case, what the property says of the target, and what it answered
@@ -50,11 +50,15 @@ class Suspect:
 
 
 def suspect(
-    name: str, mistake: str, contract: str, function: Callable[..., object], killed_by: str = "",
+    name: str,
+    mistake: str,
+    contract: str,
+    function: Callable[..., object],
+    killed_by: str = "",
     forget: Callable[[], bool] = nothing,
-) -> Suspect:  # fmt: skip
-    """A suspect from a callable."""
-    return Suspect(name, mistake, contract, cache(lambda: make_target(name, function)), killed_by, forget)
+) -> Suspect:
+    """A suspect from a callable, whose ``supports`` say what it is."""
+    return Suspect(name, mistake, contract, cache(lambda: known_target(name, function)), killed_by, forget)
 
 
 def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -70,8 +74,8 @@ def read_failure(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
 def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) -> tuple[list[Suspect], bool]:
     """The same, and whether they answer alike on larger cases, too, where the target fails."""
     prop = finding.prop
-    if finding.violation.killed:
-        return [], True  # nothing was answered
+    if finding.violation.killed or not subject(target, prop).kind.readings:
+        return [], True  # nothing was answered, or nothing can be compared
     if not subject(target, prop).kind.repeats:
         return _read_answers(target, finding, suspects), True
     kin = _kin(target, finding, suspects)
@@ -93,14 +97,15 @@ def read_closely(target: Target, finding: Finding, suspects: Iterable[Suspect]) 
         found = [s for s in found if _behaves_alike(s, prop, tried)] or found
         found = [s for s in found if _refuted_alike(s, prop, tried, by_as_much=True)] or found
     else:
+        empty_alone = not _shows([*tried, *larger], where_a_key_is_seen=True)  # a mistake about something else shows elsewhere, too
+        kin = [s for s in kin if s.killed_by in ABOUT_EMPTY_ROWS] if empty_alone else kin
         seed = 0 if _draws(subject(target, prop), tried, kin) else None
         near = [s for s in kin if _behaves_alike(s, prop, tried, seed)]
         found = [s for s in near if _behaves_alike(s, prop, larger, seed)]
         if not found and _shows(tried):
             found, whole = near, not _shows(larger)
         found = [s for s in found if _is_refuted(s, prop, [*tried, *larger])]
-        if not _shows([*tried, *larger], where_a_key_is_seen=True):  # a mistake about something else shows elsewhere, too
-            found = [s for s in found if s.killed_by in ABOUT_EMPTY_ROWS]
+        if empty_alone:
             return sorted(found, key=lambda s: s.killed_by != prop.name), whole
     if not found and _shows(after := _try_all(target, prop, own, kin, unsettled=True)):
         found = [s for s in expected if _behaves_alike(s, prop, after, unsettled=True)]
@@ -128,9 +133,7 @@ def anew(framework: Framework, suspects: Iterable[Suspect], seed: int | None = 0
         yield
 
 
-def _try_all(
-    target: Target, prop: Property, cases: Iterable[Case], suspects: Sequence[Suspect], unsettled: bool = False
-) -> list[Tried]:
+def _try_all(target: Target, prop: Property, cases: Iterable[Case], suspects: Sequence[Suspect], unsettled: bool = False) -> list[Tried]:
     tried: list[Tried] = []
     for case in cases:
         with anew(target.framework, suspects):

@@ -12,13 +12,25 @@ from types import ModuleType
 from typing import Any
 
 from .buffers import Buffers
-from .protocol import LAYOUTS, Framework, SendBack, Variant, has_layout
+from .protocol import LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
 from .variants import cache_variant, make_variant
 
 __all__ = [
-    "LAYOUTS", "Buffers", "Framework", "SendBack", "Variant", "cache_variant", "framework", "frameworks", "has_layout",
-    "likely_frameworks", "make_variant", "no_device",
-]  # fmt: skip
+    "LAYOUTS",
+    "Buffers",
+    "Framework",
+    "Modules",
+    "SendBack",
+    "Variant",
+    "cache_variant",
+    "framework",
+    "frameworks",
+    "has_layout",
+    "likely_frameworks",
+    "make_variant",
+    "no_device",
+    "with_modules",
+]
 SHARED = ("buffers", "machine", "protocol", "variants")  # what is no framework
 ALWAYS = ("numpy", "torch")  # tried on every callable that does not say; others where its process knows them
 
@@ -45,6 +57,17 @@ def likely_frameworks(function: Any) -> tuple[str, ...]:
     others = [name for name in reversed(frameworks()) if name != "numpy"]  # everybody imports NumPy
     first = [name for name in others if name in imported or name in names or name in home]
     return (*first, *(name for name in frameworks() if name not in first and (name in ALWAYS or name in sys.modules)))
+
+
+def with_modules(thing: Any) -> tuple[Framework, ...]:
+    """The frameworks, among those that are imported already, of which a thing is a module, or makes one: a class, or a partial one."""
+    maker = getattr(thing, "func", thing)
+    found = []
+    for fw in (framework(name) for name in frameworks() if name in sys.modules):
+        own = getattr(getattr(thing, "framework", None), "name", "") == fw.name  # what has been made a target once
+        if fw.modules is not None and (own or fw.modules.is_module(thing) or fw.modules.is_class(maker)):
+            found.append(fw)
+    return tuple(found)
 
 
 def no_device(device: str) -> str:

@@ -44,6 +44,7 @@ def jit(function: Function) -> Function:
         fixed = [None if is_traced else x for x, is_traced in zip(leaves, traced, strict=True)]
         key = (form, *map(repr, fixed))
         if key not in compiled:
+
             def call(arrays: list[Any]) -> Any:
                 several = iter(arrays)
                 filled = [next(several) if is_traced else x for x, is_traced in zip(fixed, traced, strict=True)]
@@ -72,6 +73,7 @@ class JaxFramework(NumpyFramework):
     gradients = True
     costly_shapes = True  # every operation is compiled for each
     forks = False  # its threads hold locks
+    shares = False
     variants: Mapping[str, Variant] = {"jit": Variant(jit), "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True)}
 
     def __init__(self) -> None:

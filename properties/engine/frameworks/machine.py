@@ -19,31 +19,38 @@ if TYPE_CHECKING:
     from .protocol import Framework
 
 # Every fact, with what it is where nothing is known of it. Versions are tuples of numbers, so that they can be compared.
-FACTS: Mapping[str, Any] = MappingProxyType({
-    "cpu": "",  # the name of the model
-    "instructions": (),  # names as torch.cpu.get_capabilities has them, as far as oneDNN may use them: "avx512_bf16", "amx_bf16"
-    "aten": "",  # what PyTorch's own kernels use, lowered by ATEN_CPU_CAPABILITY: "DEFAULT", "AVX2", "AVX512"
-    "onednn": (),  # () if PyTorch is built without, or it is switched off
-    "device": "cpu",
-    "gpu": "",
-    "capability": (),  # (9, 0), of a GPU
-    "cuda": (),
-    "threads": 0,
-    "python": (),
-    "numpy": (),
-    "torch": (),
-    "torch_build": "",  # "2.13.0+cpu"
-})  # fmt: skip
+FACTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "cpu": "",  # the name of the model
+        "instructions": (),  # names as torch.cpu.get_capabilities has them, as far as oneDNN may use them: "avx512_bf16", "amx_bf16"
+        "aten": "",  # what PyTorch's own kernels use, lowered by ATEN_CPU_CAPABILITY: "DEFAULT", "AVX2", "AVX512"
+        "onednn": (),  # () if PyTorch is built without, or it is switched off
+        "device": "cpu",
+        "gpu": "",
+        "capability": (),  # (9, 0), of a GPU
+        "cuda": (),
+        "threads": 0,
+        "python": (),
+        "numpy": (),
+        "torch": (),
+        "torch_build": "",  # "2.13.0+cpu"
+    }
+)
 LIBRARIES = {"oneDNN": "onednn", "CUDA": "cuda"}  # that are no distributions of their own → the fact that is their version
 
 # What ONEDNN_MAX_CPU_ISA allows, from low to high (oneDNN's developer guide, "CPU dispatcher control"); the least of them that an
 # instruction set needs. What is in no list is not capped.
 CAPS = ("sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni", "avx512_core_bf16", "avx512_core_fp16")
 NEEDS = (
-    (r"avx512_fp16|avx10_.*", "avx512_core_fp16"), (r"avx512_bf16", "avx512_core_bf16"), (r"avx512_vnni", "avx512_core_vnni"),
-    (r"avx512_.*", "avx512_core"), (r"avx_vnni_int.*|avx_ne_convert", "avx2_vnni_2"), (r"avx_vnni", "avx2_vnni"), (r"avx2|fma3", "avx2"),
+    (r"avx512_fp16|avx10_.*", "avx512_core_fp16"),
+    (r"avx512_bf16", "avx512_core_bf16"),
+    (r"avx512_vnni", "avx512_core_vnni"),
+    (r"avx512_.*", "avx512_core"),
+    (r"avx_vnni_int.*|avx_ne_convert", "avx2_vnni_2"),
+    (r"avx_vnni", "avx2_vnni"),
+    (r"avx2|fma3", "avx2"),
     (r"avx", "avx"),
-)  # fmt: skip
+)
 # The last that a machine has is the one to name in a report.
 TELLING = ("neon", "sve", "sve2", "sse4_1", "avx", "avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 
@@ -140,6 +147,7 @@ def machine_text(facts: Mapping[str, Any]) -> str:
 
 def machine_json(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts as JSON has them: versions with dots, what is not known left out."""
+
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
             return dotted(value) if all(isinstance(part, int) for part in value) else list(value)

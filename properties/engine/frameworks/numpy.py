@@ -10,7 +10,9 @@ import numpy as np
 
 from ..cases.coordinates import Array
 from .machine import numbers
-from .protocol import LAYOUTS, Function, SendBack, Variant
+from .protocol import LAYOUTS, Function, Modules, SendBack, Variant
+
+NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int64", "bool")}  # str of a dtype is slow
 
 
 class NumpyFramework:
@@ -22,7 +24,9 @@ class NumpyFramework:
     gradients = False
     costly_shapes = False
     forks = True
+    shares = True
     variants: Mapping[str, Variant] = {}
+    modules: Modules | None = None
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu",)
@@ -56,7 +60,8 @@ class NumpyFramework:
         return isinstance(value, np.ndarray)
 
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
-        return tuple(array.shape), str(array.dtype), "cpu"
+        dtype = array.dtype
+        return tuple(array.shape), NAMES.get(dtype) or str(dtype), "cpu"
 
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
         return function(*leaves), None
@@ -84,6 +89,21 @@ class NumpyFramework:
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))
+
+    def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        return np.ndarray(shape, np.dtype(dtype), memory, offset, strides)
+
+    def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        return array.__array_interface__["data"][0], tuple(array.strides)
+
+    def plain(self, array: Any) -> Any:
+        return np.ndarray.view(array, np.ndarray)
+
+    def asks(self, array: Any) -> bool:
+        return False
+
+    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+        return call(leaves)[0]
 
 
 FRAMEWORK = NumpyFramework

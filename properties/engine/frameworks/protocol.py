@@ -36,6 +36,37 @@ class Variant:
     over_batch: bool = False  # whether it maps over a batch, which not every contract has
 
 
+class Modules(Protocol):
+    """What is asked of a library in which callables hold their own weights."""
+
+    def is_module(self, thing: Any) -> bool:
+        """Whether it is such a callable."""
+
+    def is_class(self, thing: Any) -> bool:
+        """Whether it is a class of them."""
+
+    def still(self) -> AbstractContextManager[Any]:
+        """While it is open, nothing is recorded for a backward pass."""
+
+    def watched(self) -> AbstractContextManager[list[str]]:
+        """While it is open, the names of all operations come into the list."""
+
+    def widened(self) -> AbstractContextManager[Any]:
+        """While it is open, what would be cast to a narrower floating-point type becomes float64 instead, and no fused kernel is chosen."""
+
+    def perturbed(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> AbstractContextManager[Any]:
+        """While it is open, the result of every operation is moved by as much as one rounding may move it, up or down.
+
+        ``units``: dtype → unit roundoff. ``apart``: up or down is drawn for every element, else once for a whole result. ``widen``: as ``widened``.
+        """
+
+    def send_back(self, out: Any, weights: Any) -> None:
+        """The gradient of Σ out · weights into every parameter and argument that asks for one."""
+
+    def pairs_as_complex(self, array: Any) -> Any:
+        """(…, 2) real → (…) complex."""
+
+
 class Framework(Protocol):
     """An array library. A module of this folder defines one, as ``FRAMEWORK``; nothing else in the checker imports the library."""
 
@@ -45,7 +76,9 @@ class Framework(Protocol):
     gradients: bool  # whether there is a backward pass
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     forks: bool  # whether a process that has used it can be forked
+    shares: bool  # whether its arrays can lie in memory that another process sees
     variants: Mapping[str, Variant]
+    modules: Modules | None  # where callables may hold their own weights
 
     def devices(self) -> tuple[str, ...]:
         """The kinds of devices that exist here."""
@@ -100,3 +133,18 @@ class Framework(Protocol):
 
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether writing to one array may change the other."""
+
+    def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        """An array in memory that somebody else made; the offset and the strides are in bytes. It keeps the memory alive."""
+
+    def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        """Where in memory an array begins, and its strides in bytes."""
+
+    def plain(self, array: Any) -> Any:
+        """The array without what a subclass adds to it: its own numbers, in its own shape."""
+
+    def asks(self, array: Any) -> bool:
+        """Whether a gradient will be asked of an array."""
+
+    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+        """What a call elsewhere answers to the leaves; a gradient of the first answer goes back through what it gives besides."""

@@ -6,15 +6,16 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, numbers
-from .protocol import LAYOUTS, Function, SendBack, Variant
+from .protocol import LAYOUTS, Function, Modules, SendBack, Variant
 from .variants import over_batch
 
 
@@ -53,6 +54,7 @@ def requires_grad(function: Function) -> Function:
 
 def autocast(function: Function) -> Function:
     """float32 arguments under ``torch.autocast`` to bfloat16. It is held against the arithmetic of bfloat16."""
+
     def cast(*args: Any, **options: Any) -> Any:
         def single(x: Any) -> Any:
             return x.float() if x.is_floating_point() else x
@@ -67,6 +69,7 @@ def autocast(function: Function) -> Function:
 
 def vmap(function: Function) -> Function:
     """One batch element at a time, mapped over the batch by ``torch.func.vmap``; dropout differs from one to the next."""
+
     def mapped(single: Function, axes: tuple[int | None, ...], options: Mapping[str, Any]) -> Function:
         randomness = "different" if options.get("dropout_p") else "same"  # modules that are made in the call draw their first weights
         return torch.func.vmap(single, in_dims=axes, randomness=randomness)
@@ -94,6 +97,7 @@ def compiled(function: Function) -> Function:
 
 def exported(function: Function) -> Function:
     """As ``torch.export`` writes it down, exported anew for every call."""
+
     class Module(torch.nn.Module):
         def __init__(self, fixed: dict[str, Any]) -> None:
             super().__init__()
@@ -123,6 +127,166 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
+# ---------------------------------------------------------------- modules
+
+
+def words(*lines: str) -> frozenset[str]:
+    """The words of some lines."""
+    return frozenset(word for line in lines for word in line.split())
+
+
+BARE = words("add sub rsub mul div sqrt reciprocal addcmul addcdiv lerp")  # rounded correctly: one u; other functions: four
+ROUNDLESS = words(
+    "neg abs relu where masked_fill clamp clamp_min clamp_max maximum minimum copy clone fill sign floor ceil round trunc ge gt le lt eq",
+    "ne logical_not bitwise_not bitwise_and bitwise_or logical_and logical_or isnan isinf isfinite nan_to_num threshold hardtanh zero",
+)
+PRODUCTS = words("mm bmm addmm baddbmm addbmm mv addmv dot convolution _convolution mkldnn_convolution linear cumsum sum mean")
+COMPOSED = words(
+    "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_no_training _fused_rms_norm cudnn_batch_norm _softmax",
+    "_safe_softmax _log_softmax logsumexp var var_mean std linalg_vector_norm norm prod avg_pool2d _adaptive_avg_pool2d logcumsumexp",
+    "upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r",
+)
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def noise(like: torch.Tensor, size: torch.Tensor | float, source: torch.Generator, apart: bool) -> torch.Tensor:
+    """±size, with a sign for every element, or one for all; 0 where the size is not finite."""
+    signs = torch.randint(0, 2, like.shape if apart else (), generator=source).to(device=like.device, dtype=torch.float64) * 2 - 1
+    moved = signs * size * torch.ones_like(like, dtype=torch.float64)
+    return torch.where(moved.isfinite(), moved, 0.0)
+
+
+class Perturbed(TorchDispatchMode):
+    """The result of every operation is moved by as much as one rounding may move it; see ``Modules.perturbed``."""
+
+    def __init__(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> None:
+        super().__init__()
+        self.source = torch.Generator().manual_seed(seed)
+        self.units, self.apart, self.widen = units, apart, widen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__.removesuffix("_")
+        if self.widen and name in ("_to_copy", "to") and kwargs.get("dtype") in NARROW:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        if not self.units or (
+            name not in COMPOSED and name not in PRODUCTS and not (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
+        ):
+            return func(*args, **kwargs)
+        if name in COMPOSED:
+            args = tuple(self._moved(x, 1.0) if isinstance(x, torch.Tensor) else x for x in args)
+        # found before the call, which may write into its arguments
+        squares = func(*each(args, squared), **each(kwargs, squared)).double() if name in PRODUCTS else None
+        terms = summation_length(name, args)
+        out = func(*args, **kwargs)
+        first = out[0] if isinstance(out, tuple) else out
+        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+            return out
+        unit = self.units[str(first.dtype).removeprefix("torch.")]
+        inner = min(unit, 2.0**-24)  # half types are summed in float32
+        size = first.abs().double() * (unit if name in BARE or name in PRODUCTS else 4 * unit)
+        if squares is not None:
+            squares = squares / terms if name == "mean" else squares
+            size = (size**2 + inner**2 * (terms / 3 * first.double() ** 2 + (terms / 6 + 1) * squares)) ** 0.5
+        elif name in COMPOSED:
+            size = size + inner * (terms / 3) ** 0.5 * first.abs().double()
+        first.add_(noise(first, size, self.source, self.apart).to(first.dtype))
+        return out
+
+    def _moved(self, x: torch.Tensor, times: float) -> torch.Tensor:
+        if not x.is_floating_point():
+            return x
+        unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
+        return x + noise(x, x.abs().double() * unit, self.source, self.apart).to(x.dtype)
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    """x², where it is a number."""
+    return x * x if x.is_floating_point() else x
+
+
+def summation_length(name: str, args: Any) -> int:
+    """How many terms an operation adds up for one number, at most."""
+    tensors = [x for x in args if isinstance(x, torch.Tensor)]
+    if not tensors or not tensors[0].ndim:
+        return 1
+    if name in ("addmm", "baddbmm", "addbmm", "addmv"):
+        return int(tensors[1].shape[-1])
+    if "convolution" in name:
+        return int(tensors[1][0].numel())
+    if name in ("sum", "mean"):
+        return int(tensors[0].numel() if len(args) < 2 else max(tensors[0].shape))
+    return int(tensors[0].shape[-1])
+
+
+class Watched(torch.overrides.TorchFunctionMode):
+    """The names of all functions that are called."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+class TorchModules:
+    """``torch.nn.Module``."""
+
+    def is_module(self, thing: Any) -> bool:
+        return isinstance(thing, torch.nn.Module)
+
+    def is_class(self, thing: Any) -> bool:
+        return isinstance(thing, type) and issubclass(thing, torch.nn.Module)
+
+    def still(self) -> Any:
+        return torch.no_grad()
+
+    @contextmanager
+    def watched(self) -> Iterator[list[str]]:
+        names: list[str] = []
+        with Watched(names):
+            yield names
+
+    def widened(self) -> Any:
+        return self._plainly(Perturbed(0, {}, True, True))
+
+    def perturbed(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> Any:
+        return self._plainly(Perturbed(seed, units, apart, widen))
+
+    @contextmanager
+    def _plainly(self, mode: Perturbed) -> Iterator[None]:
+        """Every step is an operation of its own: no fused attention, no fast path."""
+        fast = torch.backends.mha.get_fastpath_enabled()
+        with ExitStack() as stack:
+            stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
+            torch.backends.mha.set_fastpath_enabled(False)
+            stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+            stack.enter_context(mode)
+            yield
+
+    def send_back(self, out: Any, weights: Any) -> None:
+        (out * weights).sum().backward()
+
+    def pairs_as_complex(self, array: Any) -> Any:
+        return torch.view_as_complex(array.contiguous())
+
+
+class Bridge(torch.autograd.Function):
+    """A call elsewhere, as an operation of autograd: its backward pass is elsewhere, too."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Function, *leaves: Any) -> Any:
+        answers, ctx.send_back = call([x.detach() for x in leaves])
+        ctx.mark_non_differentiable(*(answers if ctx.send_back is None else answers[1:]))
+        return tuple(answers)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *ctx.send_back(grads[0], True)
+
+
 class TorchFramework:
     """PyTorch on any of its devices."""
 
@@ -132,7 +296,9 @@ class TorchFramework:
     gradients = True
     costly_shapes = False
     forks = True
+    shares = True
     variants: Mapping[str, Variant] = VARIANTS
+    modules: Modules | None = TorchModules()
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -241,6 +407,23 @@ class TorchFramework:
         if a.numel() == 0 or b.numel() == 0:
             return False
         return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+
+    def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        kind = getattr(torch, dtype)
+        flat = torch.frombuffer(memory, dtype=kind, count=len(memory) // kind.itemsize)
+        return flat.as_strided(shape, tuple(step // kind.itemsize for step in strides), offset // kind.itemsize)
+
+    def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        return array.data_ptr(), tuple(step * array.itemsize for step in array.stride())
+
+    def plain(self, array: Any) -> Any:
+        return array.as_subclass(torch.Tensor) if type(array) is not torch.Tensor else array
+
+    def asks(self, array: Any) -> bool:
+        return bool(array.requires_grad)
+
+    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+        return list(Bridge.apply(call, *leaves))
 
 
 FRAMEWORK = TorchFramework

@@ -31,6 +31,7 @@ def make_variant(fw: Framework, name: str, function: Function) -> Function:
 
 def cache_variant(fw: Framework, name: str, make: Function) -> Function:
     """What makes caches, every method of which is seen through the variant. Raises ValueError as ``make_variant`` does."""
+
     class Seen:
         def __init__(self, held: Any) -> None:
             self._held = held
@@ -54,6 +55,7 @@ def over_batch(
     function: Function, is_array: Callable[[Any], bool], mapped: Callable[[Function, tuple[int | None, ...], Mapping[str, Any]], Function]
 ) -> Function:
     """One batch element at a time. ``mapped(single, axes, options)`` maps a function over these axes of its arguments."""
+
     def run(*args: Any, **options: Any) -> Any:
         arrays = {name: x for name, x in options.items() if is_array(x)}
         fixed = {name: x for name, x in options.items() if name not in arrays}

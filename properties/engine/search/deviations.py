@@ -20,16 +20,27 @@ from typing import Any
 
 from ..cases.case import Case
 from ..core.declare import Property, declared
+from ..core.schema import DATE, NAME, TEXT, Key, checked, optional, some_of
 from ..frameworks.machine import FACTS, LIBRARIES, numbers
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b, ast.Is: operator.is_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+    ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
-}  # fmt: skip
+}
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+}
 
 
 @dataclass(frozen=True)
@@ -103,18 +114,47 @@ class Deviation:
 def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
     """From TOML, a table ``[[deviation]]`` each; those that are over are left out. Raises ValueError naming a wrong entry."""
     try:
-        entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("deviation", [])
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    checked(f"{path}", content, {"deviation": Key(_tables)}, "{key!r} in {what}")
+    entries = content.get("deviation", [])
     made = [_entry(number, entry) for number, entry in enumerate(entries, 1)]
     return tuple(deviation for deviation in made if not deviation.over())
 
 
+def _tables(value: Any) -> str:
+    fits = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+    return "" if fits else f"is {value!r}; it can be one or several tables [[deviation]]"
+
+
+SCHEMA: dict[str, Key] = {
+    "targets": Key(some_of(), needed=True),
+    "properties": Key(some_of(), needed=True),
+    "when": Key(NAME, needed=True),
+    "kind": Key(NAME, needed=True),
+    "reason": Key(TEXT, needed=True),
+    "version": Key(TEXT, needed=True),
+    "case": Key(NAME, needed=True),
+    "shows": Key(NAME, needed=True),
+    "expires": Key(optional(DATE)),
+    "fixed": Key(TEXT),
+    "where": Key(TEXT),
+}
+
+
+def _several(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
 def _entry(number: int, entry: dict[str, Any]) -> Deviation:
+    checked(f"known deviation {number}", entry, SCHEMA, "{what}: {key}")
     try:
         made = Deviation(
-            targets=tuple(entry["targets"]),
-            properties=tuple(entry["properties"]),
+            targets=_several(entry["targets"]),
+            properties=_several(entry["properties"]),
             when=entry["when"],
             kind=entry["kind"],
             reason=entry["reason"],
@@ -131,7 +171,7 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
         made.matches(type(made.case)())  # a condition has to make sense of every case
         if not made.matches(made.case):
             raise ValueError("its own case does not match its condition")
-    except (KeyError, ValueError, SyntaxError) as error:
+    except (KeyError, ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"known deviation {number}: {error!r}") from error
     return made
 
@@ -152,7 +192,10 @@ def _evaluate(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_evaluate(operand, value_of)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_evaluate(left, value_of), _evaluate(right, value_of))
+            first, second = _evaluate(left, value_of), _evaluate(right, value_of)
+            if isinstance(first, int | float | None) and isinstance(second, int | float | None):
+                return _BINARY[type(op)](first, second)
+            raise TypeError("only numbers are added, subtracted and multiplied")  # 'a' * 10**12 would fill the memory
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return _COMPARE[type(op)](_evaluate(left, value_of), _evaluate(right, value_of))
     raise ValueError(f"cannot be used in a condition: {ast.unparse(node)}")

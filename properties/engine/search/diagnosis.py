@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ..cases.case import Case
 from ..core.attempt import subject, try_case
 from ..core.declare import Property
@@ -10,18 +12,24 @@ from ..core.target import Target
 from ..core.trial import Violation
 from ..frameworks import has_layout
 
+SLOW = 1.0  # seconds after which the fields that matter are not looked for, where each try may cost as much
 LAID_OUT = ("layout", "grad_layout")  # fields that say how arrays lie in memory
 
 
 def diagnose(
-    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True
+    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True, seen: Violation | None = None
 ) -> Finding:
-    """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter."""
+    """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter.
+
+    ``seen``: that its process did not come back from the case in the search. Where the case alone does not end it, earlier calls had a part.
+    """
+    began = time.monotonic()
     violation = try_case(target, prop, case)
+    thorough = thorough and not (violation and violation.killed and time.monotonic() - began > SLOW)
+    if violation is None and seen is not None:
+        return Finding(prop, target.name, case, seen, first_at, seconds, address=target.address, alone=False)
     if violation is None:  # failed while searching, holds now
-        violation = Violation(
-            "the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0
-        )
+        violation = Violation("the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0)
         return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
     matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
     return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent, address=target.address)
@@ -40,7 +48,11 @@ def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ..
         values = tuple(value for value in known.varied if value in about) if isinstance(about, tuple) else known.varied
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [case.but(**{name: value}) for value in values if value != getattr(case, name)]
-        changed = [c for c in changed if c.dtype in seen.dtypes and all(has_layout(seen.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)]
+        changed = [
+            c
+            for c in changed
+            if c.dtype in seen.dtypes and all(has_layout(seen.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)
+        ]
         changed = [c for c in changed if seen.kind.legal(seen, c)]
         simplest = getattr(type(case)(), name)
         if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):

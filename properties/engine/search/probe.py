@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..contained.load import called
+from ..contained.stub import Stub
 from ..core.contract import Contract, contract_named, contracts, recognised
 from ..core.supports import MEANT, Supports
 from ..core.target import CannotRun, Raised, Target, blame
-from ..frameworks import framework, likely_frameworks
+from ..frameworks import Framework, framework, likely_frameworks, with_modules
 
 
 def make_target(
@@ -25,17 +27,41 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    if inspect.isclass(function) and not _makes(function, supports):
+    if (adopted := _adopted(name, function, supports, device or "cpu")) is not None:
+        return adopted
+    if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
         made = " or ".join(kind.call for kind in contracts().values() if kind.makes)
         raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one (a class can be {made})")
     try:
-        own = getattr(function, "supports", None)
-        merged = supports if isinstance(supports, Supports) else Supports.read({**(own or {}), **(supports or {})})
+        own = _own(function)
+        merged = supports if isinstance(supports, Supports) else Supports.read({**own, **(supports or {})})
+        _check_parameters(function, merged)
     except ValueError as error:
         raise CannotRun(f"{name}: {error}") from None
     if device and device.split(":")[0] not in merged.devices:
         raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
-    declared = _declared(own or {}, supports)
+    declared = _declared(own, supports)
+    return dataclasses.replace(_understood(name, function, merged, declared, device), declared=declared)
+
+
+def known_target(name: str, function: Callable[..., Any]) -> Target:
+    """The target of a callable whose own ``supports`` and signature say all: it is not called. Raises CannotRun."""
+    if (adopted := _adopted(name, function, None, "cpu")) is not None:
+        return adopted
+    own: dict[str, Any] = getattr(function, "supports", {})
+    merged = Supports.read(own)
+    contract, parameters, _ = _signature(name, function, merged)
+    if parameters is None or merged.framework is None:
+        return make_target(name, function)
+    fw = framework(merged.framework)
+    wanted = merged.dtypes or contract.dtypes or fw.dtypes
+    dtypes = tuple(dtype for dtype in fw.dtypes if dtype in wanted)
+    target = Target(name, function, contract.name, merged, fw, parameters, dtypes, declared=frozenset(own))
+    return target if contract.probed else contract.discover(target, "cpu", open_ended=False)
+
+
+def _understood(name: str, function: Callable[..., Any], merged: Supports, declared: frozenset[str], device: str | None) -> Target:
+    """The target, called as its contract says, or as was learned. Raises CannotRun."""
     try:
         target = _probed(name, function, merged, device)
     except CannotRun as error:
@@ -47,6 +73,29 @@ def make_target(
         return target
 
 
+def _adopted(name: str, thing: Any, supports: Supports | Mapping[str, Any] | None, device: str) -> Target | None:
+    """The target, if a contract takes what is no plain callable; None for all else. Raises CannotRun."""
+    for fw in with_modules(thing):
+        try:
+            merged = supports if isinstance(supports, Supports) else Supports.read({**_own(thing), **(supports or {})})
+        except ValueError as error:
+            raise CannotRun(f"{name}: {error}") from None
+        if device.partition(":")[0] not in fw.devices():
+            raise CannotRun(f"{name} takes arrays of {fw.name}, which has no device {device!r} here")
+        for kind in contracts().values():
+            if (made := kind.adopt(name, thing, merged, fw, device)) is not None:
+                return made
+    return None
+
+
+def _own(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """What a callable says of itself. Raises ValueError if that is no mapping."""
+    own = getattr(function, "supports", None)
+    if own is not None and not isinstance(own, Mapping):
+        raise ValueError(f"its attribute supports is {own!r}; it maps keys to values, for example {{'zero_sizes': False}}")
+    return own or {}
+
+
 def _declared(own: Mapping[str, Any], supports: Supports | Mapping[str, Any] | None) -> frozenset[str]:
     """The keys that somebody has declared."""
     if isinstance(supports, Supports):
@@ -56,7 +105,7 @@ def _declared(own: Mapping[str, Any], supports: Supports | Mapping[str, Any] | N
 
 def _formal(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        return inspect.signature(_called(function)).parameters
+        return inspect.signature(called(function)).parameters
     except (TypeError, ValueError):
         return {}
 
@@ -71,7 +120,7 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
     nearest = ""
     for candidate in _candidates(function, supports):
         try:
-            fw = framework(candidate)
+            fw = _framework(candidate, function)
         except (ImportError, ValueError):
             continue
         if not formal or device.partition(":")[0] not in fw.devices():
@@ -98,13 +147,26 @@ def _checked(learned: Target | None, device: str) -> Target | None:
     if not taken["dtypes"]:
         raise CannotRun(refusals[0])
     untried = {**learned.untried, **taken["untried"]}
-    learned = dataclasses.replace(learned, dtypes=taken["dtypes"], untried={k: why for k, why in untried.items() if k not in learned.learned})
+    learned = dataclasses.replace(
+        learned, dtypes=taken["dtypes"], untried={k: why for k, why in untried.items() if k not in learned.learned}
+    )
     return learned.kind.discover(learned, device, open_ended=False)
+
+
+def _framework(name: str, function: Callable[..., Any]) -> Framework:
+    """The framework, its arrays where a target in another process sees them. Raises ImportError, ValueError."""
+    fw = framework(name)
+    if not isinstance(function, Stub):
+        return fw
+    if not fw.shares:
+        raise ValueError(f"arrays of {name} do not reach a process of its own; give --in-process")
+    return function.seen(fw)
 
 
 def _candidates(function: Callable[..., Any], supports: Supports) -> tuple[str, ...]:
     """The frameworks to try; first the one that has more of the declared dtypes."""
-    candidates = (supports.framework,) if supports.framework else likely_frameworks(function)
+    likely = function.likely if isinstance(function, Stub) else ()
+    candidates = (supports.framework,) if supports.framework else likely or likely_frameworks(function)
     if len(candidates) > 1 and supports.dtypes:
         candidates = tuple(sorted(candidates, key=lambda name: -len(set(supports.dtypes or ()) & _dtypes_of(name))))
     return candidates
@@ -122,7 +184,7 @@ def _probed(name: str, function: Callable[..., Any], merged: Supports, device: s
     firsts: dict[str, str] = {}  # what it said first of each framework, unless of another the same
     for candidate in candidates:
         try:
-            fw = framework(candidate)
+            fw = _framework(candidate, function)
         except (ImportError, ValueError) as error:
             firsts[candidate] = f"{candidate}: {error}"
             continue
@@ -160,7 +222,7 @@ def _dtypes_of(name: str) -> set[str]:
 def _makes(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool:
     """Whether a class is declared to make what is checked, or has the signature of such a contract."""
     for facts in (supports, getattr(function, "supports", None)):
-        declared = facts.contract if isinstance(facts, Supports) else (facts or {}).get("contract")
+        declared = facts.contract if isinstance(facts, Supports) else facts.get("contract") if isinstance(facts, Mapping) else None
         if declared:
             return str(declared) in contracts() and contract_named(str(declared)).makes
     try:
@@ -172,7 +234,7 @@ def _makes(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[Contract, tuple[str, ...] | None, list[str]]:
     """The contract, the known parameters that the callable takes (None if only a call can tell), and its other, optional ones."""
     try:
-        formal = inspect.signature(_called(function)).parameters
+        formal = inspect.signature(called(function)).parameters
     except (TypeError, ValueError):
         return recognised({}), supports.parameters, []
     open_ended = any(p.kind is p.VAR_KEYWORD for p in formal.values())
@@ -181,17 +243,13 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < needed and not any(p.kind is p.VAR_POSITIONAL for p in formal.values()):
         raise CannotRun(
-            f"{name} takes {len(positional)} positional argument{'s' * (len(positional) != 1)}, "
-            f"not the {needed} of {contract.call}"
+            f"{name} takes {len(positional)} positional argument{'s' * (len(positional) != 1)}, not the {needed} of {contract.call}"
         )
     required = [p.name for p in positional[needed:] if p.default is p.empty]
     required += [p.name for p in formal.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     required = [p for p in required if p not in contract.given]
     if required:
-        raise CannotRun(
-            f"{name} requires {', '.join(required)}, which {contract.call} does not give; wrap it in a function "
-            "that does"
-        )
+        raise CannotRun(f"{name} requires {', '.join(required)}, which {contract.call} does not give; wrap it in a function that does")
     taken: tuple[str, ...] | None = contract.options(formal)
     if supports.parameters is not None:
         taken = supports.parameters
@@ -201,11 +259,19 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     return contract, taken, [p for p in optional if p not in (*(taken or ()), *contract.known, *contract.given)]
 
 
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What says how it is called: of a module that passes on whatever it is given, its ``forward``."""
-    formal = inspect.signature(function).parameters.values()
-    forward = getattr(function, "forward", None)
-    return forward if callable(forward) and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in formal) else function
+def _check_parameters(function: Callable[..., Any], supports: Supports) -> None:
+    """Raises ValueError if a parameter is declared that the contract does not have."""
+    for word in supports.parameters or ():
+        contract = contract_named(supports.contract) if supports.contract else recognised(_formal(function))
+        if not _has_parameter(contract, word):
+            raise ValueError(f"supports['parameters'] names {word!r}, which {contract.call} does not have")
+
+
+def _has_parameter(contract: Contract, name: str) -> bool:
+    """Whether a contract has a parameter that can be declared."""
+    formal = {f"_{at}": inspect.Parameter(f"_{at}", inspect.Parameter.POSITIONAL_ONLY) for at in range(contract.arguments)}
+    formal[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+    return name in (*contract.known, *contract.given, *contract.options(formal))
 
 
 def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[str, Any]:

@@ -11,18 +11,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from ...exact.shown import Shown
 from ..core.attempt import try_case
-from ..core.crash import isolated
+from ..core.crash import dies_with_parent, isolated
 from ..core.declare import Property, declared
 from ..core.explanation import Explanation
 from ..core.finding import Finding
 from ..core.target import Target
 from ..frameworks.machine import machine
 from .deviations import Deviation
-from .find_target import Builtins, find_targets
-from .search import Outcome, Plan, same_subject, search
+from .find_target import Builtins, containing, find_targets
+from .floor import incomplete
+from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Status:
 
 
 @dataclass
-class Report:
+class Report(Shown):
     """What a run found and what it verified, for one target."""
 
     target: Target
@@ -47,6 +50,8 @@ class Report:
     rounds: int = 0
     seconds: float = 0.0
     interrupted: bool = False
+    least: int = FIRST_PASS  # cases that a property must have had for it to be tried
+    incomplete: str = ""  # why too little was tried to say that nothing was found
 
     @property
     def findings(self) -> list[Finding]:
@@ -70,23 +75,41 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found that was not known, and nothing known has gone unnoticed."""
-        return not self.findings and not self.surprises
+        """Whether time sufficed, nothing was found that was not known, and nothing known has gone unnoticed."""
+        return not self.found and not self.incomplete
+
+    @property
+    def found(self) -> bool:
+        """Whether something is to be told that was not known."""
+        return bool(self.findings or self.surprises or self.target.wrong)
+
+    @property
+    def verdict(self) -> str:
+        """refuted, nothing tried, incomplete, too little tried, or nothing found."""
+        if self.findings or self.target.wrong:
+            return "refuted"
+        if not self.cases:
+            return "nothing tried"
+        return "incomplete" if self.incomplete else "nothing found" if self.enough else "too little tried"
+
+    @property
+    def enough(self) -> bool:
+        """Whether what needs no parameter was tried: three quarters of the properties of its own, some cases each.
+
+        Nothing is verified of a target of which nearly everything is declared away, or that had no time.
+        """
+        own = self.target.kind.topics[0].name
+        core = [o for o in self.outcomes.values() if o.prop.contract == own and self.target.kind.expected(self.target, o.prop)]
+        tried = sum(o.cases >= self.least or o.finding is not None for o in core)
+        return not core or 4 * tried >= 3 * len(core)
 
     def add(self, outcome: Outcome) -> None:
-        """Union with what other rounds or workers found."""
+        """Union with what other passes, rounds or workers found."""
         name = outcome.prop.name
-        if name not in self.outcomes:
+        if name in self.outcomes:
+            self.outcomes[name].add(outcome)
+        else:
             self.outcomes[name] = outcome
-            return
-        kept = self.outcomes[name]
-        kept.cases += outcome.cases
-        kept.set_aside += outcome.set_aside
-        kept.seconds += outcome.seconds
-        kept.features.update(outcome.features)
-        kept.notes.merge(outcome.notes)
-        kept.right += outcome.right
-        kept.finding = kept.finding or outcome.finding
 
 
 def verify_target(
@@ -96,45 +119,68 @@ def verify_target(
     *,
     seconds: float | None = None,
     progress: Callable[[Property, Outcome | int], None] = lambda *_: None,
-    workers: int = 1,
+    workers: Workers | None = None,
     source: Mapping[str, Any] | None = None,
+    first: bool = False,
+    rank: Mapping[str, int] = MappingProxyType({}),
 ) -> Report:
-    """Search every property; with ``seconds``, round after round until the time is over.
+    """Search all properties, breadth first: a few cases of each before any gets more; with ``seconds``, round after round until they are over.
 
-    A refuted property is not searched again, the others are. ``workers`` > 1 divides the (property, round) pairs among
-    processes, which load the target again from ``source`` (the arguments of ``find_targets``).
+    A refuted property is not searched again, the others are; with ``first`` nothing is, once one is refuted. The properties of a low
+    ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``).
     """
     began = time.monotonic()
-    report = Report(target, plan.device)
+    report = Report(target, plan.device, least=min(FIRST_PASS, plan.examples))
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
-    deadline = None if seconds is None else began + seconds
+    deadline = plan.deadline if seconds is None else began + seconds
     properties = tuple(properties)
     properties = tuple(p for p in properties if same_subject(p, target)) or properties
-    round_number = plan.round
+    parts = len(plan.passes())
+    number = 0
     while True:
-        this = dataclasses.replace(plan, round=round_number, deadline=deadline)
-        left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].status == "passed"]
-        slices = _serial(target, left, this, progress) if workers == 1 else _parallel(source or {}, left, this, workers)
+        this = dataclasses.replace(plan, round=plan.round + number // parts, part=number % parts, deadline=deadline)
+        left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
+        left = [] if first and target.wrong else left  # that is the first finding
+        left.sort(key=lambda p: rank.get(p.name, len(rank)))
+        if workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
+            slices = workers.search(source or {}, left, this)
+        else:
+            slices = _serial(target, left, this, progress)
+        found: dict[str, Outcome] = {}
         try:
             for outcome in slices:
-                report.add(outcome)
+                found[outcome.prop.name] = outcome
                 progress(outcome.prop, outcome)
+                if first and outcome.finding:
+                    break
         except KeyboardInterrupt:  # what was found so far is worth telling
-            slices.close()
             report.interrupted = True
+        slices.close()
+        for prop in properties:  # in their order, whoever was done first
+            if prop.name in found:
+                report.add(found[prop.name])
+        number += 1
+        over = (seconds is None and number >= parts) or (deadline is not None and time.monotonic() > deadline)
+        if report.interrupted or over or not left or (first and report.findings):
             break
-        round_number += 1
-        report.rounds += 1
-        if deadline is None or time.monotonic() > deadline or not left:
-            break
+    report.rounds = number // parts
+    over = deadline is not None and time.monotonic() > deadline
+    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over)
     report.seconds = time.monotonic() - began
     return report
 
 
 def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Generator[Outcome]:
     for done, prop in enumerate(properties):
-        share = _share(plan, len(properties) - done)
-        yield search(target, prop, share, partial(progress, prop))
+        yield search_pass(target, prop, _share(plan, len(properties) - done), partial(progress, prop))
+
+
+def _ahead(plan: Plan, done: int, seconds: float, deadline: float | None) -> float:
+    """Seconds of work that are left after so many passes, which took so long."""
+    if deadline is not None:
+        return deadline - time.monotonic()
+    cases = sum(plan.passes()[:done])
+    return seconds * (plan.examples - cases) / cases if cases else 0.0
 
 
 def _share(plan: Plan, left: int) -> Plan:
@@ -142,19 +188,41 @@ def _share(plan: Plan, left: int) -> Plan:
     return plan if plan.deadline is None else dataclasses.replace(plan, seconds=max(plan.deadline - time.monotonic(), 0.0) / left)
 
 
-def _parallel(source: Mapping[str, Any], properties: list[Property], plan: Plan, workers: int) -> Generator[Outcome]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        share = _share(plan, -(-len(properties) // workers))
-        tasks = [pool.submit(_slice, dict(source), prop, share) for prop in properties]
+WORTH = 20.0  # seconds of work that is left from which on it pays to start processes, each of which imports the target anew
+
+
+class Workers:
+    """Processes that search: ``count`` of them, from the beginning if ``always``, else once there is enough to do."""
+
+    def __init__(self, count: int, always: bool = True) -> None:
+        self.count, self.always = count, always
+        self.pool: ProcessPoolExecutor | None = None
+
+    def wanted(self, seconds: float) -> bool:
+        """Whether they are to be asked, where so many seconds of work are left."""
+        return self.pool is not None or self.always or (self.count > 1 and seconds > WORTH)
+
+    def search(self, source: Mapping[str, Any], properties: list[Property], plan: Plan) -> Generator[Outcome]:
+        """One pass over these properties; each outcome when it is there."""
+        if self.pool is None:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=dies_with_parent)
+        share = _share(plan, -(-len(properties) // self.count))
+        tasks = [self.pool.submit(_slice, dict(source), prop, share) for prop in properties]
         try:
             for task in as_completed(tasks):
                 yield task.result()
         except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the rest
             for worker in multiprocessing.active_children():
                 worker.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
+            self.end()
             raise
+
+    def end(self) -> None:
+        """They are needed no more."""
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+            self.pool = None
 
 
 _LOADED: dict[str, Target] = {}
@@ -162,10 +230,21 @@ _LOADED: dict[str, Target] = {}
 
 def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
     key = repr(source)
-    with redirect_stdout(sys.stderr), isolated(plan.isolate):  # what a target prints is no part of the report
+    contained = bool(source.get("contained"))
+    with (
+        redirect_stdout(sys.stderr),
+        isolated(plan.isolate and not contained),
+        containing(contained),
+    ):  # its prints are no part of the report
         if key not in _LOADED:
-            _LOADED[key] = find_targets(source["text"], Builtins(), source.get("supports"), plan.device)[0]
-        return search(_LOADED[key], prop, plan)
+            _LOADED[key] = load(source, plan.device)
+        return search_pass(_LOADED[key], prop, plan)
+
+
+def load(source: Mapping[str, Any], device: str) -> Target:
+    """The target anew: ``text`` names it, ``supports`` says what is declared of it, ``handshake`` whether its conventions are learned."""
+    target = find_targets(source["text"], Builtins(), source.get("supports"), device)[0]
+    return target.kind.handshake(target, device) if source.get("handshake") else target
 
 
 # ---------------------------------------------------------------- known deviations

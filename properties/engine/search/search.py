@@ -18,21 +18,35 @@ from ..cases.case import Case
 from ..cases.draws import Strategy, either, independent, narrowing
 from ..cases.dtypes import DTYPES
 from ..cases.forms import Form, forms
-from ..core.attempt import subject, try_case
+from ..contained.link import exhausted
+from ..contained.stub import Shared
+from ..core.attempt import attempt, subject, try_case
 from ..core.contract import contracts, known_capabilities
 from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
-from ..core.trial import Notes
+from ..core.trial import Notes, Violation
 from ..frameworks import LAYOUTS, has_layout
 from ..frameworks.machine import machine
 from . import interrupt
 from .deviations import Deviation
 from .diagnosis import diagnose
+from .ranges import Ranges
 from .saved import Saved
 
+FIRST_PASS, GROWTH = 4, 3  # cases of every property before any gets more; then three times as many, and so on
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
+SHRINKS = 400  # cases that shrinking tries at most; of the seed it tries 0 alone, since one is no simpler than another
+SHRINK_KILLED = 5.0  # seconds for which a case that kills is made smaller
 RIGHT_KEPT = 6  # cases that hold, the first drawn, and as many that shrinking has tried
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A case at an edge on which a property does not hold: told, and no reason to fail unless one is strict."""
+
+    case: Case
+    violation: Violation
 
 
 @dataclass
@@ -49,6 +63,8 @@ class Outcome:
     right: list[Case] = field(default_factory=list)  # some of the cases on which it holds
     notes: Notes = field(default_factory=Notes)
     features: Counter[str] = field(default_factory=Counter)
+    ranges: Ranges = field(default_factory=Ranges)
+    edges: dict[str, Edge] = field(default_factory=dict)  # where it does not hold, but nobody who passes usual arguments is
 
     @property
     def status(self) -> str:
@@ -56,6 +72,23 @@ class Outcome:
         if self.finding:
             return "refuted"
         return "not exercised" if self.not_exercised or not self.cases else "passed"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another pass may find something."""
+        return self.finding is None and not self.not_exercised
+
+    def add(self, later: Outcome) -> None:
+        """What another pass, round or worker found of the same property."""
+        self.finding = self.finding or (later.finding and dataclasses.replace(later.finding, first_at=self.cases + later.finding.first_at))
+        self.cases += later.cases
+        self.set_aside += later.set_aside
+        self.seconds += later.seconds
+        self.features.update(later.features)
+        self.ranges.merge(later.ranges)
+        self.notes.merge(later.notes)
+        self.right += later.right[: max(0, 2 * RIGHT_KEPT - len(self.right))]
+        self.edges = later.edges | self.edges
 
 
 @dataclass(frozen=True)
@@ -72,6 +105,16 @@ class Plan:
     isolate: bool = False  # workers: every case is tried in a process of its own first
     deadline: float | None = None  # time.monotonic() after which no more cases are drawn
     seconds: float | None = None  # how long cases are drawn at most, from the beginning of the search
+    strict: bool = True  # what is wrong at an edge alone is a finding, too
+    part: int = 0  # the pass that ``search_pass`` makes
+
+    def passes(self) -> list[int]:
+        """How many cases each pass draws: all properties get a few before any gets more. Every pass draws its own cases."""
+        sizes, size, left = [], FIRST_PASS, self.examples
+        while left:
+            sizes.append(min(size, left))
+            left, size = left - sizes[-1], size * GROWTH
+        return sizes
 
 
 def seed_of(*parts: object) -> int:
@@ -152,21 +195,45 @@ class TimeIsOver(BaseException):
 
 
 def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
-    """Try to refute one property of one target, within the plan."""
+    """Try to refute one property of one target, within the plan: all passes, one after the other."""
+    began = time.monotonic()
+    whole = search_pass(target, prop, plan, tick)
+    for part in range(1, len(plan.passes())):
+        left = None if plan.seconds is None else plan.seconds - (time.monotonic() - began)
+        if whole.finding or whole.not_exercised or (left is not None and left <= 0):
+            break
+        whole.add(search_pass(target, prop, dataclasses.replace(plan, part=part, seconds=left), tick))
+    return whole
+
+
+def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
+    """One pass: what it draws depends on the names, the round and the number of the pass alone, so that any worker may make it."""
     outcome = Outcome(prop, target.name)
     outcome.not_exercised = inapplicable(target, prop, plan.dtypes)
     if outcome.not_exercised:
         return outcome
     seen = subject(target, prop)
+    if isinstance(seen.framework, Shared) and exhausted():
+        outcome.not_exercised = "the target hangs, and the time to wait for it is over"
+        return outcome
     known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name) and d.found_on(machine(target.framework, plan.device)))
     began = time.monotonic()
     ends = (plan.deadline, None if plan.seconds is None else began + plan.seconds)
     deadline = min((end for end in ends if end is not None), default=None)
     first: list[float] = []  # [number of the first failing case, when]
     failing: list[Case] = []
+    shrunk = [0]  # cases that shrinking has tried
+    killed: dict[Case, Violation] = {}  # cases from which the target's process did not come back
+    simplest = [plan.part > 0]  # the first case that is drawn is always the simplest, which the first pass has tried
 
     def refutes(case: Case) -> bool:
         interrupt.check()
+        if killed and time.monotonic() > first[1] + SHRINK_KILLED:  # every such case costs a process, or a wait
+            return case in killed
+        if simplest and simplest.pop():
+            return False
+        if failing and (case.seed not in (0, failing[0].seed) or shrunk[0] > SHRINKS):
+            return case in failing
         if any(d.matches(case) for d in known):
             outcome.set_aside += 1
             return False
@@ -175,10 +242,17 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
                 raise TimeIsOver
             outcome.cases += 1
             outcome.features.update(seen.kind.features(seen, case))
+            outcome.ranges.note(case)
             tick(outcome.cases)
-        violation = try_case(seen, prop, case, outcome.notes if not first else None)
+        shrunk[0] += bool(failing)
+        violation, trial = attempt(seen, prop, case, outcome.notes if not first else None)
+        if violation and not violation.killed and not plan.strict and (edge := seen.kind.edge(prop, case, violation, trial)):
+            outcome.edges.setdefault(edge, Edge(case, violation))
+            return False
         if violation and not first:
             first.extend((outcome.cases, time.monotonic()))
+        if violation and violation.killed:
+            killed[case] = violation
         if violation:
             failing.append(case)
         elif len(outcome.right) < RIGHT_KEPT * (2 if first else 1) and not case.empty:
@@ -191,26 +265,26 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
 
     saved = Saved(plan.database, seen, prop)
     try:
-        smallest = saved.first(wanted, refutes) or find(
+        smallest = (None if plan.part else saved.first(wanted, refutes)) or find(
             drawn(seen, prop, plan),
             refutes,
             settings=settings(
-                max_examples=plan.examples,
+                max_examples=plan.passes()[plan.part] + (plan.part > 0),
                 database=None,  # a seeded search has none, whatever is asked for: we keep the cases ourselves
                 deadline=None,
                 derandomize=False,
                 suppress_health_check=list(HealthCheck),
                 phases=[Phase.generate, *([Phase.shrink] if plan.shrink else [])],
             ),
-            random=Random(seed_of(prop.name, target.name, plan.round)),
+            random=Random(seed_of(prop.name, target.name, plan.round, *([plan.part] if plan.part else []))),
         )
     except (NoSuchExample, TimeIsOver):
         pass
     except Flaky:
-        outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1])
+        outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], seen=killed.get(failing[-1]))
     else:
         saved.keep(smallest)
-        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink)
+        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink, killed.get(smallest))
     if outcome.finding:
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began

@@ -1,0 +1,239 @@
+"""The conventions of an attention, where nothing is declared: each is asked for by small calls, held against the exact answer, and learned.
+
+Three kinds of answer. As documented for the names that a target uses: nothing is said. Another one that the field knows, where nothing
+documents it: it differs, and is told. Other than documented: it is wrong, one finding, and learned all the same, so that the search goes on
+and finds what else there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.core.supports import CHOICES
+from ..engine.core.target import Target
+from .inputs import SCALES, Inputs
+from .question import ADDED_KINDS, NEAR, SECONDS, Question, exactly
+from .speech import ADDED, Reading, adapted
+
+SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
+NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
+
+
+@dataclass
+class Conventions:
+    """What is found out of one target, one question after the other."""
+
+    target: Target
+    question: Question
+    facts: dict[str, Any] = field(default_factory=dict)
+    differs: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    observed: dict[str, Any] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
+
+    def learned(self) -> Target:
+        for ask in (self._scale, self._precision, self._corner, self._polarity, self._together, self._rows, self._hidden, self._result):
+            ask()
+        target = self.target
+        left = tuple(dtype for dtype in target.dtypes if dtype not in self.differs)
+        function = adapted(target.function, self.reading, target.framework) if self.reading.said else target.function
+        return replace(
+            target,
+            function=function,
+            dtypes=left,
+            supports=replace(target.supports, **self.facts),
+            differs={**target.differs, **self.differs},
+            wrong={**target.wrong, **self.wrong},
+            observed={**target.observed, **self.observed},
+        )
+
+    @property
+    def documented(self) -> bool:
+        """Whether it has PyTorch's names, under which conventions are documented."""
+        others = tuple(self.target.learned.values())
+        own = {name for name in self.target.parameters if not any(how.startswith(name) for how in others)}
+        return bool(own & {"attn_mask", "is_causal", "dropout_p", "enable_gqa"}) or "scaled" in self.target.name.rpartition(":")[2]
+
+    def _open(self, key: str) -> bool:
+        """Whether nobody has said or learned it."""
+        return key not in self.target.declared and getattr(self.target.supports, key) == getattr(type(self.target.supports)(), key)
+
+    def _off(self, *asked: Inputs, causal: str = "top-left", reading: Reading | None = None) -> float:
+        """How far its answers are off at most, where rows see a key; infinite where it gives none."""
+        asked = tuple(replace(inputs, default_scale=self.scale) for inputs in asked)
+        off = self.question.off(reading or self.reading, *asked, causal=causal)
+        return np.inf if off is None else off
+
+    def _nearer(self, off: float, usual: float) -> bool:
+        """Whether a convention is meant rather than the documented one, by how far off the two are."""
+        return usual >= NEAR and (off < NEAR or NEARER * off < usual)
+
+    @property
+    def scale(self) -> str:
+        """What the logits are multiplied by where a call says nothing, as far as is known."""
+        return str(self.facts.get("default_scale", self.target.supports.default_scale))
+
+    def _scale(self) -> None:
+        """The factor of the logits where a call gives none."""
+        if not self._open("default_scale"):
+            return
+        asked = self.question.inputs(), self.question.inputs(queries=6, keys=5, seed=2)
+        offs = {name: self.question.off(self.reading, *(replace(x, default_scale=name) for x in asked)) for name in SCALES}
+        usual, *others = ({name: np.inf if off is None else off for name, off in offs.items()}).items()
+        other, off = min(others, key=lambda pair: pair[1])
+        if self._nearer(off, usual[1]):
+            self.facts["default_scale"] = other
+            told = self.wrong if self.documented else self.differs
+            told["scale"] = (
+                f"a call without a scale is answered with {other}, not with {usual[0]} (Vaswani et al. 2017), off by {usual[1]:.2g}; "
+                f'declare default_scale = "{other}" if that is meant'
+            )
+
+    def _corner(self) -> None:
+        """Where a causal frontier ends if there are more keys than queries, or fewer."""
+        if "is_causal" not in self.target.parameters or not self._open("causal"):
+            return
+        asked = self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)
+        offs = {corner: self._off(*asked, causal=corner) for corner in CHOICES["causal"]}
+        if self._nearer(offs["bottom-right"], offs["top-left"]):
+            self.facts["causal"] = "bottom-right"
+            self.wrong["causal corner"] = (
+                "with is_causal row i of L sees keys up to i + S − L (bottom-right); under that name PyTorch's sees keys up to i (top-left), "
+                'off by {:.2g}; declare causal = "bottom-right" if that is meant'.format(offs["top-left"])
+            )
+
+    def _mask(self, empty: bool = False) -> Inputs:
+        """A call with a bool mask of two axes; every row sees the first key, or, with ``empty``, the first row none."""
+        inputs = self.question.inputs()
+        seen = np.random.default_rng(3).random(inputs.shape[2:]) < 0.5
+        seen[:, 0], seen[:, -1] = True, False
+        if empty:
+            seen[0] = False
+        return inputs.but(mask=seen)
+
+    def _polarity(self) -> None:
+        """What True says in a bool mask."""
+        supports = self.target.supports
+        if "attn_mask" not in self.target.parameters or "bool" not in supports.mask_kinds or "mask_kinds" in self.target.declared:
+            return
+        asked = self._mask()
+        off = self._off(asked)
+        if off < NEAR or not np.isfinite(off):
+            return
+        turned = Reading(said={"bool": ("attn_mask", "True = hidden"), "added": ("attn_mask", ADDED)})
+        if self._nearer(self._off(asked, reading=turned), off):
+            self.reading = turned
+            layers = any("key_padding_mask" in name for name in (*self.target.untried, *self.target.learned))
+            told = self.differs if layers or not self.documented else self.wrong
+            told["bool mask"] = f"it is True where a key is hidden; PyTorch's `attn_mask` is True where it is visible, off by {off:.2g}"
+            return
+        assert asked.mask is not None
+        added = self.question.answer(self.reading, asked)
+        meant = exactly(replace(asked.but(mask=asked.mask.astype(np.float64)), default_scale=self.scale), "top-left").out
+        if added is not None and np.abs(added - meant).max(initial=0.0) < NEAR:
+            self.facts["mask_kinds"] = ADDED_KINDS
+            self.wrong["bool mask"] = f"it is added to the logits, 1 and 0, and hides nothing, off by {off:.2g}"
+
+    def _together(self) -> None:
+        """What a mask and causality make of each other."""
+        if (
+            not {"attn_mask", "is_causal"} <= set(self.target.parameters)
+            or not self._open("mask_and_causal")
+            or "bool" not in self._kinds()
+        ):
+            return
+        asked = replace(self._mask(), is_causal=True, default_scale=self.scale)
+        corner = str(self.facts.get("causal", self.target.supports.causal))
+        both = self._off(asked, causal=corner)
+        out = self.question.answer(self.reading, asked)
+        if both < NEAR or out is None:
+            return
+        alone = {"a mask replaces is_causal": replace(asked, is_causal=False), "is_causal replaces a mask": replace(asked, mask=None)}
+        for words, inputs in alone.items():
+            with np.errstate(invalid="ignore"):
+                if np.abs(out - exactly(inputs, corner).out).max() < NEAR:
+                    self.facts["mask_and_causal"] = False
+                    (self.wrong if self.documented else self.differs)["mask and causal"] = f"{words}, off by {both:.2g}"
+
+    def _result(self) -> None:
+        """The dtype of what comes back."""
+        narrow = next((name for name in ("float16", "float32") if name in self.target.dtypes), "")
+        if not narrow or not self._open("result"):
+            return
+        came: list[str] = []
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            result = self.target.function(*arguments, **options)
+            came.append(self.target.framework.describe(self.target.first(result))[1])
+            return result
+
+        question = replace(self.question, target=replace(self.target, function=watched), dtype=narrow)
+        if (
+            question.answer(Reading(), question.inputs()) is not None
+            and came[-1] in FLOAT_TYPES
+            and FLOAT_TYPES[came[-1]].precision > FLOAT_TYPES[narrow].precision
+        ):
+            self.facts["result"] = "wider"
+            self.differs["dtype"] = f"{came[-1]} comes back where {narrow} goes in"
+
+    def _precision(self) -> None:
+        """Whether what is called float64 is computed in it."""
+        if {"float64", "float32"} <= set(self.target.dtypes) and not {"dtypes", "arithmetic"} & self.target.declared:
+            plain = self.question.inputs()
+            off = self._off(plain)
+            if SINGLE < off < NEAR and self._single():
+                self.differs["float64"] = f"computed in float32, off by {off:.2g}; not tried"
+                self.question = replace(self.question, dtype="float32")  # the others are asked where its bound is the right one
+
+    def _single(self) -> bool:
+        """Whether its weights, read with V = I, are numbers of float32; those of a slight mistake in float64 are not."""
+        dim = self.question.inputs().q.shape[3]
+        square = self.question.inputs(keys=dim)
+        out = self.question.answer(self.reading, square.but(v=np.broadcast_to(np.eye(dim), square.v.shape)))
+        return out is not None and bool((out == out.astype(np.float32)).all()) and len(np.unique(out)) > 2
+
+    def _rows(self) -> None:
+        """What a row gives that sees no key."""
+        if "attn_mask" not in self.target.parameters or not self._open("empty_rows") or "bool" not in self._kinds():
+            return
+        convention = self.question.rows_without_keys(self.reading, replace(self._mask(empty=True), default_scale=self.scale))
+        if convention in ("nan", "mean"):
+            self.facts["empty_rows"] = convention
+            self.differs["rows without keys"] = {"nan": "NaN, not 0", "mean": "the mean of all values, not 0"}[convention]
+
+    def _hidden(self) -> None:
+        """Whether a NaN in a hidden key or value stays there. Told, and no claim unless somebody makes it one."""
+        if "attn_mask" not in self.target.parameters or not self._open("masked_nan") or "bool" not in self._kinds():
+            return
+        asked = self._mask()
+        k, v = asked.k.copy(), asked.v.copy()
+        k[:, :, -1], v[:, :, -1] = np.nan, np.nan
+        plain, out = self.question.answer(self.reading, asked), self.question.answer(self.reading, asked.but(k=k, v=v))
+        if plain is not None and out is not None and np.array_equal(plain, out):
+            self.observed["masked_nan"] = "contained"
+
+    def _kinds(self) -> tuple[str, ...]:
+        return tuple(self.facts.get("mask_kinds", self.target.supports.mask_kinds))
+
+
+def with_conventions(target: Target, device: str) -> Target:
+    """The target in its own conventions, as far as they can be found out within a second or two."""
+    if not target.dtypes:
+        return target
+    dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
+    if not dtype:  # in half precision a small call does not tell one convention from another beyond doubt
+        return target
+    return Conventions(target, Question(target, dtype, device, time.monotonic() + SECONDS)).learned()
+
+
+def as_declared(target: Target) -> dict[str, Any]:
+    """What was learned of a target, as keys of supports: from now on they are claims."""
+    plain = type(target.supports)()
+    facts = {f.name: getattr(target.supports, f.name) for f in dataclasses.fields(plain)}
+    return {name: value for name, value in facts.items() if value != getattr(plain, name)} | dict(target.observed)

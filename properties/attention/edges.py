@@ -1,0 +1,28 @@
+"""The edges of attention: where no caller is who passes finite numbers, not near the largest, sizes of one or more, rows that see a key."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine.core.trial import Trial as BaseTrial
+from ..engine.core.trial import Violation
+from .case import Case
+from .trial import Run
+
+
+def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
+    """The edge at which alone an answer is wrong; empty if it is wrong elsewhere, too.
+
+    A row without keys is one as long as nothing else is wrong: a NaN of it in other rows, or in the gradients of keys that others
+    see, is none.
+    """
+    if case.values == "limits":
+        return "numbers near the largest"
+    runs = [run for run in trial.runs if isinstance(run, Run)]
+    if violation.wrong is None or violation.wrong.ndim != 4 or not runs or any(run.sends_back for run in runs):
+        return ""
+    empty = [run.exact.empty for run in runs if run.exact.empty is not None]
+    wrong = violation.wrong.any(axis=-1)
+    if any(rows.shape == wrong.shape and not (wrong & ~rows).any() for rows in map(np.asarray, empty)):
+        return "rows without keys"
+    return ""

@@ -1,0 +1,53 @@
+"""How much must have been tried before a verdict says that nothing was found."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+
+from ..contained.stub import Stub
+from ..core.target import Target
+from .search import Outcome
+
+SHORT = 8  # the least max_length with which a verdict says anything
+JUDGED = 10  # judged cases, from which on some of them must be adequate
+LEAST = 4  # cases that every property must have had, if so many were asked for: those of the first pass
+
+
+def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, time_is_over: bool) -> str:
+    """Why too little was tried, in a few words; empty if enough was.
+
+    A property that cannot be put to the target is named elsewhere.
+    """
+    judged, adequate = (sum(getattr(outcome.notes, name) for outcome in outcomes) for name in ("judged", "adequate"))
+    if judged >= JUDGED and not adequate:
+        return f"none of {judged} cases could tell a right answer from a trivially wrong one: declare less away"
+    if target.supports.max_length is not None and target.supports.max_length < SHORT:
+        return f"sequences of at most {target.supports.max_length} are too short to tell: declare a max_length from {SHORT} on"
+    if away := declared_away(target):
+        return (
+            f"the target says that it takes no {', '.join(away)}, which its signature has: say so in a file for --supports if it is meant"
+        )
+    if not time_is_over:
+        return ""
+    able = [outcome for outcome in outcomes if not outcome.not_exercised and not outcome.finding]
+    least = min(LEAST, examples)
+    short = [outcome for outcome in able if outcome.cases + outcome.set_aside < least]
+    if not short:
+        return ""
+    return f"time was over before {len(short)} of {len(able)} properties had {least} cases each: give more time, or fewer properties"
+
+
+def declared_away(target: Target) -> list[str]:
+    """Parameters of its signature that a target in a process of its own, which nobody vouches for, says itself that it does not take."""
+    stub = target.function
+    own = stub.supports if isinstance(stub, Stub) else None
+    if not isinstance(stub, Stub) or not isinstance(own, Mapping) or "parameters" not in own:
+        return []
+    if tuple(own["parameters"]) != target.supports.parameters:  # somebody else has declared them
+        return []
+    try:
+        formal = inspect.signature(stub).parameters
+    except (TypeError, ValueError):
+        return []
+    return [name for name in target.kind.options(formal) if name not in target.parameters]
