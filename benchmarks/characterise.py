@@ -37,7 +37,19 @@ def seen(target: str, cases: int, round_number: int) -> dict[str, Any]:
     """What one run says: exit status, and per property what became of it."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "properties", target, "-q", "--cases", str(cases), "--round", str(round_number), "--json", str(report)]
+        command = [
+            sys.executable,
+            "-m",
+            "properties",
+            target,
+            "-q",
+            "--cases",
+            str(cases),
+            "--round",
+            str(round_number),
+            "--json",
+            str(report),
+        ]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         told = json.loads(report.read_text(encoding="utf-8") or "{}") if report.exists() else {}
     properties = {}
@@ -55,7 +67,11 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if before[key]["status"] != after[key]["status"]:
             found.append(f"{key}: exit status {before[key]['status']} → {after[key]['status']}")
         old, new = before[key]["properties"], after[key]["properties"]
-        found += [f"{key} · {name}: {old.get(name)} → {new.get(name)}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+        found += [
+            f"{key} · {name}: {old.get(name)} → {new.get(name)}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
+        ]
     return sorted(found)
 
 

@@ -66,9 +66,11 @@ def main(arguments: list[str]) -> int:
     found = sorted(at for row in rows.values() for at in row["first"] if at is not None)
     alive = [name for name, row in rows.items() if None in row["first"]]
     late = {name: max(row["first"]) for name, row in rows.items() if name not in alive and max(row["first"]) > BUDGET // 2}
-    print(f"{len(rows)} of {len(mutants)} mutants, {ROUNDS} rounds each: {len(found)} refuted, {ROUNDS * len(rows) - len(found)} not; first "
-          f"detection: median {median(found):.0f}, 90 % {found[int(0.9 * len(found))]}, worst {found[-1]}; median "
-          f"{median(row['seconds'] for row in rows.values()):.3f} s")
+    print(
+        f"{len(rows)} of {len(mutants)} mutants, {ROUNDS} rounds each: {len(found)} refuted, {ROUNDS * len(rows) - len(found)} not; first "
+        f"detection: median {median(found):.0f}, 90 % {found[int(0.9 * len(found))]}, worst {found[-1]}; median "
+        f"{median(row['seconds'] for row in rows.values()):.3f} s"
+    )
     print("outlived a round: " + (", ".join(alive) or "none"))
     print(f"once later than case {BUDGET // 2}: " + (", ".join(f"{name} ({at})" for name, at in late.items()) or "none"))
     return 1 if alive else 0

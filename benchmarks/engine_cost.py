@@ -53,8 +53,10 @@ def main(name: str, examples: int = 150) -> None:
         forward += [] if set(prop.needs) & set(CAPABILITIES) else times
         print(f"{prop.name:<50}{median(times):8.2f}{quantiles(times, n=10)[-1]:8.2f}")
     total = time.process_time() - began
-    print(f"engine per case: median {median(everything):.2f} ms ({median(forward):.2f} ms forward), mean {sum(everything) / len(everything):.2f} ms; "
-          f"{len(everything):,} cases in {total:.1f} s, {spent[0]:.1f} s of it in the target")
+    print(
+        f"engine per case: median {median(everything):.2f} ms ({median(forward):.2f} ms forward), mean {sum(everything) / len(everything):.2f} ms; "
+        f"{len(everything):,} cases in {total:.1f} s, {spent[0]:.1f} s of it in the target"
+    )
 
 
 if __name__ == "__main__":

@@ -78,11 +78,25 @@ def main(arguments: list[str]) -> int:
             for finding in report.findings:
                 alarms += 1
                 print(finding_text(finding, "cpu", options.cases), flush=True)
-            print(f"{target.name}, round {number}: {cases.total():,} cases, {alarms} alarms, {time.monotonic() - began:.0f} s",
-                  file=sys.stderr, flush=True)
+            print(
+                f"{target.name}, round {number}: {cases.total():,} cases, {alarms} alarms, {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
         number += 1
-    print(json.dumps({"cases": cases.total(), "alarms": alarms, "rounds": [options.round, number - 1],
-                      "by_dtype": dict(dtypes), "by_target": dict(cases), "seconds": round(time.monotonic() - began)}, indent=1))
+    print(
+        json.dumps(
+            {
+                "cases": cases.total(),
+                "alarms": alarms,
+                "rounds": [options.round, number - 1],
+                "by_dtype": dict(dtypes),
+                "by_target": dict(cases),
+                "seconds": round(time.monotonic() - began),
+            },
+            indent=1,
+        )
+    )
     return 1 if alarms else 0
 
 

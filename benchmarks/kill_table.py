@@ -6,7 +6,8 @@
 
 The property that a mutant names gets the default budget, 150 cases, and shrinks; every other one gets ten cases. So "killed by
 nothing else" means by nothing else within ten cases, and a property kills a mutant first if no other one needs fewer cases.
-Writes ``kill_table.json`` and ``KILLS.md`` beside this file. Exit status 1 if a mutant outlives the property that it names.
+Writes ``kill_table.json`` and ``KILLS.md`` beside this file, and ``properties/order.toml``, the order in which properties are tried.
+Exit status 1 if a mutant outlives the property that it names.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any
 from impls.mutants import forget, load_all
 from properties.catalogue import PROPERTIES
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, inapplicable, search
+from properties.engine.search.search import FIRST_PASS, Plan, inapplicable, search
 
 HERE = Path(__file__).with_name("kill_table.json")
+ORDER = Path(__file__).parents[1] / "properties" / "order.toml"
 OTHERS = Plan(examples=10, shrink=False)
 NUMBER = {name: number for number, name in enumerate(PROPERTIES)}
 
@@ -66,8 +68,9 @@ def firsts(row: dict[str, Any]) -> set[str]:
 
 def markdown(rows: dict[str, dict[str, Any]], mutants: dict[str, Any]) -> str:
     rows = {name: rows[name] for name in mutants if name in rows}
-    killed = {prop: [n for n, row in rows.items() if prop in row["others"] or (row["killed_by"] == prop and row["first"])]
-              for prop in PROPERTIES}
+    killed = {
+        prop: [n for n, row in rows.items() if prop in row["others"] or (row["killed_by"] == prop and row["first"])] for prop in PROPERTIES
+    }
     named = {prop: [n for n, row in rows.items() if row["killed_by"] == prop] for prop in PROPERTIES}
     only = {prop: [n for n in found if rows[n]["killed_by"] == prop and not rows[n]["others"]] for prop, found in killed.items()}
     first = {prop: [n for n in found if prop in firsts(rows[n])] for prop, found in killed.items()}
@@ -77,16 +80,30 @@ def markdown(rows: dict[str, dict[str, Any]], mutants: dict[str, Any]) -> str:
     alive = [name for name, row in rows.items() if not row["first"]]
     lines = ["# Which property kills which mutant", "", "Made by `python -m benchmarks.kill_table`, which says how it was done.", ""]
     if at:
-        lines += [f"{len(rows)} of {len(mutants)} mutants were put to the properties; {len(at)} were killed by the property they name, the "
-                  f"median at case {at[len(at) // 2]}, nine in ten by case {at[int(0.9 * len(at))]}, the last at case {at[-1]}. To find and "
-                  f"shrink took {seconds[len(seconds) // 2]:.2f} s at the median, {seconds[-1]:.1f} s at most.", ""]
+        lines += [
+            f"{len(rows)} of {len(mutants)} mutants were put to the properties; {len(at)} were killed by the property they name, the "
+            f"median at case {at[len(at) // 2]}, nine in ten by case {at[int(0.9 * len(at))]}, the last at case {at[-1]}. To find and "
+            f"shrink took {seconds[len(seconds) // 2]:.2f} s at the median, {seconds[-1]:.1f} s at most.",
+            "",
+        ]
     sooner, tied = (sum(bool(only[p] or table[p]) for p in PROPERTIES) for table in (alone, first))
-    lines += [f"Of {len(PROPERTIES)} properties {sum(map(bool, only.values()))} kill some mutant that nothing else kills, {sooner} one before all "
-              f"others or alone, {tied} one that nothing kills sooner (most of them at the first case).", ""]
-    lines += ["Outlived the property they name: " + (", ".join(f"`{n}` ({len(rows[n]['others'])} others kill it)" for n in alive) or "none") + ".",
-              "", "## Properties", "",
-              "*only*: nothing else kills the mutant; *first*: nothing else kills it sooner, *before all others*: everything else later.", "",
-              "| property | named by | kills | only | first | before all others | |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        f"Of {len(PROPERTIES)} properties {sum(map(bool, only.values()))} kill some mutant that nothing else kills, {sooner} one before all "
+        f"others or alone, {tied} one that nothing kills sooner (most of them at the first case).",
+        "",
+    ]
+    lines += [
+        "Outlived the property they name: "
+        + (", ".join(f"`{n}` ({len(rows[n]['others'])} others kill it)" for n in alive) or "none")
+        + ".",
+        "",
+        "## Properties",
+        "",
+        "*only*: nothing else kills the mutant; *first*: nothing else kills it sooner, *before all others*: everything else later.",
+        "",
+        "| property | named by | kills | only | first | before all others | |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for prop in PROPERTIES:
         flag = "" if only[prop] or first[prop] else "**never only nor first**" if killed[prop] else "**kills none of these**"
         counts = " | ".join(str(len(table[prop])) for table in (named, killed, only, first, alone))
@@ -95,9 +112,35 @@ def markdown(rows: dict[str, dict[str, Any]], mutants: dict[str, Any]) -> str:
     for name, row in rows.items():
         mistake = mutants[name].mistake.replace("|", "\\|")
         at_case = row["first"] or "**outlives it**"
-        lines.append(f"| `{name}` | {mistake} | `{row['killed_by']}` | {at_case} | {row['seconds']} | `{row['case']}` | "
-                     f"{len(row['others'])} of {row['tried']} |")
+        lines.append(
+            f"| `{name}` | {mistake} | `{row['killed_by']}` | {at_case} | {row['seconds']} | `{row['case']}` | "
+            f"{len(row['others'])} of {row['tried']} |"
+        )
     return "\n".join(lines) + "\n"
+
+
+def telling(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Most telling first: again and again the property that kills most of the mutants left, in the first pass of a search."""
+    kills: dict[str, set[str]] = {name: set() for name in PROPERTIES}
+    for name, row in rows.items():
+        for prop, at in (row["others"] | {row["killed_by"]: row["first"] or sys.maxsize}).items():
+            if at <= FIRST_PASS:
+                kills[prop].add(name)
+    alive = set(rows)
+    order: list[str] = []
+    while len(order) < len(kills):
+        best = max((p for p in kills if p not in order), key=lambda p: (len(kills[p] & alive), len(kills[p])))
+        order.append(best)
+        alive -= kills[best]
+    return order
+
+
+def order_text(rows: dict[str, dict[str, Any]]) -> str:
+    """What ``properties/order.toml`` holds."""
+    names = "".join(f'    "{name}",\n' for name in telling(rows))
+    return (
+        f"# Most telling first, from the kill table: made by python -m benchmarks.kill_table, held to it by a test.\norder = [\n{names}]\n"
+    )
 
 
 def write(rows: dict[str, dict[str, Any]], mutants: dict[str, Any]) -> None:
@@ -106,6 +149,7 @@ def write(rows: dict[str, dict[str, Any]], mutants: dict[str, Any]) -> None:
     lines = [f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False, separators=(',', ':'))}" for name, row in short.items()]
     HERE.write_text('{"properties": ' + json.dumps(list(PROPERTIES)) + ',\n"mutants": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
     HERE.with_name("KILLS.md").write_text(markdown(rows, mutants), encoding="utf-8")
+    ORDER.write_text(order_text(rows), encoding="utf-8")
 
 
 def read(mutants: dict[str, Any]) -> dict[str, dict[str, Any]]:

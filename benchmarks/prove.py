@@ -66,8 +66,9 @@ def best(row: dict | None, but: str) -> float:
 def lives(prop: Property, cases: int) -> tuple[int, dict[str, str], Notes, int]:
     """(targets that it was put to, those on which something was found → the case, notes, cases)."""
     builtins = Builtins()
-    targets: list[Target] = [target for name in builtins.entries if builtins.unavailable(name, "cpu") is None
-                             for target in find_targets(name, builtins)]  # fmt: skip
+    targets: list[Target] = [
+        target for name in builtins.entries if builtins.unavailable(name, "cpu") is None for target in find_targets(name, builtins)
+    ]
     right = len(targets)
     targets += [make_target(f"honest.{name}", variant.function) for name, variant in load_all()[1].items()]
     plan, wrong, notes, tried, drawn = Plan(examples=cases, deviations=builtins.deviations()), {}, Notes(), 0, 0

@@ -89,15 +89,20 @@ def summary(rows: dict[str, dict[str, Any]], command: str, mutants: int) -> tupl
     without = Counter(verdict_without(name, found) for name, found in strange.items())
     resembling = sum(row["resembles"] for row in rows.values() if row["state"] == "read")
     total = len(read_rows)
-    lines = ["# What the reading of a failure is worth", "",
-             f"Made by `{command}`, which says what is counted: {len(rows)} of {mutants} mutants.", "",
-             "| | mutants |", "|---|---|",
-             f"| refuted by the property they name, and read | {total} |",
-             f"| not refuted by the property they name | {states['not refuted']} |",
-             f"| **the true mistake is among those named** | {percent(len(named), total)} |",
-             f"| … among the three that are shown | {percent(len(shown), total)} |",
-             f"| … and is the only one | {percent(len(alone), total)} |",
-             "| **without the mutant itself among the suspects** | |"]
+    lines = [
+        "# What the reading of a failure is worth",
+        "",
+        f"Made by `{command}`, which says what is counted: {len(rows)} of {mutants} mutants.",
+        "",
+        "| | mutants |",
+        "|---|---|",
+        f"| refuted by the property they name, and read | {total} |",
+        f"| not refuted by the property they name | {states['not refuted']} |",
+        f"| **the true mistake is among those named** | {percent(len(named), total)} |",
+        f"| … among the three that are shown | {percent(len(shown), total)} |",
+        f"| … and is the only one | {percent(len(alone), total)} |",
+        "| **without the mutant itself among the suspects** | |",
+    ]
     for kind in ("nothing", "same kind only", "same kind among others", "another kind only"):
         what = "nothing is named" if kind == "nothing" else kind
         lines.append(f"| … {what} | {percent(without[kind], total)} |")
@@ -107,8 +112,9 @@ def summary(rows: dict[str, dict[str, Any]], command: str, mutants: int) -> tupl
     lines += ["", "Not called by their name:", ""]
     lines += [f"* `{n}`: {', '.join(found[:3]) or 'nothing named'}" for n, found in missed.items()] or ["none"]
     lines += ["", "Called something of another kind only, without themselves:", ""]
-    lines += [f"* `{n}`: {', '.join(found)}" for n, found in strange.items()
-              if verdict_without(n, found) == "another kind only"] or ["none"]
+    lines += [f"* `{n}`: {', '.join(found)}" for n, found in strange.items() if verdict_without(n, found) == "another kind only"] or [
+        "none"
+    ]
     return "\n".join(lines) + "\n", len(named) >= GOAL * total
 
 

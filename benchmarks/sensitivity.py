@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impls.mutants import core
+from impls.mutants.attention import core
 from impls.mutants.registry import SIGNATURES, SUPPORTS
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
@@ -125,8 +125,11 @@ def kernels(dtypes: list[str]) -> Iterator[tuple[str, str, str]]:
     """(dtype, kind, fault). Where nothing but the result is rounded to a narrower type its rounding may lean."""
     for dtype in dtypes:
         for kind in KINDS[dtype]:
-            yield from ((dtype, kind, fault) for fault in FAULTS
-                        if fault.startswith("rounding") == (kind == "wide") or (kind == "wide" and dtype != "float32"))
+            yield from (
+                (dtype, kind, fault)
+                for fault in FAULTS
+                if fault.startswith("rounding") == (kind == "wide") or (kind == "wide" and dtype != "float32")
+            )
 
 
 def faulty(dtype: str, kind: str, fault: str, eps: float) -> Attention:
@@ -253,6 +256,7 @@ def measure(dtypes: list[str], table: dict[str, Any]) -> None:
     """Fill the rows of some types."""
     correct: dict[tuple[str, str, str], str] = {}  # without a fault the kernels of a kind are the same
     for dtype, kind, fault in kernels(dtypes):
+
         def make(eps: float, dtype: str = dtype, kind: str = kind, fault: str = fault) -> Attention:
             return faulty(dtype, kind, fault, eps)
 
@@ -265,8 +269,12 @@ def measure(dtypes: list[str], table: dict[str, Any]) -> None:
             alarm = correct[dtype, kind, name]
             eps, by = (math.nan, []) if alarm else smallest(judge, make, dtype)
             row[name] = {"eps": eps if eps < math.inf else None, "by": by, "false_alarm": alarm}
-            print(f"{dtype} {kind:<6} {fault:<32} {name:<24} {shown(row[name]):>9}  {', '.join(dict.fromkeys(by))}"
-                  f"  {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{dtype} {kind:<6} {fault:<32} {name:<24} {shown(row[name]):>9}  {', '.join(dict.fromkeys(by))}"
+                f"  {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
         HERE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         HERE.with_name("SENSITIVITY.md").write_text(markdown(table), encoding="utf-8")
 
@@ -289,12 +297,16 @@ def ratio(row: dict[str, Any]) -> float:
 
 
 def markdown(table: dict[str, Any]) -> str:
-    lines = ["# The smallest fault that is noticed", "",
-             "Made by `python -m benchmarks.sensitivity`, which says what the faults and the judges are. ε in all of three rounds; *alarm*: "
-             "flags the correct attention, too. After ε of a rule, in brackets: over that of attncheck. The goal is for `assert_close` and "
-             "`flash rule`, both.", "",
-             "| kernel | fault | attncheck | " + " | ".join(list(JUDGES)[1:]) + " | goal | noticed first by |",
-             "|" + "---|" * (len(JUDGES) + 4)]
+    lines = [
+        "# The smallest fault that is noticed",
+        "",
+        "Made by `python -m benchmarks.sensitivity`, which says what the faults and the judges are. ε in all of three rounds; *alarm*: "
+        "flags the correct attention, too. After ε of a rule, in brackets: over that of attncheck. The goal is for `assert_close` and "
+        "`flash rule`, both.",
+        "",
+        "| kernel | fault | attncheck | " + " | ".join(list(JUDGES)[1:]) + " | goal | noticed first by |",
+        "|" + "---|" * (len(JUDGES) + 4),
+    ]
     for kernel, rows in table.items():
         for fault, row in rows.items():
             goal = GOALS.get(kernel.split()[0])

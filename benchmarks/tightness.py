@@ -2,7 +2,7 @@
 
     python -m benchmarks.tightness 2000
 
-A second table does the same for the kernels of the suite's own tests (``tests/honest_kernels.py``), which have every kind of
+A second table does the same for the kernels of the suite's own tests (``tests/support/honest_kernels.py``), which have every kind of
 arithmetic; where no device rounds the operands of a product to TF32, they do it by hand. One case gives one number, the smallest
 bound / error over its elements. Median and 1 % quantile; 1 would be an implementation that errs as much as the bound allows.
 Cases without any error (the answer is exact) are left out.
@@ -26,7 +26,7 @@ from properties.engine.search.search import Plan, search
 from properties.engine.search.search import search as searching
 from properties.exact import bound
 from properties.multihead.call import as_attention
-from tests.honest_kernels import DTYPES, REGIMES, honest, make_case
+from tests.support.honest_kernels import DTYPES, REGIMES, honest, make_case
 
 
 def ratios(trial: Trial) -> tuple[float, float]:
@@ -82,8 +82,10 @@ def table(title: str, seen: dict[tuple[str, str], list[tuple[float, float]]]) ->
     print(f"{title}\n{'dtype':<10}{'kind':<10}{'cases':>7}{'rigorous: median':>18}{'1 %':>7}{'probabilistic: median':>23}{'1 %':>7}")
     for (dtype, kind), found in sorted(seen.items()):
         columns = [np.array(column)[np.isfinite(column)] for column in zip(*found, strict=True)]
-        numbers = [f"{np.median(c):{w}.1f}{np.quantile(c, 0.01):7.1f}" if len(c) else f"{'-':>{w}}{'-':>7}"
-                   for c, w in zip(columns, (18, 23), strict=True)]
+        numbers = [
+            f"{np.median(c):{w}.1f}{np.quantile(c, 0.01):7.1f}" if len(c) else f"{'-':>{w}}{'-':>7}"
+            for c, w in zip(columns, (18, 23), strict=True)
+        ]
         print(f"{dtype:<10}{kind:<10}{len(found):>7}" + "".join(numbers))
 
 

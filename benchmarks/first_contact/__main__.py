@@ -153,7 +153,9 @@ def main(arguments: list[str]) -> int:
             results[subject.name] = told
             mark = "right" if told["right"] else "WRONG"
             status = "-" if told["status"] is None else told["status"]
-            print(f"{mark}  {subject.name:95s} exit {status}  {told['refuted_properties']:3d} refuted  {told['seconds']:6.1f} s", flush=True)
+            print(
+                f"{mark}  {subject.name:95s} exit {status}  {told['refuted_properties']:3d} refuted  {told['seconds']:6.1f} s", flush=True
+            )
             if told["said"]:
                 print(f"         {told['said'][:140]}", flush=True)
     lines = summary(subjects, results)

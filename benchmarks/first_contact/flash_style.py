@@ -17,9 +17,18 @@ def _wide(x):
 
 
 def flash_attn_func(
-    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+    q,
+    k,
+    v,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
     return_attn_probs=False,
-):  # fmt: skip
+):
     """Fewer key heads than query heads are groups. With return_attn_probs: (out, softmax_lse, probabilities)."""
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     group = q.shape[2] // k.shape[2]
@@ -44,9 +53,18 @@ def flash_attn_func(
 
 
 def flash_attn_func__softcap_after_the_mask(
-    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+    q,
+    k,
+    v,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
     return_attn_probs=False,
-):  # fmt: skip
+):
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
@@ -70,9 +88,18 @@ def flash_attn_func__softcap_after_the_mask(
 
 
 def flash_attn_func__window_ignores_the_offset(
-    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+    q,
+    k,
+    v,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
     return_attn_probs=False,
-):  # fmt: skip
+):
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)

@@ -204,7 +204,7 @@ def one_query_sees_all__two_do_as_well(q, k, v, is_causal=True):
 
 
 def einops_by_hand(queries, keys, values, key_padding_mask=None):
-    """"b n (h d) → b h n d" was done before. key_padding_mask: (batch, keys), True where it is padding."""
+    """ "b n (h d) → b h n d" was done before. key_padding_mask: (batch, keys), True where it is padding."""
     dots = torch.einsum("b h i d, b h j d -> b h i j", queries, keys) * queries.shape[-1] ** -0.5
     if key_padding_mask is not None:
         dots.masked_fill_(key_padding_mask[:, None, None, :], -torch.finfo(dots.dtype).max)

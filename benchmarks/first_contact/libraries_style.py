@@ -23,9 +23,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-def eager_attention_forward__keys_and_values_grouped_differently(
-    module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs
-):
+def eager_attention_forward__keys_and_values_grouped_differently(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
     key, value = _repeat_kv(key, module.num_key_value_groups), value.repeat(1, module.num_key_value_groups, 1, 1)
     weights = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
@@ -52,9 +50,7 @@ def sdpa_attention_forward(module, query, key, value, attention_mask, dropout=0.
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     is_causal = bool(is_causal) and attention_mask is None and query.shape[2] > 1
-    out = scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, is_causal=is_causal
-    )
+    out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, is_causal=is_causal)
     return out.transpose(1, 2).contiguous(), None
 
 

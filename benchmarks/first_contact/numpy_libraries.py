@@ -41,9 +41,18 @@ def tf_tutorial__weights_sum_to_one_downwards(q, k, v, mask):
 
 
 def jax_dot_product_attention(
-    query, key, value, bias=None, mask=None, *, scale=None, is_causal=False, query_seq_lengths=None, key_value_seq_lengths=None,
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    *,
+    scale=None,
+    is_causal=False,
+    query_seq_lengths=None,
+    key_value_seq_lengths=None,
     local_window_size=None,
-):  # fmt: skip
+):
     """JAX's interface on (batch, length, heads, dim), groups of heads. mask: True where seen;
     rows beyond query_seq_lengths are zero; a window is (left, right) or both in one."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -76,9 +85,18 @@ def jax_dot_product_attention(
 
 
 def jax_dot_product_attention__lengths_only_together(
-    query, key, value, bias=None, mask=None, *, scale=None, is_causal=False, query_seq_lengths=None, key_value_seq_lengths=None,
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    *,
+    scale=None,
+    is_causal=False,
+    query_seq_lengths=None,
+    key_value_seq_lengths=None,
     local_window_size=None,
-):  # fmt: skip
+):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     B, T, N, H = query.shape
     S, K = key.shape[1:3]
@@ -108,9 +126,18 @@ def jax_dot_product_attention__lengths_only_together(
 
 
 def jax_dot_product_attention__mask_replaces_the_window(
-    query, key, value, bias=None, mask=None, *, scale=None, is_causal=False, query_seq_lengths=None, key_value_seq_lengths=None,
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    *,
+    scale=None,
+    is_causal=False,
+    query_seq_lengths=None,
+    key_value_seq_lengths=None,
     local_window_size=None,
-):  # fmt: skip
+):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     B, T, N, H = query.shape
     S, K = key.shape[1:3]

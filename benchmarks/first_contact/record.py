@@ -61,7 +61,9 @@ class Example:
     keys: int = 7
     dim: int = 8
     value_dim: int | None = None
-    mask: str = ""  # "random"; "empty row": and the first query sees nothing; "not the first": all but the first query see all but the first key
+    mask: str = (
+        ""  # "random"; "empty row": and the first query sees nothing; "not the first": all but the first query see all but the first key
+    )
     kind: int = 0  # which of the kinds of mask
     bias: bool = False
     padding: bool = False

@@ -42,10 +42,13 @@ def fit(example: Example, speaks: Speaks) -> Example:
         example,
         batch=example.batch if "b" in speaks.layout else 1,
         heads=example.heads if set("hk") & set(speaks.layout) or speaks.layout.startswith("[") else 1,
-        queries=queries, keys=keys, dim=dim, value_dim=dim if speaks.same_dims or example.value_dim is None else example.value_dim,
+        queries=queries,
+        keys=keys,
+        dim=dim,
+        value_dim=dim if speaks.same_dims or example.value_dim is None else example.value_dim,
         scale=example.scale if "scale" not in speaks.names or speaks.scale != "required" or example.scale is not None else dim**-0.5,
         window=speaks.always_window or example.window,
-    )  # fmt: skip
+    )
 
 
 def axes(letters: str, e: Example) -> tuple[int, ...]:
@@ -76,13 +79,17 @@ def draw(example: Example, speaks: Speaks) -> Problem:
             mask[1:] |= "l" not in speaks.mask_axes
     bias_axes = speaks.bias_axes if "bias" in speaks.names else speaks.mask_axes
     return Problem(
-        e, q, k, v, mask,
+        e,
+        q,
+        k,
+        v,
+        mask,
         bias=random.standard_normal(axes(bias_axes, e)) if e.bias else None,
         padding=np.arange(e.keys) < random.integers(1, e.keys, (e.batch, 1)) if e.padding else None,
         lengths=random.integers(1, e.keys, e.batch) if e.lengths else None,
         slopes=2.0 ** -np.arange(1, e.heads + 1) if e.slopes else None,
         sinks=random.standard_normal(e.heads) if "sinks" in speaks.names else None,
-    )  # fmt: skip
+    )
 
 
 def arrange(x: np.ndarray, layout: str, key_heads: int) -> Any:

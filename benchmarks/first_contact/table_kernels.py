@@ -144,9 +144,7 @@ KERNELS = (
         "kernels",
         "with_log_sum_exp",
         "(out, lse); causal for L = S",
-        Speaks(
-            names={"causal": "causal", "scale": "softmax_scale"}, causal="flag", returns=("out", "lse"), result="tuple"
-        ),
+        Speaks(names={"causal": "causal", "scale": "softmax_scale"}, causal="flag", returns=("out", "lse"), result="tuple"),
         (Twin("maximum_left_out", "the log-sum-exp lacks the maximum"),),
     ),
     Entry(
@@ -313,9 +311,7 @@ LIBRARIES = (
                 "padding is tiled where it should be repeated: another sequence's",
                 Example(padding=True),
             ),
-            Twin(
-                "lost_when_both_are_given", "with attn_mask padding is forgotten", Example(padding=True, mask="random")
-            ),
+            Twin("lost_when_both_are_given", "with attn_mask padding is forgotten", Example(padding=True, mask="random")),
         ),
     ),
     Entry(

@@ -206,9 +206,7 @@ LIBRARIES = (
                 "lengths of keys are ignored unless those of queries are given",
                 Example(lengths=True),
             ),
-            Twin(
-                "mask_replaces_the_window", "with a mask the window is ignored", Example(mask="random", window=(1, 1))
-            ),
+            Twin("mask_replaces_the_window", "with a mask the window is ignored", Example(mask="random", window=(1, 1))),
         ),
     ),
     Entry(

@@ -63,9 +63,7 @@ FUNCTIONS = (
         "torch_functions",
         "by_hand",
         "PyTorch's documentation spelled out",
-        Speaks(
-            names=SDPA, mask=("true seen", "additive"), causal="flag", corner="top-left", heads="flag", empty_rows="nan"
-        ),
+        Speaks(names=SDPA, mask=("true seen", "additive"), causal="flag", corner="top-left", heads="flag", empty_rows="nan"),
         (
             Twin("heads_tiled", "key heads are tiled where each should be repeated"),
             Twin("bottom_right", "is_causal is aligned to the last key", CAUSAL, documented="PyTorch"),
@@ -108,18 +106,14 @@ FUNCTIONS = (
         "torch_functions",
         "folded_heads",
         "heads folded into the batch, baddbmm, attention_mask is added",
-        Speaks(
-            layout="(bh)ld", names={"mask": "attention_mask"}, mask=("additive",), mask_axes="nls", empty_rows="nan"
-        ),
+        Speaks(layout="(bh)ld", names={"mask": "attention_mask"}, mask=("additive",), mask_axes="nls", empty_rows="nan"),
         (Twin("no_scale_without_a_mask", "without a mask the scale is forgotten"),),
     ),
     Entry(
         "torch_functions",
         "with_dropout_probability",
         "dropout is a number, and counts where training is set",
-        Speaks(
-            names={"mask": "mask", "dropout": "dropout", "training": "training"}, mask=("true seen",), empty_rows="mean"
-        ),
+        Speaks(names={"mask": "mask", "dropout": "dropout", "training": "training"}, mask=("true seen",), empty_rows="mean"),
         (Twin("in_evaluation_too", "dropout is on without training", Example(dropout=0.5)),),
     ),
     Entry(
@@ -133,9 +127,7 @@ FUNCTIONS = (
         "torch_functions",
         "named_result",
         "a NamedTuple of output and weights",
-        Speaks(
-            names={"causal": "is_causal"}, causal="flag", corner="top-left", returns=("out", "weights"), result="named"
-        ),
+        Speaks(names={"causal": "is_causal"}, causal="flag", corner="top-left", returns=("out", "weights"), result="named"),
         (Twin("weights_transposed_when_square", "where L = S the weights are transposed", Example(queries=6, keys=6)),),
     ),
     Entry(

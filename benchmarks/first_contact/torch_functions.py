@@ -52,9 +52,7 @@ def plain_wrapper__scaled_twice(query, key, value, attn_mask=None, dropout_p=0.0
     )
 
 
-def plain_wrapper__mask_lost_for_long_keys(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
+def plain_wrapper__mask_lost_for_long_keys(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     if key.shape[-2] > 8:
         attn_mask = None
     return F.scaled_dot_product_attention(

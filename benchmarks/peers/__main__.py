@@ -30,6 +30,7 @@ LEFT_OUT = ("gradients", "gradient_routes", "backward_features", "honest_gradien
 
 def compared(records: Mapping[str, Record]) -> dict[str, Record]:
     """The attentions and layers that all suites are put to, or could be."""
+
     def covered(name: str, record: Record) -> bool:
         taken = record.function.supports.get("parameters", ())
         return record.contract in CONTRACTS and name.partition(".")[0] not in LEFT_OUT and not {*FEATURES, "dropout_p"} & set(taken)

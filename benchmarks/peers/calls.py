@@ -74,8 +74,12 @@ class Subject:
     def takes(self, call: Call) -> bool:
         """Whether every parameter that the call uses is one of the callable's."""
         formal = inspect.signature(self.function).parameters
-        used = {"attn_mask": bool(call.mask), "is_causal": call.causal, "scale": call.scale is not None,
-                "enable_gqa": call.kv_heads not in (0, call.shape[1])}
+        used = {
+            "attn_mask": bool(call.mask),
+            "is_causal": call.causal,
+            "scale": call.scale is not None,
+            "enable_gqa": call.kv_heads not in (0, call.shape[1]),
+        }
         return all(name in formal for name, needed in used.items() if needed)
 
     def __call__(self, given: Arguments) -> Tensor:

@@ -28,30 +28,38 @@ _FORMS = (
     replace(_TINY, dtype="float16"),
 )
 ONNX = Peer(
-    "ONNX", "onnx/backend/test/case/node/attention.py",
-    ((values(_ONNX_CLOSE),
-      _FORMS
-      + each(_FORMS[:8], mask=("all true",), mask_axes=("LS", "BHLS"))
-      + each(_FORMS[:8], mask=("uniform bias",), mask_axes=("LS", "HLS", "BHLS"))
-      + each((_TINY,), mask=("padding", "empty rows", "empty rows, float"), causal=(False, True))),
-     (poisoned(1000.0, _ONNX_CLOSE), each((_TINY,), mask=("padding",)))),
+    "ONNX",
+    "onnx/backend/test/case/node/attention.py",
+    (
+        (
+            values(_ONNX_CLOSE),
+            _FORMS
+            + each(_FORMS[:8], mask=("all true",), mask_axes=("LS", "BHLS"))
+            + each(_FORMS[:8], mask=("uniform bias",), mask_axes=("LS", "HLS", "BHLS"))
+            + each((_TINY,), mask=("padding", "empty rows", "empty rows, float"), causal=(False, True)),
+        ),
+        (poisoned(1000.0, _ONNX_CLOSE), each((_TINY,), mask=("padding",))),
+    ),
 )
 
 # ---- KernelBench, src/kernelbench/eval.py and level 1, problem 97: U[0, 1) in float16, five trials, allclose 1e-2 for half precision
 # and 1e-4 for float32. 32 × 32 heads there, one of two here.
 KERNELBENCH = Peer(
-    "KernelBench", "src/kernelbench/eval.py, level1/97",
-    ((values(close({"float16": (1e-2, 1e-2)}, Reference("own"))),
-      each((Call((1, 2, 512, 512, 1024), "float16", "uniform"),), seed=range(5))),),
+    "KernelBench",
+    "src/kernelbench/eval.py, level1/97",
+    (
+        (
+            values(close({"float16": (1e-2, 1e-2)}, Reference("own"))),
+            each((Call((1, 2, 512, 512, 1024), "float16", "uniform"),), seed=range(5)),
+        ),
+    ),
 )
 
 # ---- Written in a hurry: five random inputs in float32, the default tolerances of torch.testing.assert_close.
 FIVE = Peer(
-    "five random inputs", "common practice",
+    "five random inputs",
+    "common practice",
     ((values(close({"float32": (1e-5, 1.3e-6)}, Reference("own"))), each((Call((2, 4, 128, 128, 64)),), seed=range(5))),),
 )
 
-PEERS = {
-    peer.name: peer
-    for peer in (FLASH, PYTORCH, TRANSFORMER_ENGINE, JAX, XFORMERS, FLASHINFER, CUDNN, ONNX, KERNELBENCH, FIVE)
-}
+PEERS = {peer.name: peer for peer in (FLASH, PYTORCH, TRANSFORMER_ENGINE, JAX, XFORMERS, FLASHINFER, CUDNN, ONNX, KERNELBENCH, FIVE)}

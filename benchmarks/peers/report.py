@@ -34,17 +34,23 @@ def count(results: Results, mutants: Mapping[str, Mutant], honest: Mapping[str, 
         dead = [mutants[name] for name, verdict in verdicts.items() if name in mutants and verdict["rejected"]]
         tried = {name: verdict for name, verdict in verdicts.items() if name in honest}
         layers = sum(mutant.contract == "multihead" for mutant in dead)
-        rows.append(Row(
-            suite, len(dead) - layers, layers,
-            tuple(name for name, verdict in tried.items() if verdict["rejected"]), len(tried),
-            sum(verdict["seconds"] for verdict in verdicts.values()),
-            median([verdict["seconds"] for verdict in tried.values() if not verdict["rejected"]] or [0.0]),
-        ))
+        rows.append(
+            Row(
+                suite,
+                len(dead) - layers,
+                layers,
+                tuple(name for name, verdict in tried.items() if verdict["rejected"]),
+                len(tried),
+                sum(verdict["seconds"] for verdict in verdicts.values()),
+                median([verdict["seconds"] for verdict in tried.values() if not verdict["rejected"]] or [0.0]),
+            )
+        )
     return sorted(rows, key=lambda row: (row.suite != OURS, -row.killed))
 
 
 def missed(results: Results, mutants: Mapping[str, Mutant]) -> tuple[list[str], list[str]]:
     """(mutants that a peer kills and attncheck does not, mutants of the contract attention that no peer kills)."""
+
     def killed(name: str, suite: str) -> bool:
         return bool(results[suite].get(name, {}).get("rejected"))
 
@@ -63,9 +69,7 @@ def telling(names: list[str], mutants: Mapping[str, Mutant], wanted: int = 10) -
     return [name for layer in zip_longest(*themes.values()) for name in layer if name and mutants[name].bug][:wanted]
 
 
-def text(
-    results: Results, mutants: Mapping[str, Mutant], honest: Mapping[str, Variant], cases: Mapping[str, int]
-) -> str:
+def text(results: Results, mutants: Mapping[str, Mutant], honest: Mapping[str, Variant], cases: Mapping[str, int]) -> str:
     """The table and what follows from it, in Markdown."""
     attentions = sum(mutant.contract == "attention" for mutant in mutants.values())
     layers = len(mutants) - attentions

@@ -30,9 +30,7 @@ def save(results: Results, path: Path = FILE) -> None:
     path.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
 
 
-def fill(
-    results: Results, suite: str, reject: Callable[[Record], str], records: Mapping[str, Record], until: float
-) -> bool:
+def fill(results: Results, suite: str, reject: Callable[[Record], str], records: Mapping[str, Record], until: float) -> bool:
     """Judge every record that has no verdict yet; False if the time (time.monotonic) was over before all had one."""
     verdicts = results.setdefault(suite, {})
     for name, record in records.items():

@@ -66,7 +66,15 @@ def random_sizes(count: int, longest: int, widest: int, seed: int = 0) -> tuple[
     """Calls of random sizes, always the same for a seed."""
     draw = random.Random(seed)
     return tuple(
-        Call((draw.randint(1, 3), draw.choice((1, 2, 4)), draw.randint(1, longest), draw.randint(1, longest),
-              8 * draw.randint(1, widest // 8)), seed=number)
+        Call(
+            (
+                draw.randint(1, 3),
+                draw.choice((1, 2, 4)),
+                draw.randint(1, longest),
+                draw.randint(1, longest),
+                8 * draw.randint(1, widest // 8),
+            ),
+            seed=number,
+        )
         for number in range(count)
     )
