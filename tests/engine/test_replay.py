@@ -44,7 +44,8 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def replay_of(text: str) -> str:
-    (line,) = re.findall(r"^  replay    (.*)$", text, re.MULTILINE)
+    """Of the finding; a convention that is wrong has a replay line of its own."""
+    (line,) = re.findall(rf"^  replay    (.*{PROPERTY}.*)$", text, re.MULTILINE)
     return str(line)
 
 
