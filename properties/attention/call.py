@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ..engine.cases.coordinates import Array
-from ..engine.core.target import Target
+from ..engine.core.target import NotTaken, Target
 from ..engine.frameworks import Buffers
 from .inputs import Inputs
 
@@ -24,6 +24,9 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
         layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout)
         return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
 
+    multiple = target.supports.length_multiple
+    if any(length % multiple for length in inputs.shape[2:]):
+        raise NotTaken(f"lengths {inputs.shape[2:]} are no multiples of {multiple}")
     tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
@@ -47,6 +50,8 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
             options[name] = place(name, carrier)
     if inputs.return_lse:
         options["return_lse"] = True
+    if inputs.need_weights:
+        options["need_weights"] = True
     if inputs.dropout:
         options["dropout_p"] = inputs.dropout
     return tensors, options

@@ -35,6 +35,8 @@ SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
 ONE_OR_TWO = (1, 1, 2)
 TWOS, THREES = (1, 2, 3, *(2,) * 4), (1, 2, 3, *(3,) * 4)  # sizes that coincide: one axis may be taken for another
+FEW_SIZES = 4
+LENGTHS = ("queries", "keys")
 SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the whole weight matrix is read
 
 # Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
@@ -138,14 +140,17 @@ TAKEN_WITH = {
 }  # field: parameter
 
 
-def sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> Strategy:
-    """A strategy over the sizes of a table that are allowed."""
-    return pick(allowed_sizes(table, zero, longest))
+def allowed_sizes(supports: Supports, name: str, table: Iterable[int], zero: bool = True) -> list[int]:
+    """The sizes of a table that are allowed, in its order.
 
-
-def allowed_sizes(table: Iterable[int], zero: bool = True, longest: int | None = None) -> list[int]:
-    """The sizes of a table that are allowed, in its order."""
-    return [size for size in table if (zero or size > 0) and (longest is None or size <= longest)]
+    Where lengths must be multiples, those of a long table are the next ones; a short table is what a property needs.
+    """
+    if name in LENGTHS:
+        multiple, longest, table = supports.length_multiple, supports.max_length, tuple(table)
+        if len(set(table)) > FEW_SIZES:
+            table = tuple(-(-size // multiple) * multiple for size in table)
+        table = [size for size in table if size % multiple == 0 and (longest is None or size <= longest)]
+    return [size for size in table if zero or size > 0]
 
 
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
@@ -184,7 +189,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in SPECIAL_DOMAIN}
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
         if name in chosen and isinstance(prop.domain[name], tuple):
-            chosen[name] = sizes(prop.domain[name], zero, _longest(supports, name))
+            chosen[name] = pick(allowed_sizes(supports, name, prop.domain[name], zero))
     if supports.head_dims:
         chosen.pop("dim", None)
     if supports.head_dims or not supports.value_dim:
@@ -200,7 +205,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {
-            name: [size for size in allowed_sizes(table, zero, _longest(supports, name)) if size >= least.get(name, 0)]
+            name: [size for size in allowed_sizes(supports, name, table, zero) if size >= least.get(name, 0)]
             for name, table in profile.items()
         }
         if not all(tables.values()):
@@ -211,10 +216,10 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         elif supports.value_dim:
             width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
             drawn["value_dim"] = width
-        plain += [_finished(_build(kind, drawn | causal, chosen, without=masks), prop, supports.max_length)] * share
+        plain += [_finished(_build(kind, drawn | causal, chosen, without=masks), prop, supports)] * share
         both = supports.mask_and_causal
         with_mask = _build(kind, drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
-        masked += [_finished(with_mask, prop, supports.max_length)] * share
+        masked += [_finished(with_mask, prop, supports)] * share
     if not masks or prop.domain.get("mask") == "none" or not _may_mask(target, prop):
         return independent(either(plain))
     if "attn_mask" in prop.needs:
@@ -232,6 +237,10 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
         least = max(min(table) if isinstance(table, tuple) else table or 0, prop.domain.get("at_least", {}).get(name, 0))
         if longest is not None and least > longest:
             return f"declared max_length {longest}, it needs {least} {name}"
+        multiple = target.supports.length_multiple
+        sizes = (table,) if isinstance(table, int) else table
+        if isinstance(sizes, tuple) and len(set(sizes)) <= FEW_SIZES and all(size % multiple for size in sizes):
+            return f"lengths are multiples of {multiple}, it needs {name} of {', '.join(map(str, sizes))}"
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
     if not set(target.dtypes) & set(about):
         return f"the target takes no {' or '.join(about)}"
@@ -356,6 +365,8 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
         told = used and all(covers(table, getattr(case, name)) for name, table in tables.items())
         if about and parameter in prop.needs and tables and not told:
             return f"it is about cases with {parameter}"
+    if not all(size % supports.length_multiple == 0 for size in (case.queries, case.keys)):
+        return f"the target declares length_multiple {supports.length_multiple}"
     if supports.head_dims and case.dim not in supports.head_dims:
         return f"the target declares head_dims {supports.head_dims}"
     if case.width != case.dim and (supports.head_dims or not supports.value_dim):
@@ -363,15 +374,11 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
     return "" if case.dtype in drawable(target, prop) else f"it is not about {case.dtype}"
 
 
-def _longest(supports: Supports, name: str) -> int | None:
-    return supports.max_length if name in ("queries", "keys") else None
-
-
 def _build(kind: type[BaseCase], fields: dict[str, Strategy], chosen: dict[str, Strategy], without: Iterable[str] = ()) -> Strategy:
     return record(kind, fields | {name: value for name, value in chosen.items() if name not in without})
 
 
-def _finished(case: Strategy, prop: Property, longest: int | None) -> Strategy:
+def _finished(case: Strategy, prop: Property, supports: Supports) -> Strategy:
     """The cases with, every other time, the second size of a pair made the first, if it may be: one axis may be taken for another.
 
     And where a property is about windows, none without one.
@@ -381,11 +388,16 @@ def _finished(case: Strategy, prop: Property, longest: int | None) -> Strategy:
 
     def alike(c: Case, same: bool, one: str, other: str) -> Case:
         size = getattr(c, one)
-        return replace(c, **{other: size}) if same and (longest is None or size <= longest) else c
+        return replace(c, **{other: size}) if same and (other not in LENGTHS or _length(supports, size)) else c
 
     for one, other in prop.domain.get("alike", ()):
         case = st.builds(alike, case, pick((False, True)), st.just(one), st.just(other))
     return case
+
+
+def _length(supports: Supports, size: int) -> bool:
+    """Whether there may be so many queries, or keys."""
+    return size % supports.length_multiple == 0 and (supports.max_length is None or size <= supports.max_length)
 
 
 def _strategy(value: Any) -> Strategy:

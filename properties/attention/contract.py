@@ -76,8 +76,13 @@ class Attention(Contract):
         return as_declared(target)
 
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
-        if self.name != ATTENTION.name or (works and (target.supports.parameters is not None or not question.other_names(formal))):
+        if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
             return None
+        if works and not question.other_names(formal):
+            if dialect.always_causal(target, device):
+                return dialect.learn(target, formal, declared, device, works=False)
+            changed = dialect.masks_of_other_axes(target, device)
+            return dialect.square_where_causal(changed or target, device) or changed
         learned = dialect.learn(target, formal, declared, device, works)
         return learned if learned.learned or not works else replace(target, untried={**target.untried, **learned.untried})
 

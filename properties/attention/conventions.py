@@ -16,10 +16,13 @@ import numpy as np
 
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.supports import CHOICES
-from ..engine.core.target import Target
+from ..engine.core.target import Raised, Target
+from ..exact import bound
+from ..exact.arithmetic import arithmetic
+from .call import answer
 from .inputs import SCALES, Inputs
 from .question import ADDED_KINDS, NEAR, SECONDS, Question, exactly
-from .speech import ADDED, Reading, adapted
+from .speech import ADDED, BESIDE, Reading, adapted, second_array
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
@@ -38,11 +41,29 @@ class Conventions:
     reading: Reading = field(default_factory=Reading)
 
     def learned(self) -> Target:
-        for ask in (self._scale, self._precision, self._corner, self._polarity, self._together, self._rows, self._hidden, self._result):
+        for ask in (
+            self._beside,
+            self._scale,
+            self._precision,
+            self._corner,
+            self._alone,
+            self._polarity,
+            self._added,
+            self._fill,
+            self._together,
+            self._rows,
+            self._hidden,
+            self._result,
+            self._sums,
+        ):
             ask()
         target = self.target
         left = tuple(dtype for dtype in target.dtypes if dtype not in self.differs)
-        function = adapted(target.function, self.reading, target.framework) if self.reading.said else target.function
+        function = (
+            adapted(target.function, self.reading, target.framework)
+            if self.reading != Reading(layout=target.supports.layout)
+            else target.function
+        )
         return replace(
             target,
             function=function,
@@ -58,7 +79,12 @@ class Conventions:
         """Whether it has PyTorch's names, under which conventions are documented."""
         others = tuple(self.target.learned.values())
         own = {name for name in self.target.parameters if not any(how.startswith(name) for how in others)}
-        return bool(own & {"attn_mask", "is_causal", "dropout_p", "enable_gqa"}) or "scaled" in self.target.name.rpartition(":")[2]
+        own -= {"enable_gqa"} if "grouped heads" in self.target.learned else set()
+        if {"first argument", "lengths"} & self.target.learned.keys():  # an interface of its own, and a square alone is not PyTorch's
+            return False
+        return (
+            bool(own & {"attn_mask", "is_causal", "dropout_p", "enable_gqa"}) or "scaled_dot_product" in self.target.name.rpartition(":")[2]
+        )
 
     def _open(self, key: str) -> bool:
         """Whether nobody has said or learned it."""
@@ -78,6 +104,22 @@ class Conventions:
     def scale(self) -> str:
         """What the logits are multiplied by where a call says nothing, as far as is known."""
         return str(self.facts.get("default_scale", self.target.supports.default_scale))
+
+    def _beside(self) -> None:
+        """Whether weights, or a log-sum-exp, always come back beside the output; then they are checked, too."""
+        target, inputs = self.target, self.question.inputs()
+        try:
+            result = answer(target, inputs, target.buffers())
+        except Raised:
+            return
+        second = second_array(result, target.framework)
+        shape = () if second is None else tuple(target.framework.describe(second)[0])
+        parameter = {inputs.shape: "need_weights", inputs.shape[:3]: "return_lse"}.get(shape, "")
+        if parameter and parameter not in target.parameters:
+            self.reading = replace(self.reading, beside=parameter)
+            self.target = replace(
+                target, parameters=(*target.parameters, parameter), learned={**target.learned, "beside the output": BESIDE[parameter]}
+            )
 
     def _scale(self) -> None:
         """The factor of the logits where a call gives none."""
@@ -108,6 +150,23 @@ class Conventions:
                 'off by {:.2g}; declare causal = "bottom-right" if that is meant'.format(offs["top-left"])
             )
 
+    def _alone(self) -> None:
+        """Whether a single query sees all keys under is_causal, as the last token does where a cache is read."""
+        if "is_causal" not in self.target.parameters or self.facts.get("causal", self.target.supports.causal) != "top-left":
+            return
+        asked = self.question.inputs(queries=1, is_causal=True)
+        off = self._off(asked)
+        out = self.question.answer(self.reading, asked)
+        if (
+            out is None
+            or off < NEAR
+            or np.abs(out - exactly(replace(asked, is_causal=False, default_scale=self.scale), "").out).max() >= NEAR
+        ):
+            return
+        self.reading = replace(self.reading, alone=True)
+        told = self.wrong if self.documented else self.differs
+        told["a single query"] = f"with is_causal it sees all keys, not the first alone, off by {off:.2g}; a row of zeros is put beside it"
+
     def _mask(self, empty: bool = False) -> Inputs:
         """A call with a bool mask of two axes; every row sees the first key, or, with ``empty``, the first row none."""
         inputs = self.question.inputs()
@@ -126,10 +185,10 @@ class Conventions:
         off = self._off(asked)
         if off < NEAR or not np.isfinite(off):
             return
-        turned = Reading(said={"bool": ("attn_mask", "True = hidden"), "added": ("attn_mask", ADDED)})
+        turned = replace(self.reading, said={"bool": ("attn_mask", "True = hidden"), "added": ("attn_mask", ADDED)})
         if self._nearer(self._off(asked, reading=turned), off):
             self.reading = turned
-            layers = any("key_padding_mask" in name for name in (*self.target.untried, *self.target.learned))
+            layers = any("key_padding_mask" in name for name in (*self.target.untried, *self.target.learned, *self.target.parameters))
             told = self.differs if layers or not self.documented else self.wrong
             told["bool mask"] = f"it is True where a key is hidden; PyTorch's `attn_mask` is True where it is visible, off by {off:.2g}"
             return
@@ -139,6 +198,49 @@ class Conventions:
         if added is not None and np.abs(added - meant).max(initial=0.0) < NEAR:
             self.facts["mask_kinds"] = ADDED_KINDS
             self.wrong["bool mask"] = f"it is added to the logits, 1 and 0, and hides nothing, off by {off:.2g}"
+
+    def _added(self) -> None:
+        """Whether a mask of numbers is read as one of truth, and not added."""
+        if "attn_mask" not in self.target.parameters or {"bool", "bias"} - set(self._kinds()) or self.reading.said:
+            return
+        if "mask_kinds" in self.target.declared or self._off(self._mask()) >= NEAR:
+            return
+        asked = self._mask()
+        numbers = np.random.default_rng(4).standard_normal(asked.shape[2:])
+        added = asked.but(mask=np.where(asked.visible(), numbers, -np.inf)[0, 0])
+        out, off = self.question.answer(self.reading, added), self._off(added)
+        if out is None or off < NEAR or not np.isfinite(off):
+            return
+        read = exactly(replace(asked.but(mask=np.ones(asked.shape[2:], bool)), default_scale=self.scale), "top-left").out
+        if np.abs(out - read).max(initial=0.0) < NEAR:  # no number is 0, so all are taken for True
+            self.facts["mask_kinds"] = ("bool",)
+            own = {"attn_mask", "is_causal"} <= set(self.target.parameters) and self.documented
+            (self.wrong if own else self.differs)["mask of numbers"] = (
+                f"it is read as True where it is not 0, and not added, off by {off:.2g}"
+            )
+
+    def _fill(self) -> None:
+        """Whether hidden logits get a finite number that others may come near: a query so far away is asked that all logits do."""
+        if self.documented or "attn_mask" not in self.target.parameters or "bool" not in self._kinds() or not self._open("fill"):
+            return
+        asked = self._mask()
+        q, k = np.ones_like(asked.q), np.ones_like(asked.k)
+        k = np.where(np.asarray(asked.visible().any(axis=-2))[..., None], -1.0, k)  # what no row sees is far above what some do
+        for power in range(3, 8):
+            far = asked.but(q=q * 10.0**power, k=k)
+            exact = exactly(replace(far, default_scale=self.scale), "top-left")
+            out = self.question.answer(self.reading, far)
+            if out is None or not np.isfinite(out).all():
+                return
+            if np.abs(out - exact.out).max(initial=0.0) >= NEAR:
+                size = float(
+                    np.abs(np.einsum("bhld,bhsd->bhls", far.q, far.k)).max() * replace(far, default_scale=self.scale).effective_scale
+                )
+                self.facts["fill"] = size / 10
+                self.differs["hidden logits"] = (
+                    f"they get a finite number, and beside visible ones of -{size:.0e} they are seen; PyTorch's are −inf"
+                )
+                return
 
     def _together(self) -> None:
         """What a mask and causality make of each other."""
@@ -198,6 +300,21 @@ class Conventions:
         out = self.question.answer(self.reading, square.but(v=np.broadcast_to(np.eye(dim), square.v.shape)))
         return out is not None and bool((out == out.astype(np.float32)).all()) and len(np.unique(out)) > 2
 
+    def _sums(self) -> None:
+        """Whether every step of a sum of halves is rounded, as NumPy's einsum does it: a long sum shows it."""
+        target, kind = self.target, "same"
+        if not target.framework.rounds_sums or "float16" not in target.dtypes or "arithmetic" in target.declared:
+            return
+        question = replace(self.question, dtype="float16")
+        for values in ("constant", "tiny"):
+            asked = question.inputs(keys=min(512, target.supports.max_length or 512), values=values)
+            asked = replace(asked, default_scale=self.scale)
+            out, exact = question.answer(self.reading, asked), exactly(asked, "top-left")
+            usual, looser = (bound.rigorous(exact, a) for a in (target.supports.declared("float16"), arithmetic(kind, "float16")))
+            if out is not None and (exact.out_error(out) > usual).any() and (exact.out_error(out) <= looser).all():
+                self.facts["arithmetic"] = {"float16": kind}
+                self.differs["sums of float16"] = f'every step is rounded, as by NumPy\'s einsum: arithmetic = "{kind}"'
+
     def _rows(self) -> None:
         """What a row gives that sees no key."""
         if "attn_mask" not in self.target.parameters or not self._open("empty_rows") or "bool" not in self._kinds():
@@ -229,7 +346,8 @@ def with_conventions(target: Target, device: str) -> Target:
     dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
     if not dtype:  # in half precision a small call does not tell one convention from another beyond doubt
         return target
-    return Conventions(target, Question(target, dtype, device, time.monotonic() + SECONDS)).learned()
+    reading = Reading(layout=target.supports.layout)
+    return Conventions(target, Question(target, dtype, device, time.monotonic() + SECONDS), reading=reading).learned()
 
 
 def as_declared(target: Target) -> dict[str, Any]:

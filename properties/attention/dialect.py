@@ -7,7 +7,7 @@ that one is taken: what is wrong is then the business of the properties.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy as np
 
 from ..engine.core.contract import Formal
 from ..engine.core.target import CannotRun, Target
+from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
-from .inputs import Inputs
-from .question import IDLE, NEAR, OPERANDS, SECONDS, Question, meant
-from .speech import ANSWERS, LAYOUTS, Reading, result_words
+from .inputs import SCALES, Inputs
+from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, SECONDS, Question, causal_by_default, meant
+from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 
 
 def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, works: bool) -> Target:
@@ -29,14 +30,94 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     until = time.monotonic() + SECONDS
     nearest = ""
     for dtype in dtypes:
-        question = Question(target, dtype, device, until)
-        try:
-            reading, told = _called(question, formal, works)
-        except CannotRun as error:
-            nearest = nearest or str(error)
-            continue
-        return Learner(question, formal, frozenset(declared), reading, told, works).learned()
+        for dim, multiple in DEMANDS if not {"head_dims", "length_multiple"} & frozenset(declared) and not works else DEMANDS[:1]:
+            facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
+            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, until)
+            try:
+                reading, told = _called(question, formal, works)
+            except CannotRun as error:
+                nearest = nearest or str(error)
+                continue
+            if dim:
+                target = _with_dims(question, reading, told)
+                question = replace(question, target=target)
+            return Learner(question, formal, frozenset(declared), reading, told, works).learned()
     raise CannotRun(nearest)
+
+
+# (head dim, what lengths are multiples of) that are tried where nothing small is taken; 0: any head dim.
+DEMANDS = ((0, 1), (16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
+HEAD_DIMS = (16, 32, 64, 128, 256)
+
+
+def _with_dims(question: Question, reading: Reading, told: dict[str, str]) -> Target:
+    """The target with all the head dims that it takes, and what lengths are multiples of."""
+    target, multiple = question.target, question.target.supports.length_multiple
+    dims = tuple(dim for dim in HEAD_DIMS if question.answer(reading, question.inputs(dim=dim)) is not None)
+    told["head dims"] = ", ".join(map(str, dims)) + " alone, of those that were tried"
+    if multiple > 1:
+        told["multiples"] = f"the numbers of queries and of keys are multiples of {multiple}"
+    return replace(target, supports=replace(target.supports, head_dims=dims or target.supports.head_dims))
+
+
+def always_causal(target: Target, device: str) -> bool:
+    """Whether it is right where every query is asked as the last of as many as keys, and wrong otherwise."""
+    if "is_causal" in target.parameters or "attn_mask" in target.parameters:
+        return False
+    question = _question(target, device)
+    plain = _off(question, Reading(layout=target.supports.layout))
+    causal = (
+        _off(question, Reading(layout=target.supports.layout, square="all", always=True)) if plain is not None and plain >= NEAR else None
+    )
+    return causal is not None and causal < NEAR
+
+
+def _question(target: Target, device: str) -> Question:
+    dtype = next((name for name in ("float64", "float32") if name in target.dtypes), target.dtypes[0])
+    return Question(target, dtype, device, time.monotonic() + SECONDS)
+
+
+def masks_of_other_axes(target: Target, device: str) -> Target | None:
+    """The target with masks in the form that it takes, where it takes none of (batch, heads, queries, keys); None if it takes one."""
+    if "attn_mask" not in target.parameters or {"mask_axes", "mask_kinds", "mask_rank"} & target.declared:
+        return None
+    question = _question(target, device)
+    inputs = question.inputs()
+    seen = np.random.default_rng(3).random(inputs.shape) < 0.5
+    for kind, mask in (("bool", seen), (ADDED, np.where(seen, 1.0, 0.0))):
+        for form, axes in FORMS.items():
+            reading = Reading(layout=target.supports.layout, said={kind: ("attn_mask", SAID[0] if kind == "bool" else ADDED)}, form=form)
+            whole = mask[tuple(slice(None) if letter in axes else slice(1) for letter in "BHLS")]
+            if question.answer(reading, inputs.but(mask=whole)) is None:
+                continue
+            if form == "as it is":
+                return None
+            reading = replace(reading, said={"bool": ("attn_mask", SAID[0]), ADDED: ("attn_mask", ADDED)})
+            allowed = tuple(one for one in target.supports.mask_axes if set(one) <= set(axes))
+            return replace(
+                target,
+                function=adapted(target.function, reading, target.framework),
+                supports=replace(target.supports, mask_axes=allowed),
+                learned={**target.learned, "attn_mask": f"of axes ({', '.join(form)}) alone"},
+            )
+    return None
+
+
+def square_where_causal(target: Target, device: str) -> Target | None:
+    """The target asked row by row, if ``is_causal`` is for as many queries as keys; None if it is for all."""
+    if "is_causal" not in target.parameters:
+        return None
+    question = _question(target, device)
+    square = question.inputs(queries=7, is_causal=True)
+    others = question.inputs(is_causal=True), question.inputs(queries=9, is_causal=True)
+    if any(question.answer(Reading(), asked) is not None for asked in others) or question.answer(Reading(), square) is None:
+        return None
+    reading = Reading(square="causal", names={"is_causal": "is_causal"})
+    return replace(
+        target,
+        function=adapted(target.function, reading, target.framework),
+        learned={**target.learned, "lengths": f"{SQUARE['causal']}; rows are added where there are more or fewer"},
+    )
 
 
 # ---------------------------------------------------------------- axes, what must be given, what comes back
@@ -44,38 +125,68 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
 
 def _called(question: Question, formal: Formal, works: bool) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or which alone gives an answer of the right form."""
-    plain, other = question.inputs(), question.inputs(queries=6, keys=5, seed=2)
-    fitting: list[tuple[float, Reading]] = []
-    for reading in _readings(question, formal, works):
-        off = question.off(reading, plain, other)
-        if off is not None:
-            fitting.append((off, reading))
-            if off < NEAR:
-                break
-    if not fitting:
-        raise CannotRun("")
-    off, reading = min(fitting, key=lambda pair: pair[0])
-    if off >= NEAR and fitting[0][1].layout == "bhld":  # it is wrong in every reading: then in the usual one
-        off, reading = fitting[0]
-    layout, answer = LAYOUTS[reading.layout], ANSWERS[reading.answer]
+    plain = question.inputs()
+    off, reading = _nearest(question, list(_readings(question, formal, works)))
+    axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     again = [question.answer(reading, plain) for _ in range(2)]
     if not works:
         if again[0] is None or again[1] is None or not np.array_equal(again[0], again[1], equal_nan=True):
-            raise CannotRun(f"as {layout} it answers the same call differently each time")
+            raise CannotRun(f"as {axes} it answers the same call differently each time")
         changed = question.answer(reading, question.inputs(seed=3))
         if changed is not None and np.array_equal(again[0], changed, equal_nan=True):
-            raise CannotRun(f"as {layout} it answers different calls alike")
-    layouts = {r.layout for _, r in fitting}
-    if off >= NEAR and len(layouts) > 1 and reading.layout != "bhld":
-        raise CannotRun(f"as {layout} it is off by {off:.2g}, and no reading is right")
-    by = "" if off < NEAR else f": the only reading in which it answers, off by {off:.2g}"
-    told = {} if reading.layout == "bhld" else {"axes": layout + by}
+            raise CannotRun(f"as {axes} it answers different calls alike")
+    by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
+    told = {} if reading.layout == "bhld" else {"axes": axes + by}
     told |= {"result": f"{answer}"} if answer else {}
+    told |= {"lengths": f"{SQUARE[reading.square]}; rows are added where there are more or fewer"} if reading.square else {}
+    told |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
+    told |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
+    told |= {reading.heads: "the number of heads"} if reading.heads else {}
+    told |= {reading.into: "an array that the answer is written into"} if reading.into else {}
     if reading.operands:
         told["operands"] = f"by keyword: {', '.join(reading.operands)}"
     if reading.module:
         told["first argument"] = "a module, of which num_key_value_groups, training and is_causal are read"
     return reading, told | _result(question, reading, plain)
+
+
+def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Reading]:
+    """How far off the nearest reading is, and the reading: of any lengths, of as many queries as keys, of what is always causal."""
+    fitting: list[tuple[float, Reading]] = []
+    for square in ("", "all"):
+        for reading in (replace(one, square=square) for one in readings):
+            off = _off(question, reading)
+            if off is not None:
+                fitting.append((off, reading))
+                if off < NEAR:
+                    return off, reading
+        if fitting:
+            break
+    for _, reading in fitting:
+        causal = replace(reading, square="all", always=True)
+        off = _off(question, causal)
+        if off is not None and off < NEAR:
+            open_ended = replace(causal, square=reading.square)
+            return off, open_ended if reading.square == "" else causal
+    if not fitting:
+        raise CannotRun("")
+    question.scale = SCALES[0]
+    return fitting[0]  # it is wrong in every reading: then in the simplest
+
+
+def _off(question: Question, reading: Reading) -> float | None:
+    """How far off a reading is, whatever the scale is where none is given; the question goes on with the nearest."""
+    found: list[tuple[float, str]] = []
+    for scale in SCALES:
+        asked = replace(question, scale=scale)
+        off = question.off(reading, asked.inputs(), asked.inputs(queries=6, keys=5, seed=2))
+        if off is None:
+            return None
+        found.append((off, scale))
+        if off < NEAR:
+            break
+    off, question.scale = found[-1] if found[-1][0] < NEAR else found[0]
+    return off
 
 
 def _result(question: Question, reading: Reading, inputs: Inputs) -> dict[str, str]:
@@ -98,20 +209,27 @@ def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Readi
     variadic = any(p.kind is p.VAR_POSITIONAL for p in formal.values())
     module = bool(positional) and positional[0].name in ("module", "self_attn")
     operands: tuple[str, ...] = ()
-    if len(positional) < 3 and not variadic:
-        named = [next((p for p in formal if p in names), "") for names in OPERANDS]
-        if positional or not all(named):
-            return
-        operands = tuple(named)
-    taken = {p.name for p in positional[: 3 + module]} | set(operands)
+    if len(positional) >= 3 or variadic:
+        yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), LAYOUTS, works)
+    elif not positional:
+        operands = tuple(next((p for p in formal if p in names), "") for names in OPERANDS)
+        if all(operands):
+            yield from _spelled(formal, set(operands), Reading(operands=operands), LAYOUTS, works)
+    if positional and not works:
+        yield from _spelled(formal, {positional[0].name}, Reading(), PACKED, works)
+
+
+def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool) -> Iterator[Reading]:
+    """In every layout, with what must be given beside the operands; nothing where something must be that is not known."""
     required = [
         p for p in formal.values() if p.name not in taken and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
-    whole = list(formal.values())
     names = {p: p for p in ("is_causal", "scale") if p in formal}
     names |= {ours: p.name for p in required if (ours := meant(p.name)) in ("scale",)}
     for none in (0.0, None):
         given: dict[str, Any] = {}
+        own: dict[str, str] = {}
+        neutral: dict[str, str] = {}
         for p in required:
             ours = meant(p.name) or p.name
             if ours in ("attn_mask", "is_causal"):
@@ -120,15 +238,29 @@ def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Readi
                 given[p.name] = none
             elif p.name in IDLE or ours in IDLE:
                 given[p.name] = False
+            elif ours in NEUTRAL:
+                neutral[ours] = p.name
+            elif p.name in HEADS or p.name in INTO:
+                own["heads" if p.name in HEADS else "into"] = p.name
             elif ours != "scale":
                 return
         # what is causal unless told otherwise is told otherwise
-        given |= {p.name: False for p in whole if meant(p.name) == "is_causal" and p.default is True}
+        given |= {p.name: False for p in formal.values() if causal_by_default(p)}
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
-        base = Reading(operands=operands, module=module, given=given, names=names, scaled=scaled)
-        for layout in ("bhld",) if works else LAYOUTS:
-            answers = {"bhld": ("", "blhd", "bl(hd)"), "blhd": ("", "bl(hd)"), "lbhd": ("", "lb(hd)")}.get(layout, ("",))
-            for answer in answers[:1] if works else answers:
+        names |= neutral
+        base = replace(
+            plain, given=given, names=names, scaled=scaled, neutral=neutral, heads=own.get("heads", ""), into=own.get("into", "")
+        )
+        for layout, axes in layouts.items():
+            for answer in axes.answers:
                 yield replace(base, layout=layout, answer=answer)
+                if works:
+                    return
+        for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:
+            rest = {name: value for name, value in given.items() if name != theirs}
+            for kind, how in ((ADDED, ADDED), ("bool", SAID[0])):
+                for layout, axes in layouts.items():
+                    for answer in axes.answers:
+                        yield replace(base, given=rest, masked=True, said={kind: (theirs, how)}, layout=layout, answer=answer)
         if none not in given.values():
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.contract import Formal
+from ..engine.core.supports import CHOICES
 from ..engine.core.target import Raised, Target
+from .axes import NATIVE
+from .axes import known as axes_of
 from .call import attend
-from .case import Case
-from .inputs import Inputs, make_inputs
-from .question import ADDED_KINDS, LEARNED, NEAR, Question, meant
-from .speech import ADDED, FOLDED, FORMS, LAYOUTS, PLAIN, SAID, Reading
+from .inputs import Inputs
+from .question import ADDED_KINDS, EVERYWHERE, NEAR, SECONDS, Question, meant
+from .speech import ADDED, FORMS, SAID, SQUARE, Reading
 
 
 @dataclass
@@ -36,14 +39,17 @@ class Learner:
         self.supports: dict[str, Any] = {}
         self.untried: dict[str, str] = {}
         start = target.supports
-        if self.reading.layout not in PLAIN:
+        if self.reading.layout not in NATIVE:
             self.untried = {
-                name: f"not tried where axes are {LAYOUTS[self.reading.layout]}" for name in self.parameters if name not in LEARNED
+                name: f"not tried where axes are {axes_of(self.reading.layout).words}" for name in self.parameters if name not in EVERYWHERE
             }
-            self.parameters = [name for name in self.parameters if name in LEARNED]
+            self.parameters = [name for name in self.parameters if name in EVERYWHERE]
         if start.parameters is None:
-            for learn_one in (self._scale, self._mask, self._causal):
+            if self.reading.always:
+                self._always()
+            for learn_one in (self._scale, self._mask, self._causal, self._features):
                 learn_one()
+            self._square()
             self._together()
         else:
             self.parameters = list(start.parameters)
@@ -81,21 +87,74 @@ class Learner:
             reading = replace(self.reading, names={**self.reading.names, "is_causal": theirs}, given=given)
             asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)]
             offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("top-left", "bottom-right")}
-            square = self.question.off(reading, self.question.inputs(is_causal=True, queries=6, keys=6))
             known = {corner: off for corner, off in offs.items() if off is not None}
-            if not known or (min(known.values()) >= NEAR and square is not None and square < NEAR):
-                self.untried[theirs] = (
-                    "it is is_causal for as many queries as keys alone"
-                    if square is not None and square < NEAR
-                    else ("it looks like is_causal, but True is not taken")
-                )
-                continue
+            if not known:  # for as many queries as keys alone?
+                reading = replace(reading, square=reading.square or "causal")
+                off = self.question.off(reading, *asked)
+                if off is None:
+                    self.untried[theirs] = "it looks like is_causal, but True is not taken"
+                    continue
+                known = {"top-left": off}
+                self.told["lengths"] = f"{SQUARE[reading.square]}; rows are added where there are more or fewer"
             corner = min(known, key=lambda name: known[name])
             self.supports["causal"] = corner
             if always:  # what says nothing of causality passes False
                 reading = replace(reading, given={**given, theirs: False})
             self._take("is_causal", reading, f"is_causal, {corner}" + _but(known[corner]), theirs)
             return
+
+    def _features(self) -> None:
+        """What models add to the softmax, under other names: each by one call."""
+        inputs = self.question.inputs()
+        heads = np.arange(1.0, inputs.q.shape[1] + 1)
+        asked: dict[str, dict[str, Any]] = {
+            "softcap": {"softcap": 2.0},
+            "kv_lengths": {"lengths": np.array([3, 6])},
+            "window_size": {"window": (2, 1)},
+            "alibi_slopes": {"slopes": 0.5**heads},
+            "sinks": {"sinks": heads - 2},
+        }
+        for ours, change in asked.items():
+            for theirs in self._named(ours):
+                if self.reading.layout not in NATIVE and ours not in EVERYWHERE:
+                    self.untried[theirs] = f"{ours}, not tried where axes are {axes_of(self.reading.layout).words}"
+                    continue
+                reading = replace(self.reading, names={**self.reading.names, ours: theirs})
+                off = self.question.off(reading, replace(inputs, **change))
+                if off is None:
+                    self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
+                elif off >= NEAR and self._idle(reading, inputs, change):
+                    self.untried[theirs] = f"it looks like {ours}, but changes nothing"
+                else:
+                    self._take(ours, reading, ours + _but(off), theirs)
+
+    def _idle(self, reading: Reading, inputs: Inputs, change: Mapping[str, Any]) -> bool:
+        """Whether a parameter changes nothing."""
+        plain, changed = self.question.answer(reading, inputs), self.question.answer(reading, replace(inputs, **change))
+        return plain is not None and changed is not None and np.array_equal(plain, changed)
+
+    def _square(self) -> None:
+        """Whether is_causal, under this name, is for as many queries as keys."""
+        if "is_causal" in self.formal and not self.reading.square:
+            asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5)]
+            reading = replace(self.reading, square="causal")
+            if all(self.question.answer(self.reading, one) is None for one in asked) and self.question.off(reading, *asked) is not None:
+                self.reading = reading
+                self.told["lengths"] = f"{SQUARE['causal']}; rows are added where there are more or fewer"
+
+    def _always(self) -> None:
+        """The corner of what is always causal."""
+        asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)]
+        offs = {
+            (square, corner): off
+            for square in dict.fromkeys((self.reading.square, "all"))
+            for corner in CHOICES["causal"]
+            if (off := self.question.off(replace(self.reading, square=square), *asked, causal=corner)) is not None
+        }
+        square, corner = min(offs, key=lambda key: offs[key], default=("all", "top-left"))
+        self.reading = replace(self.reading, square=square)
+        self.supports["causal"] = corner
+        self.parameters.append("is_causal")
 
     def _mask(self) -> None:
         found: dict[str, tuple[str, str]] = {}
@@ -117,7 +176,7 @@ class Learner:
             if not found and not any(one[2] == theirs for one in tried):
                 self.untried[theirs] = "it looks like attn_mask, but takes no mask in any form that is known"
         for off, kind, theirs, how, form in sorted(tried):
-            if kind not in found and (documented or theirs not in [name for name, _ in found.values()]):
+            if kind not in found and theirs not in [name for name, _ in found.values()]:
                 found[kind], forms[kind] = (theirs, how), form
                 self.told[theirs] = f"attn_mask, {how}{_but(off)}"
         if not found:
@@ -145,7 +204,7 @@ class Learner:
             for form in FORMS:
                 if kind == ADDED and form == "bs":  # nobody adds one of padding: of 1 and 0, adding it would be a mistake
                     continue
-                if self.reading.layout in FOLDED and form not in ("as it is", "ls"):
+                if axes_of(self.reading.layout).folded and form not in ("as it is", "ls"):
                     continue
                 reading = replace(self.reading, said={kind: (theirs, how)}, form=form)
                 off = self.question.off(reading, *self._masked(kind, FORMS[form]))
@@ -181,7 +240,7 @@ class Learner:
 
     def _groups(self) -> None:
         """Whether fewer heads of keys are taken without a flag."""
-        if "enable_gqa" in self.parameters or self.reading.layout in ("bld", "ld", "bdl"):
+        if "enable_gqa" in self.parameters or "(bh)" in axes_of(self.reading.layout).queries or "g" in axes_of(self.reading.layout).each:
             return
         reading = replace(self.reading, grouped=True)
         if self.question.off(reading, self.question.inputs(kv_heads=2, group=3)) is not None:
@@ -205,6 +264,8 @@ class Learner:
             (kind, self._masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left")
             for kind in sorted(self.reading.said, reverse=True)
         ]
+        if "kv_lengths" in self.parameters and not asked:
+            asked = [("", replace(self.question.inputs(), lengths=np.array([0, 6])), "top-left")]
         if self.supports.get("causal") == "bottom-right" and not asked:
             asked = [("", self.question.inputs(is_causal=True, queries=9, keys=6), "bottom-right")]
         given = {kind: self.question.rows_without_keys(self.reading, inputs, causal) for kind, inputs, causal in asked}
@@ -228,10 +289,9 @@ def taken_with_masks(target: Target, device: str) -> Target:
     kinds, axes = target.supports.mask_kinds, target.supports.mask_axes
     untried = dict(target.untried)
     for dtype in target.dtypes:
-        inputs = make_inputs(
-            Case(batch=2, kv_heads=3, queries=5, keys=7, dim=(target.supports.head_dims or (4,))[0], dtype=dtype, device=device)
-        )
-        mask = np.arange(7)[None, :] < 5 if "bool" in kinds else np.zeros((1, 7))
+        inputs = Question(target, dtype, device, time.monotonic() + SECONDS).inputs()
+        keys = inputs.shape[3]
+        mask = np.arange(keys)[None, :] < 5 if "bool" in kinds else np.zeros((1, keys))
         try:
             attend(target, inputs.but(mask=mask).said(axes))
         except Raised as raised:

@@ -18,7 +18,8 @@ from .inputs import Inputs, make_inputs
 def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
     """One small call with all sizes different, no feature used."""
     dim = supports.head_dims[0] if supports.head_dims else 4
-    return make_inputs(Case(batch=2, kv_heads=3, queries=5, keys=5, dim=dim, dtype=dtype, device=device))
+    length = 5 if supports.length_multiple == 1 else supports.length_multiple
+    return make_inputs(Case(batch=2, kv_heads=3, queries=length, keys=length, dim=dim, dtype=dtype, device=device))
 
 
 def smoke(target: Target, dtype: str, device: str) -> str:
@@ -35,7 +36,23 @@ def smoke(target: Target, dtype: str, device: str) -> str:
             f"it returns (batch, length, heads, dim) {out.shape} for q {inputs.q.shape}: "
             "declare supports['layout'] = 'blhd' if it also takes that layout"
         )
+    if out.shape == wanted and (why := _for_as_many_keys(target, inputs)):
+        return f"it takes as many queries as keys alone: {why}"
     return "" if out.shape == wanted else f"it returns shape {out.shape} for q, k, v of {inputs.q.shape}; expected {wanted}"
+
+
+def _for_as_many_keys(target: Target, inputs: Inputs) -> str:
+    """What it says where there are more keys than queries, and fewer, if it raises; empty if it answers one."""
+    said = ""
+    for keys in (7, 3) if target.supports.length_multiple == 1 else ():
+        case = Case(batch=2, kv_heads=3, queries=5, keys=keys, dim=inputs.q.shape[3], dtype=inputs.dtype, device=inputs.device)
+        try:
+            attend(target, make_inputs(case))
+        except Raised as raised:
+            said = blame(raised)
+        else:
+            return ""
+    return said
 
 
 # Other axes of arrays that look the same → how they become (batch, heads, length, dim), and how an answer becomes theirs again.
@@ -101,6 +118,8 @@ def with_few_shapes(target: Target, seen: Target, device: str) -> Target:
 
 def measured_costly(seen: Target, device: str) -> bool:
     """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both."""
+    if seen.supports.length_multiple > 1:
+        return False
     plain = smoke_inputs(seen.supports, seen.dtypes[0], device)
     for count in (4, 3):
         inputs, seconds = plain.but(**{name: getattr(plain, name)[:, :, :count] for name in "qkv"}), []

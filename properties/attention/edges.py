@@ -7,6 +7,7 @@ import numpy as np
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.core.trial import Violation
 from .case import Case
+from .inputs import Inputs
 from .trial import Run
 
 
@@ -19,6 +20,9 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     if case.values == "limits":
         return "numbers near the largest"
     runs = [run for run in trial.runs if isinstance(run, Run)]
+    fill = trial.target.supports.fill
+    if fill is not None and any(run.inputs.mask is not None and largest_logit(run.inputs) > fill for run in runs):
+        return f"logits beyond {fill:.0e}, where what is hidden gets a finite number"
     if violation.wrong is None or violation.wrong.ndim != 4 or not runs or any(run.sends_back for run in runs):
         return ""
     empty = [run.exact.empty for run in runs if run.exact.empty is not None]
@@ -26,3 +30,10 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     if any(rows.shape == wrong.shape and not (wrong & ~rows).any() for rows in map(np.asarray, empty)):
         return "rows without keys"
     return ""
+
+
+def largest_logit(inputs: Inputs) -> float:
+    """The largest size of a logit, before what is added."""
+    k = np.repeat(inputs.k, inputs.group, axis=1)
+    with np.errstate(all="ignore"):
+        return float(np.abs(np.einsum("bhld,bhsd->bhls", inputs.q, k) * inputs.effective_scale).max(initial=0.0))

@@ -11,6 +11,7 @@ from ..engine.cases.coordinates import Array, normal, uniform
 from ..engine.cases.dtypes import round_to
 from ..engine.cases.masks import ahead, in_axes, lengths, make_mask
 from ..engine.cases.operands import operands
+from ..exact import oracle
 from .case import Case
 
 SCALES = ("1/sqrt(dim)", "1", "1/dim")  # what the logits may be multiplied by where a call says nothing
@@ -36,6 +37,7 @@ class Inputs:
     sinks: Array | None = None  # (H,) logits of a key without a value
     lengths: Array | None = None  # (B,) int: how many of the keys are in use
     return_lse: bool = False
+    need_weights: bool = False
     dropout: float = 0.0  # probability
     chance: int = 0  # seed of what is dropped, where the framework has one
     default_scale: str = SCALES[0]  # of SCALES: what a target does where the call gives no scale
@@ -126,6 +128,23 @@ class Inputs:
             return None
         bias: Array = -self.slopes[:, None, None] * np.abs(self.ahead(causal))
         return bias
+
+
+def problem_of(inputs: Inputs, causal: str = "top-left", empty_rows: str = "zero") -> oracle.Problem:
+    """What the oracle is asked of a call, in a dialect."""
+    bias, alibi = inputs.bias(), inputs.alibi(causal)
+    problem = oracle.Problem(
+        q=inputs.q,
+        k=inputs.k,
+        v=inputs.v,
+        scale=inputs.effective_scale,
+        visible=inputs.visible(causal),
+        bias=bias if alibi is None else alibi if bias is None else bias + alibi,
+        bias_size=None if inputs.slopes is None else inputs.slopes[:, None, None] * max(inputs.shape[2:]),
+        empty_rows=empty_rows,
+        softcap=inputs.softcap,
+    )
+    return problem if inputs.sinks is None else oracle.with_sinks(problem, inputs.sinks)
 
 
 # ---------------------------------------------------------------- tensors

@@ -164,7 +164,7 @@ SHAPES: dict[str, Any] = {
 }
 
 
-@declare("illegal shapes raise", direct=True, **SHAPES)
+@declare("illegal shapes raise", direct=True, edge="arguments that fit no attention", **SHAPES)
 def bad_shapes_raise(t: Trial) -> None:
     """Shapes that fit no attention are refused with an error, not answered."""
     takes_masks = "attn_mask" in t.target.parameters and "bool" in t.supports.mask_kinds  # of another kind it would be refused anyway

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,14 +16,21 @@ from ..engine.core.target import Raised, Target
 from ..exact import bound, oracle
 from .call import attend
 from .case import Case
-from .inputs import Inputs, make_inputs
+from .inputs import SCALES, Inputs, make_inputs, problem_of
 from .speech import Reading, adapted
 
 SECONDS = 1.5  # for all questions; what is not answered by then is not learned
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
+EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
 LEARNED = ("attn_mask", "is_causal", "scale")  # the parameters whose other names are confirmed by effect
 ADDED_KINDS = ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
 MORE = {
+    "valid_lens": "kv_lengths",
+    "valid_len": "kv_lengths",
+    "key_lengths": "kv_lengths",
+    "cache_seqlens": "kv_lengths",
+    "soft_capping": "softcap",
+    "softcap_value": "softcap",
     "masked": "attn_mask",
     "custom_mask": "attn_mask",
     "autoregressive_mask": "is_causal",
@@ -39,6 +47,9 @@ MORE = {
     "causal_mask": "is_causal",
 }
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
+HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h")  # where required
+INTO = ("out", "output")  # likewise: the answer is written into it
+NEUTRAL = ("sinks", "alibi_slopes")  # where required: what changes nothing is given
 OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
 
 
@@ -48,8 +59,13 @@ def meant(name: str) -> str | None:
 
 
 def other_names(formal: Formal) -> bool:
-    """Whether a signature has other names for what is confirmed by effect."""
-    return any(meant(name) in LEARNED and meant(name) not in formal for name in formal)
+    """Whether a signature has other names for what is confirmed by effect, or is causal unless told otherwise."""
+    return any((meant(name) in LEARNED and meant(name) not in formal) or causal_by_default(p) for name, p in formal.items())
+
+
+def causal_by_default(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is causality, and True where nothing is said."""
+    return (meant(parameter.name) or parameter.name) == "is_causal" and parameter.default is True
 
 
 @dataclass
@@ -60,25 +76,24 @@ class Question:
     dtype: str
     device: str
     until: float
+    scale: str = SCALES[0]  # what the logits are multiplied by where nothing is said
 
     def inputs(self, **sizes: Any) -> Inputs:
         """A small call with all sizes different."""
-        dims = self.target.supports.head_dims
-        return make_inputs(
-            Case(
-                **{
-                    "batch": 2,
-                    "kv_heads": 3,
-                    "queries": 5,
-                    "keys": 7,
-                    "dim": dims[0] if dims else 4,
-                    "seed": 1,
-                    "dtype": self.dtype,
-                    "device": self.device,
-                    **sizes,
-                }
-            )
-        )
+        dims, multiple = self.target.supports.head_dims, self.target.supports.length_multiple
+        lengths = {"queries": 5, "keys": 7} if multiple == 1 else {"queries": multiple, "keys": 2 * multiple}
+        fields: dict[str, Any] = {
+            "batch": 2,
+            "kv_heads": 3,
+            "dim": dims[0] if dims else 4,
+            "seed": 1,
+            "dtype": self.dtype,
+            "device": self.device,
+            **lengths,
+        }
+        for name, size in sizes.items():
+            fields[name] = -(-size // multiple) * multiple if name in lengths else size
+        return replace(make_inputs(Case(**fields)), default_scale=self.scale)
 
     def seen(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
         """The target in a reading."""
@@ -130,5 +145,4 @@ class Question:
 
 def exactly(inputs: Inputs, causal: str, empty_rows: str = "zero") -> oracle.Exact:
     """The exact answer to a small call."""
-    problem = oracle.Problem(inputs.q, inputs.k, inputs.v, inputs.effective_scale, inputs.visible(causal), inputs.bias(), empty_rows)
-    return oracle.solve(problem)
+    return oracle.solve(problem_of(inputs, causal, empty_rows))

@@ -61,7 +61,7 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
     dim = target.supports.head_dims[0] if target.supports.head_dims else 4
 
     def asked(**fields: Any) -> Callable[[int], Inputs]:
-        plain = {**SIZES, "dim": dim, "dtype": target.dtypes[0], "device": device}
+        plain = {**SIZES, **_lengths(target), "dim": dim, "dtype": target.dtypes[0], "device": device}
         return lambda seed: make_inputs(Case(**{**plain, **fields, "seed": seed}))
 
     masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
@@ -81,6 +81,12 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
         yield f"empty arrays ({size} = 0)", {"zero_sizes": False}, asked(**{size: 0})
 
 
+def _lengths(target: Target) -> dict[str, int]:
+    """Lengths of a small call, where they must be multiples."""
+    multiple = target.supports.length_multiple
+    return {} if multiple == 1 else {"queries": multiple, "keys": 2 * multiple}
+
+
 def _defaults(target: Target, changes: dict[str, Any]) -> dict[str, Any]:
     plain = type(target.supports)()
     return {name: getattr(plain, name) for name in changes}
@@ -93,7 +99,15 @@ def _taken(
     if "attn_mask" not in target.parameters or able != table:
         return ()
     dim = target.supports.head_dims[0] if target.supports.head_dims else 4
-    plain: dict[str, Any] = {**SIZES, "dim": dim, "dtype": target.dtypes[0], "device": device, "mask": "random", "mask_rank": max(rank, 2)}
+    plain: dict[str, Any] = {
+        **SIZES,
+        **_lengths(target),
+        "dim": dim,
+        "dtype": target.dtypes[0],
+        "device": device,
+        "mask": "random",
+        "mask_rank": max(rank, 2),
+    }
     why = {value: refusal(target, lambda seed, value=value: make_inputs(Case(**plain, seed=seed, **{field: value}))) for value in table}  # type: ignore[misc]
     taken = tuple(value for value in table if not why[value])
     if not taken or taken == table:

@@ -7,6 +7,7 @@ A black box shows its weights through its values: for V = 1 it returns their sum
 
 import numpy as np
 
+from ..exact import bound
 from .cases import SHORT
 from .common import coarse, live, mean_of_visible
 from .contract import declare
@@ -18,6 +19,24 @@ def rows_sum_to_one(t: Trial) -> None:
     """The weights of a row sum to one: values that are all 1 come out as 1."""
     run = t.run(t.inputs.but(v=np.ones_like(t.inputs.v)))
     t.close(run.out, 1.0, run.bound, "the weights of row {row} do not sum to 1", live(t))
+
+
+@declare(
+    "returned w_ij = exp(s_ij) / Σ_j exp(s_ij)",
+    needs=("need_weights",),
+    dtypes="all",
+    features=("window_size", "softcap"),
+    queries=SHORT,
+    keys=SHORT,
+    zero_sizes=False,
+)
+def returned_weights_are_those_applied(t: Trial) -> None:
+    """The weights that come back beside the output are those that it was made with: scaled, masked and normalised."""
+    run, weights, unit = t.run_returned_weights()
+    exact = run.exact.weights
+    allowed = bound.weights_bound(run.exact, t.arithmetic)
+    allowed = allowed + unit * (np.abs(exact) + allowed)  # stored in their own type
+    t.close(weights, exact, allowed, "the weight of key {column} in row {row} that is returned is off", live(t))
 
 
 @declare("w_ij ≥ 0", keys=SHORT, queries=SHORT, zero_sizes=False)

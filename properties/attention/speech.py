@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ..engine.frameworks import Framework
+from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
 
-# Axes, from the simplest call to the strangest.
-LAYOUTS = {
-    "bhld": "(batch, heads, length, dim)",
-    "blhd": "(batch, length, heads, dim)",
-    "bld": "(batch · heads, length, dim)",
-    "ld": "(length, dim), a call for each head",
-    "lbhd": "(length, batch, heads, dim)",
-    "lhd": "(length, heads, dim), a call for each sequence",
-    "bdl": "(batch · heads, dim, length)",
-}
-ORDER = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3), "lbhd": (2, 0, 1, 3)}
-ANSWERS = {
-    "": "",
-    "blhd": "(batch, length, heads, dim)",
-    "bl(hd)": "(batch, length, heads · dim)",
-    "lb(hd)": "(length, batch, heads · dim)",
-}
-LOOPED = ("ld", "lhd")  # a call for each index along the leading axes
-FOLDED = ("bld", "bdl", *LOOPED)
-PLAIN = ("bhld", "blhd")  # in which all other parameters mean what they mean
 # Of a mask: how what is seen is said.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
@@ -64,39 +47,169 @@ class Reading:
     form: str = "as it is"
     scaled: bool = False  # a scale is always passed
     grouped: bool = False  # heads may be grouped, without a flag
+    heads: str = ""  # the parameter that is told how many heads there are
+    into: str = ""  # the parameter that is given an array for the answer
+    square: str = ""  # of SQUARE: as many queries as keys alone
+    always: bool = False  # it is causal, whatever is asked
+    alone: bool = False  # a single query is never causal
+    masked: bool = False  # a mask is always given
+    neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks and slopes → their parameter
+    beside: str = ""  # of BESIDE: what always comes back beside the output
+
+
+BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
+WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs")
+SQUARE = {"": "", "causal": "as many queries as keys, where causal", "all": "as many queries as keys"}
 
 
 def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Callable[..., Any]:
     """The callable, called as the contract says."""
 
     def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
-        masks, kwargs = _keywords(q, options, reading, fw)
-        parts = [_parts(x, reading.layout, fw) for x in (q, k, v)]
-        calls = list(zip(*parts, strict=True))
-        answers, rest = [], ()
-        for at, tensors in enumerate(calls):
+        masks, kwargs = _keywords(q, k, options, reading, fw)
+        theirs = reading.names.get("kv_lengths", "kv_lengths")
+        if theirs in kwargs and "(bh)" in known(reading.layout).queries:
+            kwargs[theirs] = fw.expand(kwargs[theirs].reshape((q.shape[0], 1)), tuple(q.shape[:2])).reshape((q.shape[0] * q.shape[1],))
+        if reading.layout in NATIVE:
+            here = {name: _mask_part(mask, reading, tuple(q.shape), tuple(k.shape), {}, fw) for name, mask in masks.items()}
+            result = _ask(function, reading, [q, k, v], kwargs | here, _sizes(q, k, v, reading, fw), fw)
+            out = _native(result_array(result, fw), _sizes(q, k, v, reading, fw), reading, fw)
+            second = second_array(result, fw)
+            return out if second is None else (out, second)
+        axes, sizes = known(reading.layout), _sizes(q, k, v, reading, fw)
+        answers, seconds = [], []
+        for at, given in calls(axes, q, k, v, fw):
             here = {name: _mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
-            result = _ask(function, reading, tensors, kwargs | here)
-            answers.append(result_array(result, fw))
-            rest = result[1:] if isinstance(result, tuple) and reading.layout in PLAIN else ()
-        shape = (*(q.shape[:3] if reading.layout != "blhd" else (q.shape[0], q.shape[2], q.shape[1])), v.shape[3])
-        out = _whole(answers, reading, tuple(shape), fw) if answers else fw.full(shape, 0.0, *fw.describe(q)[1:])
-        return (out, *rest) if rest else out
+            if "b" in at and theirs in kwargs:
+                here[theirs] = kwargs[theirs][at["b"]]
+            result = _ask(function, reading, given, kwargs | here, sizes, fw)
+            one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
+            answers.append(fw.stack(result) if one_a_head else result_array(result, fw))
+            seconds.append(None if one_a_head else second_array(result, fw))
+        if not answers:
+            return fw.full((*q.shape[:3], v.shape[3]), 0.0, *fw.describe(q)[1:])
+        out, second = whole(answers, axes, reading.answer, sizes, fw), _second(seconds, axes, {**sizes, "d": k.shape[2]}, fw)
+        return out if second is None else (out, second)
 
-    return attention
+    return _squared(attention, reading, fw) if reading.square or reading.always or reading.alone else attention
 
 
-def _ask(function: Callable[..., Any], reading: Reading, tensors: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    heads = [x.shape[1] if len(x.shape) == 4 else 1 for x in tensors]
-    first = (SimpleNamespace(num_key_value_groups=heads[0] // (heads[1] or 1), training=False, is_causal=False),) if reading.module else ()
+def _sizes(q: Any, k: Any, v: Any, reading: Reading, fw: Framework) -> dict[str, int]:
+    """The size of each letter of an answer."""
+    if reading.layout == "blhd":
+        q, k = (fw.permute(x, (0, 2, 1, 3)) for x in (q, k))
+    return {**sizes_of(q, k), "d": v.shape[3]}
+
+
+def _native(out: Any, sizes: dict[str, int], reading: Reading, fw: Framework) -> Any:
+    """An answer to a call in the contract's own axes, in these axes, too."""
+    if not reading.answer:
+        return out
+    bhld = whole([out], known(reading.layout), reading.answer, sizes, fw)
+    return fw.permute(bhld, (0, 2, 1, 3)) if reading.layout == "blhd" else bhld
+
+
+def _ask(
+    function: Callable[..., Any],
+    reading: Reading,
+    given: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    fw: Framework,
+) -> Any:
+    """One call of theirs, with what only it knows."""
+    more = dict(kwargs)
+    heads = sizes["k"] * sizes["g"]
+    if reading.heads:
+        more[reading.heads] = heads
+    if reading.into:
+        example = given[0][0] if isinstance(given[0], list) else given[0]
+        more[reading.into] = fw.full(_shape_of_answer(reading, sizes), float("nan"), *fw.describe(example)[1:])
+    first = (SimpleNamespace(num_key_value_groups=sizes["g"], training=False, is_causal=False),) if reading.module else ()
     if reading.operands:
-        return function(*first, **dict(zip(reading.operands, tensors, strict=True)), **kwargs)
-    return function(*first, *tensors, **kwargs)
+        result = function(*first, **dict(zip(reading.operands, given, strict=True)), **more)
+    else:
+        result = function(*first, *given, **more)
+    return more[reading.into] if reading.into and result is None else result
 
 
-def _keywords(q: Any, options: Mapping[str, Any], reading: Reading, fw: Framework) -> tuple[dict[str, Any], dict[str, Any]]:
+def _shape_of_answer(reading: Reading, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    form = answer_form(known(reading.layout), reading.answer)
+    return tuple(math.prod(sizes[letter] for letter in letters) for letters in form)
+
+
+def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> Callable[..., Any]:
+    """A callable for as many queries as keys, or one that is always causal, asked for any.
+
+    A row depends on its own query alone. So rows may be added, and are left out of the answer; and in a causal answer the last row,
+    which sees all keys, may be any query.
+    """
+    rows = 1 if reading.layout == "blhd" else 2
+
+    def any_length(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        n, s = q.shape[rows], k.shape[rows]
+        causal = bool(options.get("is_causal"))
+        if reading.always:
+            options.pop("is_causal", None)
+        square = reading.square == "all" or (reading.square == "causal" and causal)
+        alone = reading.alone and causal and n == 1 and s > 1
+        if s == 0 or n == 0 or ((n == s or not square) and (causal or not reading.always) and not alone):
+            return attention(q, k, v, **options)
+
+        wanted = s if square or (reading.always and not causal) else 2
+
+        def part(first: int, last: int, at: int, **told: Any) -> tuple[Any, Any]:
+            """The rows from first to last, asked as those from at on of so many as are wanted."""
+            asked = {**options, **told}
+            mask = asked.get("attn_mask")
+            if mask is not None and len(mask.shape) > 1 and mask.shape[-2] > 1:
+                asked["attn_mask"] = _rows(mask, first, last, at, wanted, len(mask.shape) - 2, fw)
+            result = attention(_rows(q, first, last, at, wanted, rows, fw), k, v, **asked)
+            second = second_array(result, fw)
+            within = slice(at, at + last - first)
+            return result_array(result, fw)[(slice(None),) * rows + (within,)], None if second is None else second[:, :, within]
+
+        found = [part(0, min(n, s), 0)] if causal else []
+        begun = min(n, s) if causal else 0
+        if reading.always:  # what sees all keys is a last row
+            found += [part(i, i + 1, s - 1) for i in range(begun, n)]
+        else:
+            plain = {"is_causal": False} if causal else {}
+            found += [part(i, min(i + s, n), 0, **plain) for i in range(begun, n, s)]
+        out, second = zip(*found, strict=True)
+        whole_out = fw.concatenate(out, rows)
+        return whole_out if second[0] is None else (whole_out, fw.concatenate(second, 2))
+
+    return any_length
+
+
+def _rows(x: Any, first: int, last: int, at: int, wanted: int, axis: int, fw: Framework) -> Any:
+    """Some rows of an array, with others before and behind them, so many in all: queries of 0, masks that hide nothing."""
+    taken = x[(slice(None),) * axis + (slice(first, last),)]
+    dtype, device = fw.describe(x)[1:]
+
+    def more(rows: int) -> list[Any]:
+        shape = (*x.shape[:axis], rows, *x.shape[axis + 1 :])
+        if dtype.endswith("bool"):
+            return [fw.full(shape, 1.0, "float32", device) > 0] * (rows > 0)
+        return [fw.full(shape, 0.0, dtype, device)] * (rows > 0)
+
+    parts = [*more(at), taken, *more(wanted - at - (last - first))]
+    return taken if len(parts) == 1 else fw.concatenate(parts, axis)
+
+
+def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: Framework) -> tuple[dict[str, Any], dict[str, Any]]:
     """Masks and other arguments under their names; what a flag says that the callable has not is left out."""
     kwargs, masks = dict(reading.given), {}
+    b, h, n, s, dtype, device = _asked(q, k, reading, fw)
+    if reading.masked and options.get("attn_mask") is None:
+        sizes = dict(zip("BHLS", (b, h, n, s), strict=True))
+        nothing = fw.full(tuple(sizes[one] if one in FORMS[reading.form] else 1 for one in sizes), 0.0, dtype, device)
+        options = {**options, "attn_mask": nothing if ADDED in reading.said else nothing == 0}
+    if "sinks" in reading.neutral and options.get("sinks") is None:
+        kwargs[reading.neutral["sinks"]] = fw.full((h,), -math.inf, dtype, device)
+    if "alibi_slopes" in reading.neutral and options.get("alibi_slopes") is None:
+        kwargs[reading.neutral["alibi_slopes"]] = fw.full((h,), 0.0, dtype, device)
     for ours, value in options.items():
         if ours in reading.names:
             if value is not None or reading.names[ours] == ours:
@@ -106,11 +219,17 @@ def _keywords(q: Any, options: Mapping[str, Any], reading: Reading, fw: Framewor
                 kind = "bool" if fw.describe(value)[1].endswith("bool") else "added"
                 theirs, how = reading.said[kind]
                 masks[theirs] = _say(value, how, q, fw)
-        elif not (ours == "enable_gqa" and reading.grouped):
+        elif not (ours == "enable_gqa" and reading.grouped) and ours != reading.beside:
             kwargs[ours] = value
     if reading.scaled and options.get("scale") is None:
         kwargs[reading.names["scale"]] = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
     return masks, kwargs
+
+
+def _asked(q: Any, k: Any, reading: Reading, fw: Framework) -> tuple[int, int, int, int, str, str]:
+    """(batch, heads, queries, keys), dtype and device of a call."""
+    rows = 1 if reading.layout == "blhd" else 2
+    return q.shape[0], q.shape[3 - rows], q.shape[rows], k.shape[rows], *fw.describe(q)[1:]
 
 
 def _say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
@@ -126,37 +245,27 @@ def _say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
     return fw.integers(seen.astype(np.int64), device)
 
 
-def _parts(x: Any, layout: str, fw: Framework) -> list[Any]:
-    """(B, H, L, D) → the arrays of each call; ``blhd`` comes in that layout already."""
-    b, h, n, d = x.shape
-    if layout == "ld":
-        return [x[i, j] for i in range(b) for j in range(h)]
-    if layout == "lhd":
-        return [fw.permute(x[i], (1, 0, 2)) for i in range(b)]
-    if layout in ("bld", "bdl"):
-        folded = x.reshape((b * h, n, d))
-        return [fw.permute(folded, (0, 2, 1)) if layout == "bdl" else folded]
-    return [fw.permute(x, ORDER["lbhd"]) if layout == "lbhd" else x]
-
-
-def _mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...], at: int, fw: Framework) -> Any:
-    """What one call is given of a mask that broadcasts to (B, H, L, S)."""
+def _mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...], at: Mapping[str, int], fw: Framework) -> Any:
+    """What one call is given of a mask that broadcasts to (B, H, L, S); ``at``: of which batch element, and which heads."""
     rows = 1 if reading.layout == "blhd" else 2
     b, h, n, s = q[0], q[3 - rows], q[rows], k[rows]
-    folded = reading.layout in FOLDED
+    folded = known(reading.layout).folded
     if reading.form == "as it is" and not folded:
         return mask
-    whole = mask.reshape((1,) * (4 - len(mask.shape)) + tuple(mask.shape))
+    whole_mask = mask.reshape((1,) * (4 - len(mask.shape)) + tuple(mask.shape))
     if reading.form in ("ls", "bs"):
-        sizes = (1, 1, n, s) if reading.form == "ls" else (b, 1, 1, s)
-        part = fw.expand(whole, sizes)
+        part = fw.expand(whole_mask, (1, 1, n, s) if reading.form == "ls" else (b, 1, 1, s))
         return part[0, 0] if reading.form == "ls" else part[:, 0, 0]
     if folded:
-        part = fw.expand(whole, (b, h, n, s))
-        if reading.layout == "ld":
-            return part[at // h, at % h]
-        return part[at] if reading.layout == "lhd" else part.reshape((b * h, n, s))
-    part = fw.expand(whole, (b, h if reading.form == "bhls" else 1, n, s))
+        part = fw.expand(whole_mask, (b, h, n, s))
+        if not at:
+            return part.reshape((b * h, n, s))
+        if "k" in at and "g" not in at:  # the heads of one key head
+            group = h // k[3 - rows]
+            return part[:, at["k"] * group : (at["k"] + 1) * group]
+        part = part[at["b"]]
+        return part[at["k"] * (h // k[3 - rows]) + at["g"]] if "g" in at else part
+    part = fw.expand(whole_mask, (b, h if reading.form == "bhls" else 1, n, s))
     return part[:, 0] if reading.form == "bls" else part
 
 
@@ -166,11 +275,47 @@ def result_array(result: Any, fw: Framework) -> Any:
         return result
     if isinstance(result, tuple | list) and result and fw.is_array(result[0]):
         return result[0]
+    if isinstance(result, tuple) and result and isinstance(result[0], list):
+        return result_array(result[0], fw)
     for name in FIELDS:
         value = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
         if fw.is_array(value):
             return value
     raise TypeError(f"returned {type(result).__name__}, not an array of {fw.name}")
+
+
+def second_array(result: Any, fw: Framework) -> Any:
+    """Of what comes back the array beside the output; None if there is none."""
+    if isinstance(result, tuple | list):
+        return result[1] if len(result) > 1 and fw.is_array(result[1]) else None
+    for name in WEIGHTS:
+        value = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+        if not fw.is_array(result) and fw.is_array(value):
+            return value
+    return None
+
+
+def _second(parts: Sequence[Any], axes: Axes, sizes: dict[str, int], fw: Framework) -> Any:
+    """What came back beside the answers of all calls, if it is weights (…, keys) or a log-sum-exp; None if it is neither.
+
+    ``sizes``: the keys are in the place of features.
+    """
+    if any(part is None for part in parts):
+        return None
+    for queries in dict.fromkeys((axes.queries, "bhld")):
+        for form, more in ((queries, ""), (queries.replace("d", ""), "d")):
+            if set(axes.each) & set(form.replace("h", "kg")):
+                continue
+            with suppress(TypeError):
+                read = whole(
+                    [part.reshape((*part.shape, 1)) if more else part for part in parts],
+                    replace(axes, queries=form + more),
+                    "",
+                    {**sizes, "d": 1} if more else sizes,
+                    fw,
+                )
+                return read[..., 0] if more else read
+    return None
 
 
 def result_words(result: Any, fw: Framework) -> str:
@@ -181,29 +326,3 @@ def result_words(result: Any, fw: Framework) -> str:
         return "a list, the output first"
     names = [name for name in FIELDS if fw.is_array(result.get(name) if isinstance(result, Mapping) else getattr(result, name, None))]
     return f"{type(result).__name__} with {names[0]!r}" if names else ""
-
-
-def _whole(answers: list[Any], reading: Reading, shape: tuple[int, ...], fw: Framework) -> Any:
-    """The answers of all calls as (B, H, L, Dv), or (B, L, H, Dv) where the layout is ``blhd``; as they are where they have no such form."""
-    b, h, n, dv = shape
-    one = answers[0]
-    forms = {"ld": (n, dv), "lhd": (n, h, dv), "bld": (b * h, n, dv), "bdl": (b * h, dv, n), "lbhd": (n, b, h, dv)}
-    forms |= {"bhld": (b, h, n, dv), "blhd": (b, n, h, dv), "bl(hd)": (b, n, h * dv), "lb(hd)": (n, b, h * dv)}
-    came = reading.answer or reading.layout
-    if tuple(one.shape) != forms[came]:
-        raise TypeError(f"returned shape {tuple(one.shape)}, not {forms[came]}")
-    if came == "ld":
-        return fw.stack(answers).reshape(shape)
-    if came == "lhd":
-        return fw.permute(fw.stack(answers), (0, 2, 1, 3))
-    if came in ("bld", "bdl"):
-        return (fw.permute(one, (0, 2, 1)) if came == "bdl" else one).reshape(shape)
-    if came == "bl(hd)":
-        one = one.reshape((b, n, h, dv))
-    elif came == "lb(hd)":
-        one = one.reshape((n, b, h, dv))
-    if came.startswith("lb"):
-        one = fw.permute(one, (1, 2, 0, 3))
-    elif came.startswith("bl"):
-        one = fw.permute(one, (0, 2, 1, 3))
-    return fw.permute(one, (0, 2, 1, 3)) if reading.layout == "blhd" else one

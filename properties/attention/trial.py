@@ -16,7 +16,7 @@ from ..engine.frameworks import Buffers
 from ..exact import bound, oracle
 from .call import answer as ask
 from .call import attend
-from .inputs import Inputs, make_inputs
+from .inputs import Inputs, make_inputs, problem_of
 
 
 class Run:
@@ -143,6 +143,18 @@ class Trial(BaseTrial):
         self.runs.append(Run(self, inputs, self.target.read(answer[0])))
         return self.runs[-1], self.target.framework.read(answer[1]), 2.0 ** -FLOAT_TYPES[dtype].precision
 
+    def run_returned_weights(self) -> tuple[Run, Array, float]:
+        """Call the target for its weights too: (output, weights (B, H, L, S), unit roundoff of the type they came in)."""
+        inputs = self.inputs.but(need_weights=True)
+        answer = ask(self.target, inputs, self.buffers)
+        if not (isinstance(answer, tuple | list) and len(answer) > 1 and self.target.framework.is_array(answer[1])):
+            self.fail("with need_weights it does not return (out, weights)")
+        shape, dtype, _ = self.target.framework.describe(answer[1])
+        if shape != inputs.shape or dtype not in FLOAT_TYPES:
+            self.fail(f"the weights are {dtype} of shape {shape}, expected numbers of shape {inputs.shape}")
+        self.runs.append(Run(self, inputs, self.target.read(answer[0])))
+        return self.runs[-1], self.target.framework.read(answer[1]), 2.0 ** -FLOAT_TYPES[dtype].precision
+
     def weights(self, inputs: Inputs | None = None) -> Weights:
         """The attention matrix (B, H, L, S), read by choosing V = I (or its columns, where Dv must equal D)."""
         inputs = self.inputs if inputs is None else inputs
@@ -159,20 +171,7 @@ class Trial(BaseTrial):
 
     def solve(self, inputs: Inputs) -> oracle.Exact:
         """What the oracle says of a call."""
-        bias, alibi = inputs.bias(), inputs.alibi(self.supports.causal)
-        problem = oracle.Problem(
-            q=inputs.q,
-            k=inputs.k,
-            v=inputs.v,
-            scale=inputs.effective_scale,
-            visible=self.visible(inputs),
-            bias=bias if alibi is None else alibi if bias is None else bias + alibi,
-            bias_size=None if inputs.slopes is None else inputs.slopes[:, None, None] * max(inputs.shape[2:]),
-            empty_rows=self.supports.empty_rows,
-            softcap=inputs.softcap,
-        )
-        if inputs.sinks is not None:
-            problem = oracle.with_sinks(problem, inputs.sinks)
+        problem = problem_of(inputs, self.supports.causal, self.supports.empty_rows)
         return oracle.solve(problem, precision="extended" if inputs.dtype == "float64" else "float64")
 
     def visible(self, inputs: Inputs | None = None) -> Array:

@@ -11,7 +11,7 @@ from ..contained.link import ENDS, Gone
 from ..contained.stub import Shared
 from .crash import ended, killed_by
 from .declare import Property
-from .target import Raised, Target
+from .target import NotTaken, Raised, Target
 from .trial import Notes, Refuted, Trial, Violation
 
 NO_ZERO_SIZES = " (zero sizes are not supported? declare zero_sizes = false)"
@@ -42,6 +42,8 @@ def _violated(prop: Property, case: Case, seen: Target, trial: Trial) -> Violati
     except Raised as raised:
         hint = NO_ZERO_SIZES * case.empty + raised.hint + seen.kind.hint(case)
         return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)
+    except NotTaken:
+        trial.not_taken = True
     except Gone as gone:
         return Violation(f"the call {gone}", np.nan, np.nan, 0.0, raised=True, killed=True)
     return None

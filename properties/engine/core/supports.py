@@ -72,6 +72,7 @@ class Supports:
     layout: str = "bhld"  # bhld: (batch, heads, length, dim); blhd: (batch, length, heads, dim)
     head_dims: tuple[int, ...] | None = None
     max_length: int | None = None  # longest sequence worth trying, for slow targets
+    length_multiple: int = 1  # of which the numbers of queries and keys are multiples
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
@@ -84,6 +85,7 @@ class Supports:
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     empty_rows: str = "zero"
     masked_nan: str = "leaks"
+    fill: float | None = None  # the size of what hidden logits are given or get added, where that is not −inf and logits may come near it
     arithmetic: Mapping[str, str] | None = None  # dtype → kind
     costly_shapes: bool | None = None  # every new shape costs far more than a call: it is compiled, or tuned; None: found out
     gradients: bool | None = None  # of q, k, v; None: found out by one call
@@ -156,6 +158,7 @@ SCHEMA: dict[str, Key] = {
     "parameters": Key(some_of(empty=True)),
     "head_dims": Key(sizes),
     "max_length": Key(optional(number(1))),
+    "length_multiple": Key(number(1)),
     "value_dim": Key(FLAG),
     "zero_sizes": Key(FLAG),
     "mask_and_causal": Key(FLAG),
@@ -171,6 +174,7 @@ SCHEMA: dict[str, Key] = {
     "odd_dim": Key(FLAG),
     "norm_first": Key(FLAG),
     "eps": Key(POSITIVE),
+    "fill": Key(optional(POSITIVE)),
     **{key: _word(key) for key in CHOICES},
 }
 LISTS = ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes")

@@ -33,6 +33,10 @@ class Raised(Exception):
         super().__init__(f"{type(error).__name__}: {first_line(error)}")
 
 
+class NotTaken(Exception):
+    """A call that the target says it does not take: it is not made, and its case says nothing."""
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """An attention that has passed its first call. Make one with ``make_target``."""

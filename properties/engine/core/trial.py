@@ -84,6 +84,7 @@ class Trial:
         self.notes = notes if notes is not None else Notes()
         self.buffers = target.buffers()
         self.runs: list[Any] = []  # every answer of the trial, for the reading of a failure
+        self.not_taken = False  # whether it came to a call that the target says it does not take
 
     @cached_property
     def arithmetic(self) -> Arithmetic:

@@ -261,7 +261,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
         raise KeyboardInterrupt
     if len(reports) > 1 or not options.target:
         print(text.matrices_text(reports, properties, absent), file=out)
-    if not any(report.cases or report.findings for report in reports):
+    if not any(report.cases or report.found for report in reports):
         raise CannotRun("nothing was tried")
     if any(report.found for report in reports):
         return 1

@@ -25,6 +25,7 @@ class NumpyFramework:
     costly_shapes = False
     forks = True
     shares = True
+    rounds_sums = True  # those of einsum
     variants: Mapping[str, Variant] = {}
     modules: Modules | None = None
 
@@ -48,6 +49,9 @@ class NumpyFramework:
 
     def stack(self, arrays: Sequence[Any]) -> Any:
         return np.stack(arrays)
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return np.concatenate(arrays, axis)
 
     def assign(self, array: Any, carrier: Array) -> Any:
         array[...] = carrier

@@ -77,6 +77,7 @@ class Framework(Protocol):
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     forks: bool  # whether a process that has used it can be forked
     shares: bool  # whether its arrays can lie in memory that another process sees
+    rounds_sums: bool  # whether it has sums of halves that are rounded at every step
     variants: Mapping[str, Variant]
     modules: Modules | None  # where callables may hold their own weights
 
@@ -100,6 +101,9 @@ class Framework(Protocol):
 
     def stack(self, arrays: Sequence[Any]) -> Any:
         """Arrays of one shape along a new first axis."""
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        """Arrays one behind the other along an axis."""
 
     def assign(self, array: Any, carrier: Array) -> Any:
         """The array with the carrier's numbers: the same one, written in place, or another of its form where arrays cannot be changed."""

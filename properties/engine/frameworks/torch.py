@@ -297,6 +297,7 @@ class TorchFramework:
     costly_shapes = False
     forks = True
     shares = True
+    rounds_sums = False
     variants: Mapping[str, Variant] = VARIANTS
     modules: Modules | None = TorchModules()
 
@@ -320,6 +321,9 @@ class TorchFramework:
 
     def stack(self, arrays: Sequence[Any]) -> Any:
         return torch.stack(list(arrays))
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return torch.cat(list(arrays), axis)
 
     def assign(self, array: Any, carrier: Array) -> Any:
         return array.copy_(torch.from_numpy(np.array(carrier)))  # a copy: from_numpy wants a writable array

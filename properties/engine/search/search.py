@@ -246,6 +246,9 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             tick(outcome.cases)
         shrunk[0] += bool(failing)
         violation, trial = attempt(seen, prop, case, outcome.notes if not first else None)
+        if trial.not_taken:
+            outcome.cases -= not first
+            return False
         if violation and not violation.killed and not plan.strict and (edge := seen.kind.edge(prop, case, violation, trial)):
             outcome.edges.setdefault(edge, Edge(case, violation))
             return False
