@@ -152,7 +152,8 @@ class Conventions:
 
     def _alone(self) -> None:
         """Whether a single query sees all keys under is_causal, as the last token does where a cache is read."""
-        if "is_causal" not in self.target.parameters or self.facts.get("causal", self.target.supports.causal) != "top-left":
+        known = "causal" in self.target.declared or self.facts.get("causal", self.target.supports.causal) != "top-left"
+        if "is_causal" not in self.target.parameters or known:
             return
         asked = self.question.inputs(queries=1, is_causal=True)
         off = self._off(asked)
@@ -221,9 +222,10 @@ class Conventions:
 
     def _fill(self) -> None:
         """Whether hidden logits get a finite number that others may come near: a query so far away is asked that all logits do."""
-        if self.documented or "attn_mask" not in self.target.parameters or "bool" not in self._kinds() or not self._open("fill"):
+        masked = "attn_mask" in self.target.parameters and "bool" in self._kinds()
+        if self.documented or not self._open("fill") or not (masked or "kv_lengths" in self.target.parameters):
             return
-        asked = self._mask()
+        asked = self._mask() if masked else replace(self.question.inputs(), lengths=np.array([3, 6]))
         q, k = np.ones_like(asked.q), np.ones_like(asked.k)
         k = np.where(np.asarray(asked.visible().any(axis=-2))[..., None], -1.0, k)  # what no row sees is far above what some do
         for power in range(3, 8):

@@ -176,7 +176,7 @@ class Learner:
             if not found and not any(one[2] == theirs for one in tried):
                 self.untried[theirs] = "it looks like attn_mask, but takes no mask in any form that is known"
         for off, kind, theirs, how, form in sorted(tried):
-            if kind not in found and theirs not in [name for name, _ in found.values()]:
+            if kind not in found and ((documented and kind == "bool") or theirs not in [name for name, _ in found.values()]):
                 found[kind], forms[kind] = (theirs, how), form
                 self.told[theirs] = f"attn_mask, {how}{_but(off)}"
         if not found:

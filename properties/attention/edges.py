@@ -21,7 +21,7 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
         return "numbers near the largest"
     runs = [run for run in trial.runs if isinstance(run, Run)]
     fill = trial.target.supports.fill
-    if fill is not None and any(run.inputs.mask is not None and largest_logit(run.inputs) > fill for run in runs):
+    if fill is not None and any(_hides(run.inputs) and largest_logit(run.inputs) > fill for run in runs):
         return f"logits beyond {fill:.0e}, where what is hidden gets a finite number"
     if violation.wrong is None or violation.wrong.ndim != 4 or not runs or any(run.sends_back for run in runs):
         return ""
@@ -30,6 +30,10 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     if any(rows.shape == wrong.shape and not (wrong & ~rows).any() for rows in map(np.asarray, empty)):
         return "rows without keys"
     return ""
+
+
+def _hides(inputs: Inputs) -> bool:
+    return inputs.mask is not None or inputs.lengths is not None
 
 
 def largest_logit(inputs: Inputs) -> float:

@@ -28,6 +28,8 @@ MORE = {
     "valid_lens": "kv_lengths",
     "valid_len": "kv_lengths",
     "key_lengths": "kv_lengths",
+    "key_value_seq_lengths": "kv_lengths",
+    "local_window_size": "window_size",
     "cache_seqlens": "kv_lengths",
     "soft_capping": "softcap",
     "softcap_value": "softcap",

@@ -256,7 +256,7 @@ def test_too_little_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("mine.py").write_text("def attention(q, k, v):\n    return v[..., :1, :] + 0 * q\n\nattention.supports = {'framework': 'numpy'}\n")
     known = "\n".join(
         f'[[deviation]]\ntargets = ["*"]\nproperties = ["{name}"]\nwhen = "True"\nkind = "documented"\nreason = "none"\n'
-        f'version = "numpy {np.__version__}"\ncase = "Case(keys=2)"\nshows = "rows_sum_to_one"\n'
+        f'version = "numpy {np.__version__}"\ncase = "Case(keys=2)"\nshows = "output_is_inside_the_bound"\n'
         for name in PROPERTIES
     )
     Path("all.toml").write_text(known)
