@@ -71,7 +71,7 @@ def new_property(clone: Path, name: str, theme: str | None, contract: str | None
         "fill in: the formula; the docstring, one sentence; needs=(…) and the fields of the case that it is about; the claim",
         f"then:    python -m properties TARGET --property {name}",
         f"         a mutant that it kills: python -m properties new mutant NAME --theme THEME --killed-by {name}",
-        f"         README.md: the number of properties of {file.stem}; tox run -e prove -- {name}",
+        f"         docs/explanation/attention.md: the number of properties of {file.stem}; tox run -e prove -- {name}",
     ]
 
 
@@ -147,7 +147,7 @@ def new_contract(clone: Path, name: str, theme: str) -> list[str]:
         f"properties/{name}: contract.py cases.py call.py trial.py exact.py {theme}.py, and a word in properties/catalogue.py",
         f"fill in: {len(re.findall('TODO', ''.join(p.read_text(encoding='utf-8') for p in folder.glob('*.py'))))} places marked TODO in it",
         f'try it:  a function with supports = {{"contract": "{name}"}} that returns its argument: --property {theme}',
-        f'then:    pyproject.toml: "attncheck.properties.{name}" among the packages; README.md: {theme} among the themes',
+        f'then:    pyproject.toml: "attncheck.properties.{name}" among the packages; docs/explanation/attention.md: {theme} among the themes',
     ]
 
 
