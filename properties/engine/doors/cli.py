@@ -38,7 +38,7 @@ from ..search.interrupt import status as interrupted_status
 from ..search.pairs import pair_properties
 from ..search.run import Report, Workers, load, verify_target
 from ..search.search import Plan, try_only, written_cases
-from . import explain_case, init, judge, new, replay, show
+from . import completion, explain_case, init, judge, new, replay, show
 from .arguments import count, duration, given, processes
 from .files import Files, version
 from .guard import guarded, killed
@@ -48,19 +48,21 @@ from .streams import steady
 from .terminal import paint
 
 DATABASE = replay.DATABASE
-WORDS = {
-    "new": new.main,
-    "explain": explain_case.main,
-    "show": show.main,
-    "judge": judge.main,
-    "replay": replay.main,
-    "init": init.main,
-}  # in the place of a target, with arguments of their own
+# In the place of a target, with arguments of their own.
+WORDS: dict[str, Any] = {
+    "new": new,
+    "explain": explain_case,
+    "show": show,
+    "judge": judge,
+    "replay": replay,
+    "init": init,
+    "completion": completion,
+}
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments. ``list`` is a word in the place of a target; those of ``WORDS`` have a parser of their own."""
+def parser() -> argparse.ArgumentParser:
+    """The options. ``list`` is a word in the place of a target; those of ``WORDS`` have a parser of their own."""
     parser = argparse.ArgumentParser(
         prog="attncheck",
         description="Find the smallest case on which an attention is wrong, or say what was verified.",
@@ -72,7 +74,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         nargs="?",
         help="package.module:attribute, file.py:attribute, or the name or glob of a "
         "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'show' draws attention weights, "
-        "'replay' tries every finding again, 'init' and 'new' write skeletons; "
+        "'replay' tries every finding again, 'judge' judges many, 'init' and 'new' write skeletons, 'completion' what a shell completes; "
         "nothing: all built-in implementations",
     )
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, a glob, or a whole theme (repeatable)")
@@ -139,7 +141,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="every finding in full")
     parser.add_argument("-q", "--quiet", action="store_true", help="neither progress nor known deviations")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def richest() -> Framework:
@@ -155,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and given[0] in WORDS:
         return word(given[0], given[1:])
-    options = parse(given)
+    options = parser().parse_args(given)
     options.given = given
     if options.version:
         print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
@@ -192,7 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def word(name: str, arguments: Sequence[str]) -> int:
     """A command with arguments of its own; the exit status."""
     try:
-        status = WORDS[name](arguments)
+        if name == "completion":
+            parsers = {word: door.parser() for word, door in WORDS.items()}
+            status = completion.main(arguments, parser(), parsers)
+        else:
+            status = WORDS[name].main(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:

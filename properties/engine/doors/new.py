@@ -19,15 +19,20 @@ TEMPLATES = Path(__file__).with_name("templates")
 BASE = __package__.removesuffix("properties.engine.doors")  # "" in a clone, "attncheck." installed
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the skeleton and print what to fill in. Raises ValueError with one sentence."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(prog="attncheck new", description="Write a skeleton into the clone that this is run in.")
     parser.add_argument("kind", choices=("property", "mutant", "contract"))
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--theme", help="the file it goes to; for a property also a new one, with --contract")
     parser.add_argument("--contract", metavar="NAME", help="of a property in a new theme")
     parser.add_argument("--killed-by", metavar="PROPERTY", help="the property that must catch a mutant")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the skeleton and print what to fill in. Raises ValueError with one sentence."""
+    given = parser().parse_args(arguments)
     if not given.name.isidentifier() or keyword.iskeyword(given.name) or given.name != given.name.lower():
         raise ValueError(f"{given.name!r} is no name: small letters, digits and underscores make one, such as {_near(given.name)!r}")
     clone = clone_of(Path.cwd())
