@@ -8,9 +8,9 @@ first     of them, those that no property refutes sooner, by ``kill_table.json``
           is put to every property now
 lives     built-ins and honest variants that it is put to, and those of them on which something was found
 adequate  the share of the cases on built-ins that tell a right answer from a trivially wrong one
-README    whether the number of properties of its theme is what README.md says
+docs      whether the number of properties of its theme is what docs/explanation/attention.md says
 
-Exit status 1 if it kills none first, if something right is refuted, or if README.md is behind. An "exact" or "direct" property may
+Exit status 1 if it kills none first, if something right is refuted, or if that page is behind. An "exact" or "direct" property may
 judge no case: then there is no share.
 """
 
@@ -32,7 +32,7 @@ from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, inapplicable, search
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "attention.md"
 
 
 def kills(prop: Property) -> tuple[dict[str, int], list[str], list[str]]:
@@ -86,8 +86,8 @@ def lives(prop: Property, cases: int) -> tuple[int, dict[str, str], Notes, int]:
 
 
 def told(theme: str) -> int | None:
-    """How many properties README.md says that a theme has."""
-    row = re.search(rf"^\| {theme} \| (\d+) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    """How many properties the page says that a theme has."""
+    row = re.search(rf"^\| {theme} \| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return int(row[1]) if row else None
 
 
@@ -103,7 +103,7 @@ def prove(prop: Property, cases: int) -> bool:
         ("lives", f"{tried} right targets, {drawn:,} cases, {len(wrong)} refuted"),
         *(("", f"{name} {case}") for name, case in wrong.items()),
         ("adequate", f"{notes.adequate / notes.judged:.0%} of {notes.judged:,} cases judged" if notes.judged else "no case was judged"),
-        ("README", f"{prop.theme} has {count} properties" + ("" if says == count else f", README.md says {says or 'nothing'}")),
+        ("docs", f"{prop.theme} has {count} properties" + ("" if says == count else f", {PAGE.name} says {says or 'nothing'}")),
     ]
     print(f"{prop.name} · {prop.theme} · {prop.formula}")
     print("\n".join(f"  {left:9} {right}" for left, right in rows))

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -29,6 +30,7 @@ from properties.engine.core.supports import CHOICES, Supports
 from properties.engine.doors import checks, cli
 from properties.exact import oracle
 
+PICTURES = ("benchmarks/peers/peers.svg",)  # outside of docs/; pages name them as from two folders down
 WRITTEN = "<!-- written by docs/reference_pages.py -->\n\n"
 
 
@@ -93,9 +95,12 @@ def commands_page() -> str:
     said = {"attncheck": help_of(lambda: cli.main(["--help"]))}
     said |= {f"attncheck {word}": help_of(lambda word=word: cli.main([word, "--help"])) for word in cli.WORDS}  # type: ignore[misc]
     parts = [f"## `{name}`\n\n```text\n{text.strip()}\n```" for name, text in said.items()]
-    rest = (
-        "`attncheck list` prints every property. Under pytest the options are `--impl`, `--device`, `--cases`, `--round` and `--supports`."
-    )
+    rest = """`attncheck list` prints every property with its formula; `attncheck new property|mutant|contract NAME` writes a skeleton, in a
+clone, where `python -m properties` is `attncheck` without installing anything. Under pytest the options are `--impl`, `--device`, `--cases`,
+`--round` and `--supports`.
+
+What a target prints from Python goes to standard error, with the progress; the report has standard output for itself. After Ctrl-C what was
+found so far is printed. 141 is the exit status in `attncheck list | head`."""
     return "# Commands and options\n\n" + "\n\n".join([*parts, rest]) + "\n"
 
 
@@ -115,19 +120,37 @@ def help_of(command: Callable[[], object]) -> str:
 # ---------------------------------------------------------------- what a target supports
 
 
+UNSAID = {
+    "head_dims": "any",
+    "max_length": "none",
+    "parameters": "from the signature",
+    "contract": "from the signature",
+    "arithmetic": "`same+lse`; halves: `stored+lse`",
+}  # where nothing is declared, and no call finds it out
+
+
 def supports_page() -> str:
-    """Every key, its default and its choices; the meaning is the comment in the source."""
+    """Every key, its default and its choices; the meaning is the comment above it, or beside it, in the source."""
     source = inspect.getsource(Supports)
     rows = []
     for field in dataclasses.fields(Supports):
-        line = re.search(rf"^    {field.name}:.*?(?:  # (.*))?$", source, re.MULTILINE)
+        line = re.search(rf"((?:^    # .*\n)*)^    {field.name}:.*?(?:  # (.*))?$", source, re.MULTILINE)
+        above, beside = line.groups(default="") if line else ("", "")
+        meaning = re.sub(r"^    # ", "", above, flags=re.MULTILINE).replace("\n", " ").strip() or beside
         choices = CHOICES.get(field.name) or (field.default if field.name in ("mask_kinds", "mask_axes") else ())
-        default = "found out" if field.default is None else f"`{field.default!r}`" if not isinstance(field.default, tuple) else "all"
-        among = ", ".join(f"`{choice!r}`" for choice in choices)
-        rows.append(f"| `{field.name}` | {default} | {cell(among)} | {cell(line[1] or '' if line else '')} |")
+        plain = "all" if isinstance(field.default, tuple) else f"`{json.dumps(field.default)}`"
+        default = UNSAID.get(field.name, "found out") if field.default is None else plain
+        among = ", ".join(f"`{json.dumps(choice)}`" for choice in choices)
+        rows.append(f"| `{field.name}` | {default} | {cell(among)} | {cell(meaning)} |")
     head = "| key | default | choices | meaning |\n|---|---|---|---|"
-    intro = """What a target can do, and which conventions it follows: an attribute `supports` of the callable, or a TOML file for `--supports`.
-What is declared is a claim, and is tested; what is not is found out."""
+    intro = """What a target can do, and which conventions it follows: an attribute `supports` of the callable, or a TOML file for `--supports`,
+so that the target need not know of the checker:
+
+    dtypes = ["float64", "float32"]
+    zero_sizes = false
+    max_length = 64
+
+What is declared is a claim, and is tested; what is not is found out. `attncheck init` and `--write-supports` write what was found out."""
     contract = f"`contract` is one of {', '.join(f'`{name}`' for name in contracts())}."
     return f"# What a target supports\n\n{intro}\n\n{head}\n" + "\n".join(rows) + f"\n\n{contract}\n"
 
@@ -260,7 +283,16 @@ def on_files(files: Any, config: Any) -> Any:
 
     for place, text in pages().items():
         files.append(File.generated(config, place, content=text))
+    for picture in PICTURES:
+        files.append(File.generated(config, f"pictures/{Path(picture).name}", abs_src_path=str(ROOT / picture)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Pictures that stand elsewhere in the clone, where they stand in the site."""
+    for picture in PICTURES:
+        markdown = markdown.replace(f"../../{picture}", f"../pictures/{Path(picture).name}")
+    return markdown
 
 
 def main(arguments: Sequence[str]) -> None:

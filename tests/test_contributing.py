@@ -89,12 +89,17 @@ def test_every_file_and_module_exists() -> None:
 
 
 def test_the_architecture_names_every_room() -> None:
+    """Every file of a room's line is in the room, and every folder of ``properties`` has a line."""
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert len(page.splitlines()) < 80
-    named = set(re.findall(r"^\| `([\w/.]+)` \|", page, re.MULTILINE))
+    lines = re.findall(r"^\| `([\w/.]+)` \| (.*) \|$", page, re.MULTILINE)
+    for place, says in lines:
+        assert (ROOT / place).exists(), place
+        for name in re.findall(r"(?<![\w/])\w+(?:\.py|\.toml|/)(?!\w)", says):
+            assert (ROOT / place / name).exists(), f"{place}/{name}"
     rooms = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "properties").rglob("__init__.py")}
-    assert all((ROOT / name).exists() for name in named)
-    assert rooms - {"properties", "properties/engine"} <= named
+    assert rooms - {"properties", "properties/engine"} <= {place for place, _ in lines}
+    assert len(dict(lines)) == len(lines) > 20
 
 
 # ------------------------------------------------------------ what goes wrong, in one sentence

@@ -1,6 +1,6 @@
-"""The README is run: its files are written, its commands are run where the wheel is installed, its output is compared.
+"""The README is run: its files are written, its commands are run where the wheel is installed, its output and its picture are compared.
 
-``support/executed.py`` says how. A TOML block without a name is an entry of impls/deviations.toml.
+``support/executed.py`` says how.
 
     python tests/test_readme.py        brings what the README shows up to date
 """
@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import configparser
-import dataclasses
 import difflib
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,91 +30,50 @@ def attncheck(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_readme_runs(attncheck: Installed, tmp_path: Path) -> None:
-    count = 0
-    for command, status, out, errors in walk(README.read_text(encoding="utf-8"), attncheck, tmp_path):
+    pytest.importorskip("matplotlib")
+    text, count = README.read_text(encoding="utf-8"), 0
+    for command, status, out, errors in walk(text, attncheck, tmp_path):
         count += 1
         assert status == command.status, f"$ {command.text}\n{out}{errors}"
         gone = missing(command.shown, out.splitlines())
         assert gone is None, f"$ {command.text}\nthe README shows\n{gone}\nbut this is printed:\n{out}"
-    assert count >= 8
+    assert count == 4
+    (picture,) = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert words(tmp_path / Path(picture).name) == words(ROOT / picture)
+
+
+def words(picture: Path) -> list[str]:
+    """What is written in a picture of a finding, up to the second title: expected and actual weights."""
+    said = re.findall(r"<text[^>]*>([^<]*)<", picture.read_text(encoding="utf-8"))
+    return said[: said.index("actual") + 1]
+
+
+def test_it_is_a_screen_and_a_half() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 100
+
+
+def test_links_lead_somewhere() -> None:
+    written = {"docs/reference/" + path for path in ("properties.md", "commands.md", "supports.md", "cases.md", "json.md", "python.md")}
+    for page in (README, *ROOT.glob("*.md")):
+        for place in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert place in written or (ROOT / place).exists(), f"{page.name}: {place}"
 
 
 def test_commands_that_are_not_run_exist() -> None:
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", encoding="utf-8")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    seen = [c for block in blocks(README.read_text(encoding="utf-8")) if block.kind == "console" for c in commands(block.body) if c.by_name]
+    pages = [path.read_text(encoding="utf-8") for path in (README, *sorted((ROOT / "docs").rglob("*.md")))]
+    seen = [c for text in pages for block in blocks(text) if block.kind == "console" for c in commands(block.body) if c.by_name]
+    seen = [command for command in seen if command.text.startswith("tox")]
     for command in seen:
         words = shlex.split(command.text)
-        if words[0] == "tox":
-            assert words[1:3] == ["run", "-e"]
-            factors = all(re.fullmatch(r"py3\d+", f) or f"{f}:" in tox["testenv"]["deps"] for f in words[3].split("-"))
-            assert tox.has_section(f"testenv:{words[3]}") or factors, command.text
-    assert [c.text for c in seen][:2] == ["tox run -e verify", "tox run -e test"]
-    for extra in re.findall(r"pip install \"\.\[(\w+)\]\"", README.read_text(encoding="utf-8")):
-        assert extra in extras
-
-
-def table(heading: str) -> list[list[str]]:
-    """The rows of the table below the row that starts so."""
-    lines = README.read_text(encoding="utf-8").splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith(f"| {heading} |"))
-    rows = []
-    for line in lines[at + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
-
-
-def test_themes_and_their_number_of_properties() -> None:
-    from properties.catalogue import PROPERTIES
-
-    count = Counter(prop.theme for prop in PROPERTIES.values())
-    assert [(theme, int(number)) for theme, number, _ in table("theme")] == list(count.items())
-
-
-def test_keys_of_supports_and_their_defaults() -> None:
-    from properties.engine.core.supports import Supports
-
-    rows = {name.strip("`"): default.strip("`") for name, default, _ in table("key")}
-    fields = {field.name: field.default for field in dataclasses.fields(Supports)}
-    assert list(rows) == list(fields)
-    for name, default in fields.items():
-        if isinstance(default, bool | str):
-            assert rows[name] == (f'"{default}"' if isinstance(default, str) else str(default).lower()), name
-
-
-def test_options(attncheck: Installed, tmp_path: Path) -> None:
-    usage = attncheck.run(["attncheck", "--help"], tmp_path).stdout
-    told = {word for name, _ in table("option") for word in re.findall(r"--\w+", name)}
-    assert told == set(re.findall(r"^ .*?(--\w+)", usage.split("options:")[1], re.MULTILINE)) - {"--help"}
-
-
-def test_the_deviation_is_a_real_one() -> None:
-    shown = [
-        tomllib.loads(block.body)["deviation"][0]
-        for block in blocks(README.read_text(encoding="utf-8"))
-        if block.kind == "toml" and not block.name
-    ]
-    real = tomllib.loads((ROOT / "impls" / "deviations.toml").read_text(encoding="utf-8"))["deviation"]
-    for entry in shown:
-        assert any(entry.items() <= other.items() for other in real)
-
-
-def test_the_map_names_files_that_exist() -> None:
-    """Every file of the map, in the folder of its line; and every folder of ``properties`` is in it."""
-    (house,) = (block.body for block in blocks(README.read_text(encoding="utf-8")) if block.kind == "text")
-    places: list[str] = []
-    for line in house.splitlines():
-        place, says = line.split(maxsplit=1)
-        assert (ROOT / place).exists(), place
-        assert (ROOT / place).is_dir() == place.endswith("/"), place
-        for name in re.findall(r"\b\w+(?:\.py|\.toml|/)", says):
-            assert (ROOT / place / name).exists(), f"{place}{name}"
-        places.append(place)
-    folders = {f"{path.parent.relative_to(ROOT).as_posix()}/" for path in (ROOT / "properties").rglob("__init__.py")}
-    assert folders <= set(places) and len(set(places)) == len(places)
+        assert words[1:3] == ["run", "-e"]
+        factors = all(re.fullmatch(r"py3\d+", f) or f"{f}:" in tox["testenv"]["deps"] for f in words[3].split("-"))
+        assert tox.has_section(f"testenv:{words[3]}") or factors, command.text
+    assert [c.text for c in seen][:2] == ["tox run -e verify", "tox run -e test"] and len(seen) > 9
+    named = {extra for text in pages for extra in re.findall(r"\"(?:\.|attncheck)\[(\w+)\]\"", text)}
+    assert {"torch", "jax", "report"} <= named <= set(extras)
 
 
 def bring_up_to_date() -> None:
@@ -135,6 +93,8 @@ def bring_up_to_date() -> None:
                 for line in command.shown
             ]
             text = text.replace("\n".join(command.shown), "\n".join(new))
+        for picture in re.findall(r"!\[.*\]\((.*)\)", text):
+            shutil.copy(work / Path(picture).name, ROOT / picture)
     README.write_text(text, encoding="utf-8")
 
 

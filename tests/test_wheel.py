@@ -1,7 +1,11 @@
-"""The wheel holds exactly the packages of the tree, under one name, and works from an empty folder."""
+"""The wheel that the sdist gives holds exactly the packages of the tree, under one name, and works from an empty folder.
+
+That of the tree itself is what tests/test_readme.py runs with.
+"""
 
 from __future__ import annotations
 
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,7 +18,7 @@ TARGET = "numpy_matmul.attention"
 
 @pytest.fixture(scope="module")
 def attncheck(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return install(tmp_path_factory.mktemp("wheel"))
+    return install(tmp_path_factory.mktemp("wheel"), sdist=True)
 
 
 def in_tree() -> set[str]:
@@ -30,6 +34,30 @@ def in_tree() -> set[str]:
 def test_every_package_of_the_tree_is_declared() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
     assert sorted(declared) == sorted({str(Path(name).parent).replace("/", ".") for name in in_tree() if name.endswith(".py")})
+
+
+def test_contents_of_the_sdist(attncheck: Installed) -> None:
+    (sdist,) = attncheck.source.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name.removeprefix("attncheck/") for name in in_tree()} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "conftest.py", "PKG-INFO"} <= names
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_every_file_of_the_manifest_is_there() -> None:
+    """What an sdist has beside the packages: enough to run the tests."""
+    rules = [line.split() for line in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()]
+    assert {name for rule, *names in rules if rule == "graft" for name in names} == {"docs", "tests", "benchmarks"}
+    assert all(list(ROOT.glob(name)) for rule, *names in rules if rule in ("include", "graft") for name in names)
+
+
+def test_classifiers_and_environments_are_for_the_same_pythons() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = [name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith("Programming Language :: Python :: 3.")]
+    assert told == ["3.11", "3.12", "3.13", "3.14"] and project["requires-python"] == f">={told[0]}"
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    assert all(f"py{name.replace('.', '')}" in tox.split("skip_missing")[0] for name in told[1:])
 
 
 def test_contents(attncheck: Installed) -> None:

@@ -21,9 +21,10 @@ LEFT_OUT = "…"
 VARIES = (
     (r"\d+(\.\d+)? s\b", "T s"),
     (r"case \d+ of", "case N of"),
-    (r" +[\d,]+ (cases|set aside|judged|elements)", r" N \1"),
+    (r" +[\d,]+ (cases|set aside|set$|judged|elements)", r" N \1"),
     (r"(for|of) +[\d,]+ of", r"\1 N of"),
     (r"\d+ properties hold, [1-9]\d* refuted", "M properties hold, some refuted"),
+    (r"\d+ properties hold, 0 refuted, [1-9]\d* not exercised", "M properties hold, 0 refuted, N not exercised"),
     (r"at most \d\.\d\d of", "at most F of"),
     (r"\d+%", "P%"),
     (r" {3,}\d+k?(?= |$)", " N"),

@@ -1,4 +1,4 @@
-"""The wheel, built from a copy of the tree and installed into a folder of its own, without a network."""
+"""The wheel, built from a copy of the tree or from its sdist and installed into a folder of its own, without a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("pyproject.toml", "README.md", "LICENSE", "conftest.py")
+FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "conftest.py")
+SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Installed:
         )
 
 
-def install(folder: Path) -> Installed:
-    """Copy the tree, build its wheel and install it, all inside ``folder``."""
+def install(folder: Path, sdist: bool = False) -> Installed:
+    """Copy the tree, build its wheel, through an sdist or at once, and install it, all inside ``folder``."""
     source, target = folder / "source", folder / "target"
     for name in ("impls", "properties"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -40,7 +41,11 @@ def install(folder: Path) -> Installed:
         shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-index"]
-    build = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(source)]
+    built_from = source
+    if sdist:
+        subprocess.run([sys.executable, "-c", SDIST, str(folder)], cwd=source, check=True, capture_output=True, timeout=120)
+        (built_from,) = folder.glob("*.tar.gz")
+    build = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(built_from)]
     subprocess.run(build, check=True, timeout=120)
     (wheel,) = (folder / "dist").glob("*.whl")
     subprocess.run([*pip, "install", *offline, "--target", str(target), str(wheel)], check=True, timeout=120)

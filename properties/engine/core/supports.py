@@ -65,35 +65,47 @@ CHOICES: dict[str, tuple[str, ...]] = {
 class Supports:
     """Capabilities first, the dialect second. None means: found out from the signature or by one call."""
 
-    framework: str | None = None
-    devices: tuple[str, ...] = ("cpu", "cuda")
+    framework: str | None = None  # `"numpy"`, `"torch"` or `"jax"`: whose arrays it takes; found out by one call
+    devices: tuple[str, ...] = ("cpu", "cuda")  # where it runs; for the record, `--device` chooses
+    # of float64, float32, float16, bfloat16; found out by one call each. One that is declared and fails is an error, one that is found out
+    # to fail is told as not tried
     dtypes: tuple[str, ...] | None = None
-    parameters: tuple[str, ...] | None = None
+    parameters: tuple[str, ...] | None = None  # keyword arguments that may be used, where the signature does not tell
     layout: str = "bhld"  # bhld: (batch, heads, length, dim); blhd: (batch, length, heads, dim)
-    head_dims: tuple[int, ...] | None = None
-    max_length: int | None = None  # longest sequence worth trying, for slow targets
-    length_multiple: int = 1  # of which the numbers of queries and keys are multiples
+    head_dims: tuple[int, ...] | None = None  # the head dimensions it is built for, such as `[64, 128]`
+    max_length: int | None = None  # the longest sequence worth trying, for a slow target
+    length_multiple: int = 1  # the numbers of queries and of keys are multiples of it
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
     returns_weights: bool = True  # layers: the attention weights are returned beside the output
-    mask_kinds: tuple[str, ...] = MASK_KINDS
-    mask_axes: tuple[str, ...] = MASK_AXES
-    mask_rank: int = 0  # the least number of axes of a mask; one of fewer gets leading axes of size 1
-    causal: str = "top-left"
-    default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none
+    mask_kinds: tuple[str, ...] = MASK_KINDS  # lowest: the lowest finite number instead of −∞
+    mask_axes: tuple[str, ...] = MASK_AXES  # the axes along which a mask may vary; the others have size 1 or are left out
+    # the least number of axes of a mask; one of fewer gets leading axes of size 1. 2 for what reads `mask.shape[-2]`, as PyTorch does;
+    # 4 for what takes (batch, heads, queries, keys) alone
+    mask_rank: int = 0
+    causal: str = "top-left"  # bottom-right: query i of L sees the keys up to i + S − L
+    default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none; 1 is that of T5
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
-    empty_rows: str = "zero"
-    masked_nan: str = "leaks"
-    fill: float | None = None  # the size of what hidden logits are given or get added, where that is not −inf and logits may come near it
-    arithmetic: Mapping[str, str] | None = None  # dtype → kind
-    costly_shapes: bool | None = None  # every new shape costs far more than a call: it is compiled, or tuned; None: found out
-    gradients: bool | None = None  # of q, k, v; None: found out by one call
-    bias_gradients: bool | None = None  # of an additive mask; likewise
-    contract: str | None = None  # None: told by the signature
+    empty_rows: str = "zero"  # what a row gives that sees no key
+    masked_nan: str = "leaks"  # NaN in a hidden key or value may reach the rows of its own batch element; contained: it reaches nothing
+    # the size of what hidden logits are given or get added, where that is not −∞ and visible ones may come near it
+    fill: float | None = None
+    # what is rounded to what: one kind for all dtypes, or a table from dtype to kind. `same`: all in the dtype
+    # itself; with `+lse`: parts may be merged through their log-sum-exp; `fused`: half-precision inputs and weights, float32 scores;
+    # `eager`: scores, weights and results stored in the dtype, sums in float32; `stored`: every step of a softmax by hand, too, each sum
+    # rounded once (halves that are summed in halves, as by NumPy's `einsum` or in a state that grows block by block, are `same`); `wide`:
+    # all in the next wider type; `tf32`
+    arithmetic: Mapping[str, str] | None = None
+    # every new shape costs far more than a call, since it is compiled, or tuned: a few are kept for a run, another `--round` has others;
+    # found out by two calls
+    costly_shapes: bool | None = None
+    gradients: bool | None = None  # flow to q, k, v (PyTorch, JAX), so that those of the theme `gradients` are tried; found out by one call
+    bias_gradients: bool | None = None  # likewise, to an additive mask
+    contract: str | None = None  # what it is; asked of the signature
     pairing: str = "interleaved"  # positions, rotary caches: features 2i and 2i + 1 form a pair; half: i and i + dim/2
     odd_dim: bool = True  # sinusoids: dim may be odd
-    norm_first: bool = False  # encoder and decoder layers that take no such parameter: where their norms stand
+    norm_first: bool = False  # encoder and decoder layers that take no such parameter: their norms stand before the sublayers
     activation: str = "relu"  # likewise
     gelu: str = "erf"  # what their gelu is: exact, or approximated by tanh
     eps: float = 1e-5  # of their norms

@@ -13,13 +13,18 @@ from ..core.contract import Topic, contracts, topic_named
 WIDTH = 118
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the reasons. Raises ValueError with one sentence for what is no case."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(prog="attncheck explain", description="Why a case is drawn, field by field.")
     parser.add_argument("case", nargs="?", metavar="CASE", help="as a replay line has it; nothing: all fields of a contract")
     parser.add_argument("--contract", metavar="NAME", help="whose case it is (default: the first contract that can read it)")
     parser.add_argument("-v", "--verbose", action="store_true", help="the fields that have their default value, too")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the reasons. Raises ValueError with one sentence for what is no case."""
+    options = parser().parse_args(arguments)
     topics = [topic_named(options.contract)] if options.contract else every_topic()
     print(fields_text(topics[0]) if options.case is None else case_text(*read(options.case, topics), options.verbose))
     return 0

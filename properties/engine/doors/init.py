@@ -38,11 +38,16 @@ def test_$name(check):
 ''')
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the two files beside the kernel. Raises ValueError if one is there already, CannotRun for what is no attention."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(prog="attncheck init", description="Write what a kernel supports, as found out, and a test file.")
     parser.add_argument("target", metavar="FILE.py[:NAME]")
-    given = parser.parse_args(arguments).target
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the two files beside the kernel. Raises ValueError if one is there already, CannotRun for what is no attention."""
+    given = parser().parse_args(arguments).target
     file, _, name = given.partition(":")
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():

@@ -37,8 +37,8 @@ from .arguments import count, duration, given, processes
 DEFAULT_CASES = 40
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(
         prog="attncheck judge",
         description="Judge many candidates, each in a process of its own.",
@@ -64,9 +64,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--baseline", type=given, metavar="FILE", help="exit 1 only for what is worse than what this file says")
     parser.add_argument("--write-baseline", action="store_true", help="write that file instead")
     parser.add_argument("-n", "--workers", type=processes, default=1, metavar="N", help="candidates at a time (default 1)")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options that are given."""
+    reader = parser()
+    options = reader.parse_args(arguments)
     if options.write_baseline and not options.baseline:
-        parser.error("--write-baseline needs --baseline FILE")
+        reader.error("--write-baseline needs --baseline FILE")
     return options
 
 

@@ -19,15 +19,20 @@ TEMPLATES = Path(__file__).with_name("templates")
 BASE = __package__.removesuffix("properties.engine.doors")  # "" in a clone, "attncheck." installed
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the skeleton and print what to fill in. Raises ValueError with one sentence."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(prog="attncheck new", description="Write a skeleton into the clone that this is run in.")
     parser.add_argument("kind", choices=("property", "mutant", "contract"))
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--theme", help="the file it goes to; for a property also a new one, with --contract")
     parser.add_argument("--contract", metavar="NAME", help="of a property in a new theme")
     parser.add_argument("--killed-by", metavar="PROPERTY", help="the property that must catch a mutant")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the skeleton and print what to fill in. Raises ValueError with one sentence."""
+    given = parser().parse_args(arguments)
     if not given.name.isidentifier() or keyword.iskeyword(given.name) or given.name != given.name.lower():
         raise ValueError(f"{given.name!r} is no name: small letters, digits and underscores make one, such as {_near(given.name)!r}")
     clone = clone_of(Path.cwd())
@@ -71,7 +76,7 @@ def new_property(clone: Path, name: str, theme: str | None, contract: str | None
         "fill in: the formula; the docstring, one sentence; needs=(…) and the fields of the case that it is about; the claim",
         f"then:    python -m properties TARGET --property {name}",
         f"         a mutant that it kills: python -m properties new mutant NAME --theme THEME --killed-by {name}",
-        f"         README.md: the number of properties of {file.stem}; tox run -e prove -- {name}",
+        f"         docs/explanation/attention.md: the number of properties of {file.stem}; tox run -e prove -- {name}",
     ]
 
 
@@ -147,7 +152,7 @@ def new_contract(clone: Path, name: str, theme: str) -> list[str]:
         f"properties/{name}: contract.py cases.py call.py trial.py exact.py {theme}.py, and a word in properties/catalogue.py",
         f"fill in: {len(re.findall('TODO', ''.join(p.read_text(encoding='utf-8') for p in folder.glob('*.py'))))} places marked TODO in it",
         f'try it:  a function with supports = {{"contract": "{name}"}} that returns its argument: --property {theme}',
-        f'then:    pyproject.toml: "attncheck.properties.{name}" among the packages; README.md: {theme} among the themes',
+        f'then:    pyproject.toml: "attncheck.properties.{name}" among the packages; docs/explanation/attention.md: {theme} among the themes',
     ]
 
 

@@ -34,13 +34,18 @@ def keep(database: ExampleDatabase | None, findings: Iterable[Finding]) -> None:
             database.save(KEY, replay_line(finding).encode())
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Try each; 1 if something is still wrong, else 2 if something cannot be tried, else 0. Raises ValueError for what is no report."""
+def parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(
         prog="attncheck replay", description="Try every finding again: those of earlier runs here, or of a report."
     )
     parser.add_argument("report", nargs="?", metavar="FILE.json", help="what --json has written; nothing: what is kept in .hypothesis/")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try each; 1 if something is still wrong, else 2 if something cannot be tried, else 0. Raises ValueError for what is no report."""
+    options = parser().parse_args(arguments)
     database = DirectoryBasedExampleDatabase(DATABASE)
     lines = in_report(Path(options.report)) if options.report else sorted(text.decode() for text in database.fetch(KEY))
     states = []

@@ -199,7 +199,8 @@ def _map(figure: Figure, place: tuple[float, float, float, float], matrix: Array
         for (i, j), x in np.ndenumerate(matrix):
             red, green, blue, _ = colour(norm(x)) if np.isfinite(x) else (0.5,) * 4
             light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.45
-            said = f"{x:.2g}".replace("e-0", "e-").replace("e+0", "e")
+            above = norm.clip and x > norm.vmax
+            said = f">{norm.vmax:g}" if above else f"{x:.2g}".replace("e-0", "e-").replace("e+0", "e")
             axis.text(j, i, said, ha="center", va="center", fontsize=6.5, color="#000000" if light else "#ffffff")
     return axis
 
