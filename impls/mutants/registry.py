@@ -13,7 +13,7 @@ Function = Callable[..., Any]
 # The chapters of the field guide, a folder each, and their themes, a file each. The order is the order of MUTANTS.
 CHAPTERS = {
     "attention": "trivial masks mask_shapes causal empty_rows heads layouts scaling softmax values numerics biases tiles splits state shapes "
-    "features gradients gradient_routes backward_features teaching last_bits last_bits_backward",
+    "features returned gradients gradient_routes backward_features teaching last_bits last_bits_backward",
     "multihead": "layers layer_weights layer_masks",
     "block": "encoders encoder_masks decoders last_bits_layers",
     "position": "sinusoids rotations lookups distances last_bits_positions",

@@ -29,24 +29,31 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
     until = time.monotonic() + SECONDS
     nearest = ""
+    demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
-        for dim, multiple in DEMANDS if not {"head_dims", "length_multiple"} & frozenset(declared) and not works else DEMANDS[:1]:
+        for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
             question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, until)
             try:
-                reading, told = _called(question, formal, works)
+                reading, told = _called(question, formal, works, layout)
             except CannotRun as error:
                 nearest = nearest or str(error)
                 continue
             if dim:
-                target = _with_dims(question, reading, told)
-                question = replace(question, target=target)
+                question = replace(question, target=_with_dims(question, reading, told))
             return Learner(question, formal, frozenset(declared), reading, told, works).learned()
     raise CannotRun(nearest)
 
 
-# (head dim, what lengths are multiples of) that are tried where nothing small is taken; 0: any head dim.
-DEMANDS = ((0, 1), (16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
+def _demands() -> Iterator[tuple[str, int, int]]:
+    """(layout, head dim, what lengths are multiples of): the first that is answered is taken, lest a size be taken for another."""
+    for layout in (*LAYOUTS, *PACKED):
+        for dim, multiple in DEMANDS:
+            yield layout, dim, multiple
+
+
+# (head dim, what lengths are multiples of) that are tried where nothing small is taken.
+DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 HEAD_DIMS = (16, 32, 64, 128, 256)
 
 
@@ -123,17 +130,17 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 # ---------------------------------------------------------------- axes, what must be given, what comes back
 
 
-def _called(question: Question, formal: Formal, works: bool) -> tuple[Reading, dict[str, str]]:
+def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or which alone gives an answer of the right form."""
     plain = question.inputs()
-    off, reading = _nearest(question, list(_readings(question, formal, works)))
+    off, reading = _nearest(question, [one for one in _readings(question, formal, works) if layout in (None, one.layout)])
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     again = [question.answer(reading, plain) for _ in range(2)]
     if not works:
         if again[0] is None or again[1] is None or not np.array_equal(again[0], again[1], equal_nan=True):
             raise CannotRun(f"as {axes} it answers the same call differently each time")
         changed = question.answer(reading, question.inputs(seed=3))
-        if changed is not None and np.array_equal(again[0], changed, equal_nan=True):
+        if changed is not None and np.isfinite(changed).any() and np.array_equal(again[0], changed, equal_nan=True):
             raise CannotRun(f"as {axes} it answers different calls alike")
     by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
     told = {} if reading.layout == "bhld" else {"axes": axes + by}

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from impls.catalogue import CATALOGUE, Entry, load, unavailable
-from properties.attention.speech import ANSWERS, LAYOUTS, SAID
+from properties.attention.axes import ANSWERS, LAYOUTS, PACKED
+from properties.attention.speech import SAID
 from properties.engine.core.supports import CHOICES
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +62,8 @@ KEYS = (
     "mask_axes",
     "value_dim",
     "zero_sizes",
+    "arithmetic",
+    "fill",
 )
 
 
@@ -71,7 +74,8 @@ def test_every_convention_that_is_asked_for_is_on_the_page() -> None:
     keys = {key for row in asked.values() for key in row["key of supports"].split(", ")}
     assert set(KEYS) | {"layout"} <= keys, keys
     answers = " ".join(row["answers that are known"] for row in asked.values())
-    for words in (*LAYOUTS.values(), *filter(None, ANSWERS.values()), *SAID, *(word for key in KEYS for word in CHOICES.get(key, ()))):
+    axes = [one.words for one in (*LAYOUTS.values(), *PACKED.values())]
+    for words in (*axes, *ANSWERS.values(), *SAID, *(word for key in KEYS for word in CHOICES.get(key, ()))):
         assert words in answers, words
 
 

@@ -22,6 +22,10 @@ PARAMETERS = (
     "kv_lengths",
     "return_lse",
 )
+WEIGHTS = {  # of what returns its weights
+    "parameters": ("attn_mask", "is_causal", "scale", "enable_gqa", "window_size", "softcap", "need_weights"),
+    "masked_nan": "leaks",
+}
 FACTS = {"parameters": PARAMETERS, "masked_nan": "leaks"}
 
 
@@ -80,6 +84,7 @@ def attention(
     sinks: Tensor | None = None,
     kv_lengths: Tensor | None = None,
     return_lse: bool = False,
+    need_weights: bool = False,
     window: Step = window,
     cap: Step = cap,
     distance_bias: Step = distance_bias,
@@ -87,6 +92,7 @@ def attention(
     normalise: Step = normalise,
     log_sum_exp: Step = log_sum_exp,
     drop: Step = drop,
+    returned: Step = lambda weight, logit, shown: weight,
     cap_last: bool = False,
     scale_of: Step = lambda scale: scale,
 ) -> Any:
@@ -97,6 +103,7 @@ def attention(
     logit = (query @ key.mT) * scale_of(default_scale(q) if scale is None else scale)
     if softcap is not None and not cap_last:
         logit = cap(logit, softcap)
+    shown = logit
     visible, bias = read_mask(attn_mask, (q.shape[0], heads, queries, keys))
     logit = logit if bias is None else logit + bias
     if alibi_slopes is not None:
@@ -114,4 +121,6 @@ def attention(
     if dropout_p:
         weight = drop(weight, dropout_p)
     out = (weight @ value).to(q.dtype)
+    if need_weights:
+        return out, returned(weight, logit, shown)
     return (out, log_sum_exp(logit)) if return_lse else out

@@ -77,3 +77,16 @@ def stored_in_the_type(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
         weight = torch.softmax(logit, -1)
     weight = weight.masked_fill(~some, 0.0)
     return torch.dropout(weight, options.get("dropout_p", 0.0), train=options.get("dropout_p", 0.0) > 0) @ s.v
+
+
+@honest(
+    "the weights come back in the type of the inputs, as exp(s − lse)",
+    source="teaching code",
+    supports=feature_core.WEIGHTS,
+)
+def weights_from_the_log_sum_exp(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    def through_lse(weight: Tensor, logit: Tensor, shown: Tensor) -> Tensor:
+        lse = feature_core.log_sum_exp(logit)[..., None]
+        return torch.exp(logit - lse.masked_fill(lse == -INF, 0.0)).to(q.dtype)
+
+    return feature_core.attention(q, k, v, **options, returned=through_lse)
