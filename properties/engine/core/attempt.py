@@ -39,11 +39,11 @@ def _violated(prop: Property, case: Case, seen: Target, trial: Trial) -> Violati
             prop.check(trial)
     except Refuted as refuted:
         return dataclasses.replace(refuted.violation, hint=NO_ZERO_SIZES * case.empty)
+    except NotTaken:
+        trial.not_taken = True
     except Raised as raised:
         hint = NO_ZERO_SIZES * case.empty + raised.hint + seen.kind.hint(case)
         return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)
-    except NotTaken:
-        trial.not_taken = True
     except Gone as gone:
         return Violation(f"the call {gone}", np.nan, np.nan, 0.0, raised=True, killed=True)
     return None

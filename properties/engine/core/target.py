@@ -33,7 +33,7 @@ class Raised(Exception):
         super().__init__(f"{type(error).__name__}: {first_line(error)}")
 
 
-class NotTaken(Exception):
+class NotTaken(Raised):
     """A call that the target says it does not take: it is not made, and its case says nothing."""
 
 
