@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -201,6 +203,7 @@ def test_an_edge_that_damages_what_is_none_is_no_edge() -> None:
 # ---------------------------------------------------------------- the command line
 
 FILE = """
+import json
 import math
 import torch
 
@@ -316,3 +319,34 @@ def test_a_slight_mistake_in_float64_is_not_taken_for_float32() -> None:
     target = spoken(off_by_a_millionth)
     assert "float64" in target.dtypes and not target.differs
     assert verify_target(target, select(("output_is_inside_the_bound",)), Plan(examples=40)).findings
+
+
+def test_a_right_kernel_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One screen of 24 lines at 80 columns, the verdict first; the inventories come with -v."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import torch\n\ndef attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)\n"
+    )
+    assert main(["mine.py:attention", "--cases", "4", "-n", "1"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("NOTHING FOUND") and len(told) <= 24 and max(map(len, told)) <= 80, "\n".join(told)
+    assert main(["mine.py:attention", "--cases", "4", "-n", "1", "-v"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > len(told)
+
+
+def test_a_wrong_convention_is_a_finding_at_every_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the first, it stands in JUnit and SARIF, and in the line of a judge."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FILE.replace("FINISH", "torch.softmax(s, -1) @ v").replace("~attn_mask, -", "attn_mask, -"))
+    assert main(["mine.py:attention", "--first", "--junit", "mine.xml", "--sarif", "mine.sarif"]) == 1
+    assert "wrong     bool mask" in capsys.readouterr().out
+    failures = ElementTree.parse("mine.xml").getroot().findall(".//failure")
+    assert [failure.get("message", "").startswith("it is True where a key is hidden") for failure in failures] == [True]
+    results = json.loads(Path("mine.sarif").read_text())["runs"][0]["results"]
+    assert [result["ruleId"] for result in results] == ["documented bool mask"]
+    assert main(["judge", "mine.py:attention", "--time", "4s", "--json", "scores.jsonl"]) == 1
+    record = json.loads(Path("scores.jsonl").read_text().splitlines()[0])
+    assert record["verdict"] == "refuted" and record["findings"][0]["property"] == "documented bool mask"

@@ -51,7 +51,7 @@ def finds(target: Target, cases: int = 40) -> bool:
     return search(target, CENTRAL, Plan(examples=cases, shrink=False)).finding is not None
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "compile")) for name in VARIANTS])
 def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
     mine = wrong_under(variant)
     assert finds(seen_through(variant, mine), CASES.get(variant, 40))
