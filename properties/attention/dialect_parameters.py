@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,15 +123,13 @@ class Learner:
                 off = self.question.off(reading, replace(inputs, **change))
                 if off is None:
                     self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
-                elif off >= NEAR and self._idle(reading, inputs, change):
-                    self.untried[theirs] = f"it looks like {ours}, but changes nothing"
                 else:
-                    self._take(ours, reading, ours + _but(off), theirs)
-
-    def _idle(self, reading: Reading, inputs: Inputs, change: Mapping[str, Any]) -> bool:
-        """Whether a parameter changes nothing."""
-        plain, changed = self.question.answer(reading, inputs), self.question.answer(reading, replace(inputs, **change))
-        return plain is not None and changed is not None and np.array_equal(plain, changed)
+                    wide = replace(reading, wide=True)
+                    if ours == "window_size" and (self.question.off(reading, replace(inputs, window=(None, 1))) or 0.0) >= NEAR:
+                        unlimited = self.question.off(wide, replace(inputs, window=(None, 1)), replace(inputs, window=(1, None)))
+                        reading = wide if unlimited is not None and unlimited < NEAR else reading
+                    words = "; no limit is a number beyond all lengths, not -1" * reading.wide
+                    self._take(ours, reading, ours + words + _but(off), theirs)
 
     def _square(self) -> None:
         """Whether is_causal, under this name, is for as many queries as keys."""

@@ -52,6 +52,7 @@ class Reading:
     square: str = ""  # of SQUARE: as many queries as keys alone
     always: bool = False  # it is causal, whatever is asked
     alone: bool = False  # a single query is never causal
+    wide: bool = False  # a window without a limit is one wider than the sequences, and not −1
     masked: bool = False  # a mask is always given
     neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks and slopes → their parameter
     beside: str = ""  # of BESIDE: what always comes back beside the output
@@ -211,6 +212,8 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
     if "alibi_slopes" in reading.neutral and options.get("alibi_slopes") is None:
         kwargs[reading.neutral["alibi_slopes"]] = fw.full((h,), 0.0, dtype, device)
     for ours, value in options.items():
+        if ours == "window_size" and reading.wide and value is not None:
+            value = tuple(n + s if side < 0 else side for side in value)
         if ours in reading.names:
             if value is not None or reading.names[ours] == ours:
                 kwargs[reading.names[ours]] = value
