@@ -22,6 +22,9 @@ from .question import ADDED_KINDS, EVERYWHERE, NEAR, SECONDS, Question, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading
 
 
+LONGEST_BY_ROWS = 65  # beyond a tile of 64
+
+
 @dataclass
 class Learner:
     """What is learned of a target whose plain call is known, one question after the other."""
@@ -152,6 +155,10 @@ class Learner:
         square, corner = min(offs, key=lambda key: offs[key], default=("all", "top-left"))
         self.reading = replace(self.reading, square=square)
         self.supports["causal"] = corner
+        self.supports["max_length"] = LONGEST_BY_ROWS
+        self.told["longest"] = (
+            f"{LONGEST_BY_ROWS} tokens are tried, since every query that sees all keys is a call; max_length in supports changes that"
+        )
         self.parameters.append("is_causal")
 
     def _mask(self) -> None:

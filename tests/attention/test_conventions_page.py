@@ -64,6 +64,7 @@ KEYS = (
     "zero_sizes",
     "arithmetic",
     "fill",
+    "max_length",
 )
 
 
