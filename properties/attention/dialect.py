@@ -153,7 +153,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     if reading.operands:
         told["operands"] = f"by keyword: {', '.join(reading.operands)}"
     if reading.module:
-        told["first argument"] = "a module, of which num_key_value_groups, training and is_causal are read"
+        told["first argument"] = "a module, of which num_key_value_groups, head_dim, training and the like are read"
     return reading, told | _result(question, reading, plain)
 
 

@@ -66,6 +66,8 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
 
     masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
     if "attn_mask" in target.parameters and {"S", "LS"} <= set(target.supports.mask_axes):
+        if "enable_gqa" in target.parameters:
+            yield "masks of two axes, where heads are grouped", {"mask_rank": 4}, asked(**masked, group=2, queries=1)
         yield "masks of three axes", {"mask_rank": 4}, asked(**masked, mask_rank=3)
         yield "masks of fewer than two axes", {"mask_rank": 2}, asked(**masked, mask_axes="S", mask_rank=0)
     if {"attn_mask", "is_causal"} <= set(target.parameters) and "LS" in target.supports.mask_axes:

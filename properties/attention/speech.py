@@ -126,12 +126,28 @@ def _ask(
     if reading.into:
         example = given[0][0] if isinstance(given[0], list) else given[0]
         more[reading.into] = fw.full(_shape_of_answer(reading, sizes), float("nan"), *fw.describe(example)[1:])
-    first = (SimpleNamespace(num_key_value_groups=sizes["g"], training=False, is_causal=False),) if reading.module else ()
+    first = (_module(given[0], sizes, fw),) if reading.module else ()
     if reading.operands:
         result = function(*first, **dict(zip(reading.operands, given, strict=True)), **more)
     else:
         result = function(*first, *given, **more)
     return more[reading.into] if reading.into and result is None else result
+
+
+def _module(q: Any, sizes: Mapping[str, int], fw: Framework) -> SimpleNamespace:
+    """What stands for the module of Hugging Face's interface: what its functions read of it, and nothing that they would change."""
+    heads, dim = sizes["k"] * sizes["g"], q.shape[-1]
+    return SimpleNamespace(
+        num_key_value_groups=sizes["g"],
+        num_key_value_heads=sizes["k"],
+        num_heads=heads,
+        head_dim=dim,
+        scaling=dim**-0.5 if dim else 1.0,
+        sinks=fw.full((heads,), -math.inf, *fw.describe(q)[1:]),
+        training=False,
+        is_causal=False,
+        layer_idx=0,
+    )
 
 
 def _shape_of_answer(reading: Reading, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -113,10 +113,10 @@ def _length(subject: Subject, wanted: int) -> int:
 def _causal(subject: Subject, module: Any) -> str:
     """Why no token may see a later one: by its name, or because hardly any does; empty if they may."""
     kind = type(module).__name__.lower()
-    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")):
+    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")) and not _mask_says(module):
         return f"its name is {type(module).__name__}"
     for name in ("is_causal", "causal"):
-        if getattr(module, name, None) is True:
+        if getattr(module, name, None) is True and not _mask_says(module):
             return f"{name} is True"
     length = _length(subject, SHORT)
     if length < 3:
@@ -125,6 +125,11 @@ def _causal(subject: Subject, module: Any) -> str:
     later, earlier = ~np.tri(length, dtype=bool), np.tri(length, k=-1, dtype=bool)
     hidden = float((~seen[later]).mean() - (~seen[earlier]).mean())
     return "tokens see no later ones" if hidden >= 0.5 else ""
+
+
+def _mask_says(module: Any) -> bool:
+    """Whether causality is what a mask says, as in Hugging Face's models: there ``is_causal`` is a hint to kernels."""
+    return hasattr(module, "config") and "attention_mask" in formal_of(module)
 
 
 def _local(subject: Subject, module: Any, facts: Facts) -> bool:
