@@ -21,7 +21,6 @@ from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, SECONDS, Question, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading
 
-
 LONGEST_BY_ROWS = 65  # beyond a tile of 64
 
 
@@ -170,14 +169,16 @@ class Learner:
             return
         for theirs in ["attn_mask"] if documented else self._named("attn_mask"):
             kinds: tuple[tuple[str, tuple[str, ...]], ...] = (("bool", SAID[:1] if documented else SAID), (ADDED, (ADDED,)))
+            right, wrong = False, []
             for kind, hows in kinds[1:] if "bias" in theirs else kinds:
-                if kind in found:
-                    continue
                 best = self._best_mask(theirs, kind, hows)
                 if best and best[0] < NEAR:
-                    found[kind], forms[kind] = (theirs, best[1]), best[2]
+                    right = True
+                    if kind not in found:
+                        found[kind], forms[kind] = (theirs, best[1]), best[2]
                 elif best:
-                    tried.append((best[0], kind, theirs, *best[1:]))
+                    wrong.append((best[0], kind, theirs, *best[1:]))
+            tried += [] if right and not documented else wrong  # of what is right in one kind the other is no claim
             if not found and not any(one[2] == theirs for one in tried):
                 self.untried[theirs] = "it looks like attn_mask, but takes no mask in any form that is known"
         for off, kind, theirs, how, form in sorted(tried):

@@ -42,7 +42,8 @@ def with_mask(subject: Subject, module: Any) -> Subject:
     for saying in _candidates(subject, module):
         effect = _effect(subject, module, saying)
         if effect == "right":
-            return replace(subject, speech=replace(subject.speech, mask=saying))
+            own = subject.facts.sees_itself and subject.facts.takes_memory and _effect(subject, module, saying, MEMORY) != "right"
+            return replace(subject, speech=replace(subject.speech, mask=replace(saying, own=own)))
         if effect == "changes":
             changing = changing or saying
         elif effect == "none":
@@ -73,11 +74,11 @@ def _hidden(subject: Subject, tokens: Tokens, saying: Saying) -> dict[int, tuple
     return dict.fromkeys(range(BATCH), (1, 3)) if saying.shape == "ls" else HIDDEN
 
 
-def _effect(subject: Subject, module: Any, saying: Saying) -> str:
+def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = None) -> str:
     """right; changes: something, but not that; none: nothing; refused: it raises, or answers in another shape."""
     other = replace(subject, speech=replace(subject.speech, mask=saying))
     length = (subject.facts.lengths or (LENGTH,))[0]
-    plain = tokens_for(subject.speech, BATCH, length, None if subject.facts.sees_itself else MEMORY, 5)
+    plain = tokens_for(subject.speech, BATCH, length, memory if subject.facts.sees_itself else MEMORY, 5)
     places = _hidden(subject, plain, saying)
     masked = with_seen(plain, places)
     try:
@@ -89,7 +90,7 @@ def _effect(subject: Subject, module: Any, saying: Saying) -> str:
     if out.shape != whole.shape:
         return "refused"
     own = np.zeros(out.shape[:2], dtype=bool)  # rows of tokens that were themselves changed
-    if subject.facts.sees_itself and not subject.speech.pooled:
+    if plain.memory is None and not subject.speech.pooled:
         for batch, at in places.items():
             own[batch, list(at)] = True
     rows = ~own

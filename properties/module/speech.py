@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
-from ..engine.core.target import Raised
+from ..engine.core.target import NotTaken, Raised
 from ..engine.frameworks import Buffers, Framework, Modules
 
 LAYOUTS = {
@@ -44,6 +44,7 @@ class Saying:
     parameter: str
     shape: str
     how: str
+    own: bool = False  # of the tokens themselves: it does not say which of a memory are seen
 
     @property
     def words(self) -> str:
@@ -94,7 +95,9 @@ def hooks(fw: Framework) -> Modules:
 
 
 def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
-    """What the module returns. Whatever it raises passes."""
+    """What the module returns. Whatever it raises passes. Raises NotTaken where a memory is to be hidden by a mask of the tokens."""
+    if speech.mask is not None and speech.mask.own and tokens.seen is not None and tokens.memory is not None:
+        raise NotTaken(ValueError(f"{speech.mask.parameter} does not say which tokens of a memory are seen"))
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
     arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)
