@@ -1,0 +1,174 @@
+"""The bounds of a few small problems, number by number: who changes a constant of the analysis sees what it does, and says so.
+
+The other tests hold the bounds against kernels, which come no nearer than a fifth of them: one rounding more or less shows in none.
+Where a bound is meant to change, ``python tests/exact/test_bound_numbers.py`` writes ``bound_numbers.json`` anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from properties.engine.cases.coordinates import normal, uniform
+from properties.exact import bound, gradient_bound
+from properties.exact.arithmetic import Arithmetic, arithmetic
+from properties.exact.gradient_oracle import differentiate
+from properties.exact.oracle import Exact, LayerProblem, Problem, solve, solve_layer, with_sinks
+
+Array = Any
+FILE = Path(__file__).with_name("bound_numbers.json")
+KINDS = (
+    ("float64", "same"),
+    ("float32", "fused+lse"),
+    ("float32", "tf32"),
+    ("float16", "wide"),
+    ("float16", "eager"),
+    ("float16", "same"),
+    ("bfloat16", "fused"),
+    ("bfloat16", "stored+lse"),
+    ("float16", "stored"),
+)
+
+
+def numbers(name: str, *shape: int) -> Array:
+    return normal(5, name, shape)
+
+
+def problems() -> dict[str, Problem]:
+    """Small ones, each with something that a part of the bounds is about."""
+    q, k, v = numbers("q", 2, 4, 3, 4), numbers("k", 2, 2, 6, 4), numbers("v", 2, 2, 6, 3)
+    plain = Problem(q, k, v, 0.5)
+    seen = uniform(5, "seen", (2, 4, 3, 6)) < 0.6
+    seen[0, 1, 2], seen[1, 0, 0] = False, False
+    bias = np.where(uniform(5, "hide", (2, 4, 3, 6)) < 0.3, -np.inf, 3 * numbers("bias", 2, 4, 3, 6))
+    poisoned = v.copy()
+    poisoned[0, 0, 1, 2], poisoned[1, 1, 5, 0] = np.nan, np.inf
+    lost = k.copy()
+    lost[0, 1, 2, 3] = np.inf
+    huge = 10.0 ** (4 * numbers("sizes", 2, 4, 3, 1)) * q
+    return {
+        "plain": plain,
+        "masked": replace(plain, visible=seen),
+        "mean of nothing": replace(plain, visible=seen, empty_rows="mean"),
+        "nan of nothing": replace(plain, visible=seen, empty_rows="nan"),
+        "biased": replace(plain, bias=bias),
+        "computed bias": replace(plain, bias=np.maximum(bias, -4.0), bias_size=np.abs(np.maximum(bias, -4.0)), visible=seen),
+        "capped": replace(plain, softcap=1.5, visible=seen),
+        "sinks": with_sinks(replace(plain, visible=seen), numbers("sinks", 4)),
+        "large scores": replace(plain, q=12 * q, scale=3.0),
+        "one key": replace(plain, k=k[:, :, :1], v=v[:, :, :1]),
+        "tiny": replace(plain, q=q * 2.0**-12, v=v * 2.0**-20, k=k * 2.0**-10),
+        "faint weights": replace(plain, q=6 * q, v=v * 2.0**-10),
+        "long": Problem(q[:, :1], numbers("many", 2, 1, 70, 4), numbers("values", 2, 1, 70, 3), -0.5),
+        "huge scores": replace(plain, q=huge, visible=seen),
+        "huge values": replace(plain, v=v * 10.0 ** (3 * np.abs(numbers("sizes", 2, 2, 6, 3))) * 10),
+        "values that are none": replace(plain, v=poisoned, visible=seen),
+        "keys that are none": replace(plain, k=lost, visible=seen),
+    }
+
+
+def said(x: Array) -> list[float]:
+    """The size of the numbers between 0 and infinity on a logarithmic scale, each with a weight of its own, and how many are infinite or 0."""
+    x = np.asarray(x, dtype=np.float64)
+    between = (x > 0) & np.isfinite(x)
+    weight = 1 + np.arange(x.size).reshape(x.shape) % 7
+    size = float((np.log2(np.where(between, x, 1.0)) * weight).sum() / weight.sum()) if x.size else 0.0
+    assert (x >= 0).all()
+    return [round(size, 9), int(np.isinf(x).sum()), int((x == 0).sum())]
+
+
+def bounds(exact: Exact, kind: Arithmetic) -> Iterator[tuple[str, Array]]:
+    """Everything that is promised of a problem."""
+    yield "output", bound.rigorous(exact, kind)
+    yield "likely", bound.probabilistic(exact, kind)
+    yield "weights", bound.weights_bound(exact, kind)
+    yield "lse", bound.lse_bound(exact, kind)
+    errors = {"query_error": exact.problem.q, "key_error": exact.k, "value_error": exact.v}
+    errors = {name: 2.0**-9 * np.abs(x) for name, x in errors.items()}
+    yield "output of rounded operands", bound.rigorous(exact, kind, **errors)
+    errors["value_error"][0, 0, 0, 0] = np.inf
+    yield "output of lost operands", bound.rigorous(exact, kind, **errors)
+    yield "weights of rounded operands", bound.weights_bound(exact, kind, **errors)
+    yield "lse of rounded operands", bound.lse_bound(exact, kind, **errors)
+
+
+def backward(exact: Exact, kind: Arithmetic) -> Iterator[tuple[str, Array]]:
+    """Everything that is promised of its gradients, without and with dropout."""
+    grad_out = numbers("grad", *exact.out.shape)
+    for words, kept in (("", None), (" under dropout", np.where(uniform(5, "kept", exact.weights.shape) < 0.75, 4 / 3, 0.0))):
+        limits = gradient_bound.rigorous(differentiate(exact, grad_out, kept), kind)
+        for name in ("q", "k", "v", "logits"):
+            yield f"gradient of {name}{words}", getattr(limits, name)
+        heads, queries, keys = exact.problem.q.shape[1], exact.problem.q.shape[2], exact.problem.k.shape[2] - exact.problem.sink
+        yield f"gradient of a bias{words}", limits.of_bias((2, heads, queries, keys))
+        yield f"gradient of a row of bias{words}", limits.of_bias((1, 1, 1, keys))
+        if exact.problem.sink:
+            yield f"gradient of sinks{words}", limits.of_sinks()
+
+
+def layers() -> Iterator[tuple[str, LayerProblem]]:
+    """A layer without biases, and one with them and a row without keys."""
+    names = {"w_q": (6, 6), "w_k": (6, 5), "w_v": (6, 4), "w_o": (3, 6)}
+    weights = {name: numbers(name, *shape) for name, shape in names.items()}
+    biases = {name: numbers(name, 6 if name != "b_o" else 3) for name in ("b_q", "b_k", "b_v", "b_o")}
+    x = LayerProblem(numbers("query", 2, 3, 6), numbers("key", 2, 4, 5), numbers("value", 2, 4, 4), weights, 2)
+    seen = np.ones((2, 1, 3, 4), bool)
+    seen[0, 0, 1], seen[1, 0, :, 3] = False, False
+    yield "bare layer", x
+    yield "layer", replace(x, weights=weights | biases, visible=seen, scale=0.7)
+    yield "layer with nan", replace(x, weights=weights | biases, visible=seen, empty_rows="nan")
+
+
+def measured(dtype: str, kind: str) -> dict[str, dict[str, list[float]]]:
+    """Every number of one arithmetic: problem → bound → number."""
+    a = arithmetic(kind, dtype)
+    found = {}
+    with np.errstate(all="ignore"):
+        for name, problem in problems().items():
+            exact = solve(problem)
+            found[name] = {what: said(limit) for what, limit in (*bounds(exact, a), *backward(exact, a))}
+        for name, layer in layers():
+            found[name] = {what: said(limit) for what, limit in zip(("output", "weights"), bound.multihead(solve_layer(layer), a))}
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "kind"), KINDS)
+def test_the_bounds_are_what_they_were(dtype: str, kind: str) -> None:
+    expected = json.loads(FILE.read_text(encoding="utf-8"))[f"{dtype} {kind}"]
+    found = measured(dtype, kind)
+    assert list(found) == list(expected)
+    for problem, limits in found.items():
+        for (what, now), before in zip(limits.items(), expected[problem], strict=True):
+            assert now[1:] == before[1:] and now[0] == pytest.approx(before[0], abs=1e-8), (problem, what)
+
+
+def test_what_is_promised_of_large_shapes_is_a_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above ``LARGE`` a bound of the bound is computed: never less, and of the same size."""
+    for problem in problems().values():
+        exact = solve(problem)
+        for dtype, kind in (("float32", "fused+lse"), ("bfloat16", "fused")):
+            small = bound.rigorous(exact, arithmetic(kind, dtype)), bound.probabilistic(exact, arithmetic(kind, dtype))
+            monkeypatch.setattr(bound, "LARGE", 0)
+            large = bound.rigorous(exact, arithmetic(kind, dtype)), bound.probabilistic(exact, arithmetic(kind, dtype))
+            monkeypatch.undo()
+            for less, more in zip(small, large):
+                assert (less <= more * (1 + 1e-12)).all() and (np.isinf(less) == np.isinf(more)).all()
+                assert (more <= 4 * less + 1e-30).all()
+
+
+if __name__ == "__main__":
+    texts = []
+    for dtype, kind in KINDS:
+        rows = [f"{json.dumps(name)}: {json.dumps(list(limits.values()))}" for name, limits in measured(dtype, kind).items()]
+        texts.append(f'"{dtype} {kind}": {{\n' + ",\n".join(rows) + "\n}")
+    FILE.write_text("{\n" + ",\n".join(texts) + "\n}\n", encoding="utf-8")
