@@ -1,0 +1,257 @@
+"""What a run does with its properties, passes, rounds and workers, and what a report says: without any search, which the tests answer for."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from impls import numpy_matmul
+from properties import catalogue
+from properties.attention.case import Case
+from properties.catalogue import PROPERTIES
+from properties.engine.core.declare import Property
+from properties.engine.core.finding import Finding
+from properties.engine.core.target import Target
+from properties.engine.core.trial import Violation
+from properties.engine.search import run
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report, Status, Workers, load, verify_target
+from properties.engine.search.search import Outcome, Plan
+
+TARGET = make_target("right", numpy_matmul.attention, {"framework": "numpy"})
+FOUR = catalogue.select(("values",))[:4]
+ONE, TWO, THREE, LAST = (p.name for p in FOUR)
+
+
+def finding(prop: Property) -> Finding:
+    return Finding(prop, "right", Case(), Violation("wrong", 1.0, 2.0, 0.0), 1, 0.0)
+
+
+class Searched:
+    """In the place of ``search_pass``: what was asked, and what is found at which property in which pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *wrong: tuple[str, int], seconds: float = 1.0, stop: str = "") -> None:
+        self.asked: list[tuple[str, Plan]] = []
+        self.wrong, self.seconds, self.stop = wrong, seconds, stop
+        self.clock = 100.0
+        monkeypatch.setattr(run, "search_pass", self)
+        monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: self.clock))
+
+    def __call__(self, target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
+        self.asked.append((prop.name, plan))
+        self.clock += self.seconds
+        if prop.name == self.stop:
+            raise KeyboardInterrupt
+        outcome = Outcome(prop, target.name, cases=plan.passes()[plan.part])
+        outcome.finding = finding(prop) if (prop.name, plan.part) in self.wrong else None
+        tick(7)
+        return outcome
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        return [(name, plan.part) for name, plan in self.asked]
+
+
+# ---------------------------------------------------------------- passes and rounds
+
+
+def test_every_property_has_a_pass_before_any_has_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch, (TWO, 1))
+    report = verify_target(TARGET, FOUR, Plan(examples=30, round=5))
+    assert searched.names == [
+        *((name, 0) for name in (ONE, TWO, THREE, LAST)),
+        *((name, 1) for name in (ONE, TWO, THREE, LAST)),
+        *((name, 2) for name in (ONE, THREE, LAST)),  # what is refuted is not searched again
+    ]
+    assert {plan.round for _, plan in searched.asked} == {5} and {plan.deadline for _, plan in searched.asked} == {None}
+    assert [outcome.cases for outcome in report.outcomes.values()] == [30, 16, 30, 30] and report.cases == 106
+    assert (report.rounds, report.seconds, report.interrupted, report.incomplete, report.least) == (1, 11.0, False, "", 4)
+    assert [found.prop.name for found in report.findings] == [TWO] and report.verdict == "refuted" and not report.ok
+    assert report.findings[0].first_at == 5  # counted over the passes
+
+
+def test_few_examples_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch)
+    report = verify_target(TARGET, FOUR, Plan(examples=3))
+    assert searched.names == [(name, 0) for name in (ONE, TWO, THREE, LAST)]
+    assert report.least == 3 and report.verdict == "nothing found" and report.ok
+
+
+def test_low_ranks_come_first_and_the_report_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch)
+    report = verify_target(TARGET, FOUR, Plan(examples=4), rank={LAST: 0, TWO: 1})
+    assert [name for name, _ in searched.names] == [LAST, TWO, ONE, THREE]
+    assert list(report.outcomes) == [ONE, TWO, THREE, LAST]
+
+
+def test_the_first_finding_may_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch, (TWO, 0), (LAST, 0))
+    report = verify_target(TARGET, FOUR, Plan(examples=30), first=True)
+    assert searched.names == [(ONE, 0), (TWO, 0)] and [found.prop.name for found in report.findings] == [TWO]
+    searched = Searched(monkeypatch, (TWO, 1))
+    assert verify_target(TARGET, FOUR, Plan(examples=30), first=True).rounds == 0
+    assert searched.names == [(ONE, 0), (TWO, 0), (THREE, 0), (LAST, 0), (ONE, 1), (TWO, 1)]
+    searched = Searched(monkeypatch)
+    wrong = dataclasses.replace(TARGET, wrong={"a convention": "other than documented"})
+    report = verify_target(wrong, FOUR, Plan(examples=30), first=True)
+    assert searched.names == [] and report.verdict == "refuted"
+    verify_target(wrong, FOUR, Plan(examples=4))
+    assert len(searched.names) == 4
+
+
+def test_a_run_with_nothing_left_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch, *((name, 0) for name in (ONE, TWO, THREE, LAST)))
+    report = verify_target(TARGET, FOUR, Plan(examples=30), seconds=1000.0)
+    assert len(searched.names) == 4 and len(report.findings) == 4
+
+
+def test_seconds_bring_round_after_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch)
+    report = verify_target(TARGET, FOUR, Plan(examples=16, round=2), seconds=23.0)
+    assert [(plan.round, plan.part) for _, plan in searched.asked[::4]] == [(2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (4, 1)]
+    assert report.rounds == 3 and report.seconds == 24.0 and {plan.deadline for _, plan in searched.asked} == {123.0}
+    left = [(123.0 - 100.0 - at) / (4 - at % 4) for at in range(23)]  # each gets an equal part of what is left
+    assert [plan.seconds for _, plan in searched.asked[:23]] == pytest.approx(left) and searched.asked[23][1].seconds == 0.0
+    searched = Searched(monkeypatch)
+    assert verify_target(TARGET, FOUR, Plan(examples=16), seconds=8.0).rounds == 1 + 1 // 2
+    assert len(searched.asked) == 12  # at its deadline it is not yet over
+
+
+def test_a_deadline_of_the_plan_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch)
+    report = verify_target(TARGET, FOUR, Plan(examples=150, deadline=105.5))
+    assert len(searched.asked) == 8 and report.rounds == 0
+    assert "time was over" not in report.incomplete  # four cases of each are enough
+
+
+def test_an_interruption_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch, (ONE, 0), stop=THREE)
+    report = verify_target(TARGET, FOUR, Plan(examples=30))
+    assert report.interrupted and list(report.outcomes) == [ONE, TWO] and len(searched.asked) == 3 and report.verdict == "refuted"
+
+
+def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    Searched(monkeypatch)
+    told: list[tuple[str, Any]] = []
+    verify_target(TARGET, FOUR[:2], Plan(examples=4), progress=lambda prop, what: told.append((prop.name, what if what == 7 else "done")))
+    assert told == [(ONE, 7), (ONE, "done"), (TWO, 7), (TWO, "done")]
+
+
+def test_properties_of_other_subjects_are_left_out_where_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch)
+    cached = next(p for p in PROPERTIES.values() if p.contract == "cached")
+    verify_target(TARGET, [cached, FOUR[0]], Plan(examples=4))
+    assert [name for name, _ in searched.names] == [ONE]
+    report = verify_target(TARGET, [cached], Plan(examples=4))
+    assert list(report.outcomes) == [cached.name]  # somebody has asked for it
+
+
+# ---------------------------------------------------------------- workers
+
+
+class Many:
+    """In the place of ``Workers``: ready out of order, from the second pass on."""
+
+    def __init__(self, searched: Searched) -> None:
+        self.searched = searched
+        self.seconds: list[float] = []
+        self.closed = 0
+
+    def wanted(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) > 1
+
+    def search(self, source: Any, properties: list[Property], plan: Plan) -> Iterator[Outcome]:
+        assert source == {"text": "right"}
+        try:
+            for prop in reversed(properties):
+                self.searched.clock += 1.0
+                yield Outcome(prop, "right", cases=plan.passes()[plan.part])
+        finally:
+            self.closed += 1
+
+
+def test_workers_are_asked_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Searched(monkeypatch)
+    many = Many(searched)
+    report = verify_target(TARGET, FOUR, Plan(examples=30), workers=many, source={"text": "right"})  # type: ignore[arg-type]
+    assert len(searched.asked) == 4 and many.closed == 2
+    assert many.seconds == [0.0, 4.0 * 26 / 4, 8.0 * 14 / 16]  # nothing is known before the first pass
+    assert list(report.outcomes) == [ONE, TWO, THREE, LAST] and report.cases == 120
+    searched = Searched(monkeypatch)
+    many = Many(searched)
+    verify_target(TARGET, FOUR, Plan(examples=4), seconds=10.0, workers=many, source={"text": "right"})  # type: ignore[arg-type]
+    assert many.seconds == [10.0, 6.0, 2.0]
+
+
+def test_workers_start_where_it_pays() -> None:
+    assert Workers(1).wanted(0.0) and Workers(2, always=True).wanted(0.0)
+    assert not Workers(2, always=False).wanted(20.0) and Workers(2, always=False).wanted(20.5)
+    assert not Workers(1, always=False).wanted(1e9)
+    started = Workers(2, always=False)
+    started.pool = object()  # type: ignore[assignment]
+    assert started.wanted(0.0)
+    never = Workers(2)
+    never.end()
+    assert never.pool is None
+
+
+def test_a_worker_loads_the_target_as_it_is() -> None:
+    assert load({"text": "numpy_matmul.attention"}, "cpu").name == "numpy_matmul.attention"
+    assert load({"text": "numpy_matmul.attention", "supports": {"max_length": 9}}, "cpu").supports.max_length == 9
+
+
+# ---------------------------------------------------------------- what a report says
+
+
+def test_a_verdict() -> None:
+    began = time.monotonic()
+    tried = {p.name: Outcome(p, "right", cases=4) for p in PROPERTIES.values() if p.contract == TARGET.kind.topics[0].name}
+    report = Report(TARGET, "cpu", outcomes=dict(tried))
+    assert report.verdict == "nothing found" and report.ok and not report.found and report.cases == 4 * len(tried)
+    assert Report(TARGET, "cpu").verdict == "nothing tried" and Report(TARGET, "cpu").ok
+    report.incomplete = "too little"
+    assert report.verdict == "incomplete" and not report.ok and not report.found
+    report.outcomes[ONE] = dataclasses.replace(tried[ONE], finding=finding(FOUR[0]))
+    assert report.verdict == "refuted" and report.found and not report.ok
+    wrong = Report(dataclasses.replace(TARGET, wrong={"it": "other"}), "cpu", outcomes=dict(tried))
+    assert wrong.verdict == "refuted" and wrong.found and not wrong.ok and not wrong.findings
+    assert time.monotonic() - began < 5
+
+
+def test_three_quarters_of_what_needs_no_parameter_are_enough() -> None:
+    own = TARGET.kind.topics[0].name
+    core = [p for p in PROPERTIES.values() if p.contract == own and TARGET.kind.expected(TARGET, p)]
+    others = [p for p in PROPERTIES.values() if p.contract != own or not TARGET.kind.expected(TARGET, p)]
+    assert len(core) > 8 and others
+    for tried, cases, enough in ((1.0, 4, True), (0.75, 4, True), (0.7, 4, False), (1.0, 3, False), (0.0, 0, False)):
+        count = -int(-tried * len(core) // 1)
+        outcomes = [Outcome(p, "right", cases=cases if at < count else 0) for at, p in enumerate(core)]
+        report = Report(TARGET, "cpu", {o.prop.name: o for o in (*outcomes, *(Outcome(p, "right", cases=9) for p in others))}, least=4)
+        assert report.enough is enough, (tried, cases)
+        assert report.verdict == ("nothing found" if enough else "too little tried")
+    found = [Outcome(p, "right", cases=1, finding=finding(p)) for p in core]
+    assert Report(TARGET, "cpu", {o.prop.name: o for o in found}).enough  # what is refuted has been tried
+    assert Report(TARGET, "cpu", {o.prop.name: o for o in (Outcome(p, "right") for p in others)}).enough
+
+
+def test_deviations_that_surprise() -> None:
+    def status(state: str, here: bool) -> Status:
+        return Status(None, "right", state, here)  # type: ignore[arg-type]
+
+    for state, here, surprise in (("gone", True, True), ("expired", True, True), ("still there", True, False), ("gone", False, False)):
+        report = Report(TARGET, "cpu", {ONE: Outcome(FOUR[0], "right", cases=9)}, [status(state, here)])
+        assert bool(report.surprises) is surprise and report.found is surprise and report.ok is not surprise
+
+
+def test_outcomes_of_one_property_are_joined() -> None:
+    report = Report(TARGET, "cpu")
+    for cases in (1, 2):
+        report.add(Outcome(FOUR[0], "right", cases=cases))
+    report.add(Outcome(FOUR[1], "right", cases=5))
+    assert {name: outcome.cases for name, outcome in report.outcomes.items()} == {ONE: 3, TWO: 5}
