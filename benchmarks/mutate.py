@@ -46,14 +46,22 @@ CLAIMS = ("tests/exact/test_same_bits.py", "tests/engine/test_claims.py")
 SEARCH = tuple(f"tests/engine/test_{name}.py" for name in ("search", "run", "saved_cases", "deviations"))
 CORE = tuple(f"tests/engine/test_{name}.py" for name in ("claims", "contracts", "target", "schema", "search", "case"))
 MASKS = ("tests/engine/test_masks.py", "tests/attention/test_inputs.py")
+PROPERTIES = tuple(
+    f"tests/engine/test_integrity.py::test_{name}" for name in ("the_exact_answer_passes", "every_property_refutes_a_mistake_of_its_own")
+)
+FOUND = tuple(f"tests/engine/test_{name}.py" for name in ("search", "run", "saved_cases", "deviations", "target", "schema"))
 # Module, or folder → the test files that are to notice. The first line that fits counts.
 TESTS = {
     "properties/exact": EXACT,
     "properties/engine/core/trial.py": CLAIMS,
     "properties/engine/core": CORE,
-    "properties/engine/search": SEARCH,
+    "properties/engine/search/run.py": SEARCH,
+    "properties/engine/search/search.py": SEARCH,
+    "properties/engine/search": (*FOUND, "tests/pairs/test_pairs.py"),
     "properties/engine/cases/masks.py": MASKS,
     "properties/attention/inputs.py": MASKS,
+    "properties/attention/causality.py": PROPERTIES,
+    "properties/attention/masks.py": PROPERTIES,
 }
 SLACK = 30.0  # seconds that a change may take beyond four times what its tests take without it
 
@@ -226,7 +234,7 @@ def table(results: dict[str, Any]) -> str:
         if r["alive"]:
             lines += ["", f"## {path}", "", "| line | change | why it may live |", "|---|---|---|"]
         for s in r["alive"]:
-            change = f"`{s['was']}` → `{s['now']}`".replace("|", "\\|")
+            change = f"`{s['was']}` → `{s['now']}` in `{s.get('source', '')}`".replace("|", "\\|")
             lines.append(f"| {s['line']}, {s['function'] or 'top'} | {change} | {s['why'] or '**open**'} |")
     return "\n".join(lines) + "\n"
 
@@ -274,7 +282,9 @@ def drawn(path: str, every: list[Mutation], options: argparse.Namespace, before:
     return sorted(random.Random(f"{options.seed} {path}").sample(every, options.sample), key=every.index)
 
 
-def result(every: list[Mutation], tried: list[Mutation], alive: list[Mutation], options: argparse.Namespace, before: Any) -> dict[str, Any]:
+def result(
+    source: str, every: list[Mutation], tried: list[Mutation], alive: list[Mutation], options: argparse.Namespace, before: Any
+) -> dict[str, Any]:
     """What is kept of a module; the reasons that were written by hand are."""
     reasons = {key(s): s["why"] for s in before["alive"]}
     count = before["tried"] if options.again else len(tried)
@@ -285,7 +295,15 @@ def result(every: list[Mutation], tried: list[Mutation], alive: list[Mutation], 
         "seed": before["seed"] if options.again else options.seed,
         "date": datetime.date.today().isoformat(),
         "alive": [
-            {"line": m.line, "function": m.function, "was": m.was, "now": m.now, "number": m.number, "why": reasons.get(m.key, "")}
+            {
+                "line": m.line,
+                "function": m.function,
+                "was": m.was,
+                "now": m.now,
+                "number": m.number,
+                "source": source.splitlines()[m.line - 1].strip(),
+                "why": reasons.get(m.key, ""),
+            }
             for m in alive
         ],
     }
@@ -314,14 +332,15 @@ def main() -> None:
         tree = Path(folder) / "tree"
         copied(tree)
         for path in wanted:
-            every, files = mutations(path, (ROOT / path).read_text(encoding="utf-8")), files_of(path)
+            source, files = (ROOT / path).read_text(encoding="utf-8"), files_of(path)
+            every = mutations(path, source)
             before = results.get(path, {"tried": 0, "seed": options.seed, "alive": []})
             tried = drawn(path, every, options, before)
             if tried and files not in seen:
                 seen[files] = look(tree, [p for p in wanted if files_of(p) == files], files)
             if tried:
                 alive = run(tree, path, tried, seen[files], options.seconds)
-                results[path] = result(every, tried, alive, options, before)
+                results[path] = result(source, every, tried, alive, options, before)
                 write(dict(sorted(results.items())))
 
 

@@ -23,7 +23,7 @@ from properties.engine.cases.coordinates import normal, uniform
 from properties.exact import bound, gradient_bound
 from properties.exact.arithmetic import Arithmetic, arithmetic
 from properties.exact.gradient_oracle import differentiate
-from properties.exact.oracle import Exact, LayerProblem, Problem, solve, solve_layer, with_sinks
+from properties.exact.oracle import Exact, LayerProblem, Problem, Projection, solve, solve_layer, with_sinks
 
 Array = Any
 FILE = Path(__file__).with_name("bound_numbers.json")
@@ -67,6 +67,13 @@ def problems() -> dict[str, Problem]:
         "sinks": with_sinks(replace(plain, visible=seen), numbers("sinks", 4)),
         "large scores": replace(plain, q=12 * q, scale=3.0),
         "one key": replace(plain, k=k[:, :, :1], v=v[:, :, :1]),
+        "no keys": replace(plain, k=k[:, :, :0], v=v[:, :, :0]),
+        "nan of no keys": replace(plain, k=k[:, :, :0], v=v[:, :, :0], empty_rows="nan"),
+        "mean of no keys": replace(plain, k=k[:, :, :0], v=v[:, :, :0], empty_rows="mean"),
+        "one number": Problem(q[:1, :1, :1], k[:1, :1], v[:1, :1, :, :1], 0.5),
+        "sums near the largest": Problem(
+            0 * q[:1, :1, :1], k[:1, :1, :2], np.full((1, 1, 2, 64), 32752.0) * np.linspace(0.99, 1.0, 64), 0.1
+        ),
         "tiny": replace(plain, q=q * 2.0**-12, v=v * 2.0**-20, k=k * 2.0**-10),
         "faint weights": replace(plain, q=6 * q, v=v * 2.0**-10),
         "long": Problem(q[:, :1], numbers("many", 2, 1, 70, 4), numbers("values", 2, 1, 70, 3), -0.5),
@@ -96,7 +103,7 @@ def bounds(exact: Exact, kind: Arithmetic) -> Iterator[tuple[str, Array]]:
     errors = {"query_error": exact.problem.q, "key_error": exact.k, "value_error": exact.v}
     errors = {name: 2.0**-9 * np.abs(x) for name, x in errors.items()}
     yield "output of rounded operands", bound.rigorous(exact, kind, **errors)
-    errors["value_error"][0, 0, 0, 0] = np.inf
+    errors["value_error"][:1, :1, :1, :1] = np.inf
     yield "output of lost operands", bound.rigorous(exact, kind, **errors)
     yield "weights of rounded operands", bound.weights_bound(exact, kind, **errors)
     yield "lse of rounded operands", bound.lse_bound(exact, kind, **errors)
@@ -110,7 +117,7 @@ def backward(exact: Exact, kind: Arithmetic) -> Iterator[tuple[str, Array]]:
         for name in ("q", "k", "v", "logits"):
             yield f"gradient of {name}{words}", getattr(limits, name)
         heads, queries, keys = exact.problem.q.shape[1], exact.problem.q.shape[2], exact.problem.k.shape[2] - exact.problem.sink
-        yield f"gradient of a bias{words}", limits.of_bias((2, heads, queries, keys))
+        yield f"gradient of a bias{words}", limits.of_bias((exact.problem.shape[0], heads, queries, keys))
         yield f"gradient of a row of bias{words}", limits.of_bias((1, 1, 1, keys))
         if exact.problem.sink:
             yield f"gradient of sinks{words}", limits.of_sinks()
@@ -126,6 +133,8 @@ def layers() -> Iterator[tuple[str, LayerProblem]]:
     seen[0, 0, 1], seen[1, 0, :, 3] = False, False
     yield "bare layer", x
     yield "layer", replace(x, weights=weights | biases, visible=seen, scale=0.7)
+    lost = np.where(np.arange(4)[:, None] == 2, np.nan, x.value)
+    yield "layer with a token that is none", replace(x, weights=weights | biases, visible=seen, value=lost)
     yield "layer with nan", replace(x, weights=weights | biases, visible=seen, empty_rows="nan")
 
 
@@ -150,6 +159,28 @@ def test_the_bounds_are_what_they_were(dtype: str, kind: str) -> None:
     for problem, limits in found.items():
         for (what, now), before in zip(limits.items(), expected[problem], strict=True):
             assert now[1:] == before[1:] and now[0] == pytest.approx(before[0], abs=1e-8), (problem, what)
+
+
+def test_a_projection_that_may_overflow_has_no_bound() -> None:
+    """Its terms, its bias and what rounding adds to both count."""
+
+    def limit(x: float, b: float | None) -> float:
+        step = Projection(
+            np.array([[[x]]]), np.array([[1.0]]), None if b is None else np.array([b]), np.array([[[x]]]), np.zeros((1, 1, 1))
+        )
+        return float(bound.linear(step, arithmetic("same", "float16"), 2.0**-53)[0, 0, 0])
+
+    assert limit(65000.0, None) < 900 and limit(-65000.0, None) < 900 and limit(30000.0, -30000.0) < 900
+    for x, b in ((65504.0, None), (60000.0, 5500.0), (-60000.0, 5500.0), (40000.0, -30000.0)):
+        assert limit(x, b) == np.inf
+
+
+def test_the_square_of_a_distance_that_cancels_is_the_rounding_of_its_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bound, "LARGE", 0)
+    for keys in (1, 8):
+        exact = solve(Problem(np.zeros((1, 1, 3, 4)), np.zeros((1, 1, keys, 4)), np.full((1, 1, keys, 2), 2.0), 1.0))
+        squares = bound.centred_squares(np.ones((1, 1, 3, keys)), exact)
+        assert (squares == 4 * (keys + 4) * 2.0**-53 * 8 * keys).all()  # all values are 2, and so is their mean
 
 
 def test_what_is_promised_of_large_shapes_is_a_little_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from properties.exact import oracle
 from properties.exact.double_double import DoubleDouble
-from properties.exact.oracle import Exact, LayerProblem, Precision, Problem, solve, solve_layer
+from properties.exact.oracle import Exact, LayerProblem, Precision, Problem, number_system, solve, solve_layer
 
 Array = npt.NDArray[Any]
 
@@ -317,3 +317,25 @@ def test_double_double_functions_against_arbitrary_precision() -> None:
     with np.errstate(all="ignore"):
         ends = DoubleDouble(np.array([-math.inf, math.inf, math.nan, 800.0, -800.0])).exp()
     np.testing.assert_array_equal(ends.hi, [0.0, math.inf, math.nan, math.inf, 0.0])
+
+
+def test_number_systems() -> None:
+    """The wider of what the machine offers is taken for float64 targets, and each says how far it is off."""
+    units = {name: number_system(name)[1] for name in ("float64", "longdouble", "double-double", "extended")}  # type: ignore[arg-type]
+    assert units["float64"] == 2.0**-53 and units["double-double"] == 2.0**-98
+    assert 1 + 2 * np.longdouble(units["longdouble"]) != 1 and 1 + np.longdouble(units["longdouble"]) == 1  # half a step from 1
+    assert units["extended"] == units["longdouble" if units["longdouble"] <= 2.0**-64 else "double-double"]
+    with pytest.raises(ValueError, match="unknown precision 'half'"):
+        number_system("half")  # type: ignore[arg-type]
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    four, three = np.zeros((1, 2, 3, 4)), np.zeros((2, 3, 4))
+    for q, k, v in ((three, four, four), (four, three, four), (four, four, three)):
+        with pytest.raises(ValueError, match="must be 4-dimensional"):
+            Problem(q, k, v, 1.0)
+    with pytest.raises(ValueError, match="3 key/value heads do not divide 2 query heads"):
+        Problem(four, np.zeros((1, 3, 3, 4)), np.zeros((1, 3, 3, 4)), 1.0)
+    with pytest.raises(ValueError, match="empty_rows is 'one'"):
+        Problem(four, four, four, 1.0, empty_rows="one")
+    assert Problem(four, four[:, :0], four[:, :0], 1.0).shape == (1, 2, 3, 3)
