@@ -62,6 +62,7 @@ def problems() -> dict[str, Problem]:
         "mean of nothing": replace(plain, visible=seen, empty_rows="mean"),
         "nan of nothing": replace(plain, visible=seen, empty_rows="nan"),
         "biased": replace(plain, bias=bias),
+        "biased and masked": replace(plain, bias=bias, visible=seen),
         "computed bias": replace(plain, bias=np.maximum(bias, -4.0), bias_size=np.abs(np.maximum(bias, -4.0)), visible=seen),
         "capped": replace(plain, softcap=1.5, visible=seen),
         "sinks": with_sinks(replace(plain, visible=seen), numbers("sinks", 4)),

@@ -339,3 +339,39 @@ def test_what_is_no_problem_is_refused() -> None:
     with pytest.raises(ValueError, match="empty_rows is 'one'"):
         Problem(four, four, four, 1.0, empty_rows="one")
     assert Problem(four, four[:, :0], four[:, :0], 1.0).shape == (1, 2, 3, 3)
+
+
+def test_a_key_is_hidden_by_either_of_mask_and_bias() -> None:
+    seen = np.array([[True, True, False, False], [True, False, True, False], [False, True, False, True]])
+    bias = np.array([[0.5, -math.inf, 0.0, -math.inf], [0.0, 1.0, 2.0, 3.0], [0.0, -math.inf, 0.0, -math.inf]])
+    rng = np.random.default_rng(9)
+    q, k, v = (rng.normal(size=(1, 1, n, 2)) for n in (3, 4, 4))
+    for empty_rows in ("zero", "nan", "mean"):
+        exact = solve(Problem(q, k, v, 1.0, seen, bias, empty_rows))
+        both = seen & (bias > -math.inf)
+        assert exact.visible is not None and (exact.visible[0, 0] == both).all()
+        assert exact.empty is not None and exact.empty[0, 0].tolist() == [False, False, True]
+        assert (exact.logits[0, 0][~both] == -math.inf).all() and np.isfinite(exact.logits[0, 0][both]).all()
+        assert np.isfinite(exact.lse[0, 0, :2]).all() and exact.lse[0, 0, 2] == -math.inf
+        assert (exact.weights[0, 0, :2][~both[:2]] == 0).all() and exact.out[0, 0, 0].tolist() == v[0, 0, 0].tolist()
+    for hides in (seen, None):
+        exact = solve(Problem(q, k, v, 1.0, hides, np.zeros((3, 4))))
+        assert (exact.visible is None) if hides is None else (exact.visible == seen).all()
+
+
+def test_infinite_values_reach_what_has_weight() -> None:
+    """A weight that is 0 in the type makes them NaN; of +∞ and −∞ there is no sum."""
+    k, v = np.zeros((1, 1, 4, 1)), np.array([math.inf, -math.inf, 1.0, 2.0]).reshape(1, 1, 4, 1)
+    low, off = -1000.0, -math.inf
+    bias = np.array([[0, off, 0, 0], [off, 0, 0, 0], [0, 0, off, 0], [low, off, 0, 0], [off, off, 0, 0]])
+    exact = solve(Problem(np.zeros((1, 1, 5, 1)), k, v, 1.0, bias=bias))
+    np.testing.assert_array_equal(exact.out[0, 0, :, 0], [math.inf, -math.inf, math.nan, math.nan, 1.5])
+    assert exact.well_posed[0, 0, :, 0].tolist() == [False] * 4 + [True] and exact.row_posed.all()
+    assert (exact.v[0, 0, :, 0] == [0, 0, 1, 2]).all()
+
+
+def test_a_cap_that_is_reached() -> None:
+    for precision, _ in PRECISIONS:
+        q, k = np.array([1e4, -1e4, 0.0]).reshape(1, 1, 3, 1), np.ones((1, 1, 2, 1))
+        exact = solve(Problem(q, k, k, 1.0, softcap=2.0), precision)
+        assert exact.logits[0, 0, :, 0].tolist() == [2.0, -2.0, 0.0], precision
