@@ -235,9 +235,18 @@ def test_three_quarters_of_what_needs_no_parameter_are_enough() -> None:
         report = Report(TARGET, "cpu", {o.prop.name: o for o in (*outcomes, *(Outcome(p, "right", cases=9) for p in others))}, least=4)
         assert report.enough is enough, (tried, cases)
         assert report.verdict == ("nothing found" if enough else "too little tried")
+    for tried, enough in ((6, True), (5, False)):
+        eight = {p.name: Outcome(p, "right", cases=9 if at < tried else 0) for at, p in enumerate(core[:8])}
+        assert Report(TARGET, "cpu", eight).enough is enough
     found = [Outcome(p, "right", cases=1, finding=finding(p)) for p in core]
     assert Report(TARGET, "cpu", {o.prop.name: o for o in found}).enough  # what is refuted has been tried
     assert Report(TARGET, "cpu", {o.prop.name: o for o in (Outcome(p, "right") for p in others)}).enough
+
+
+def test_a_report_of_nothing() -> None:
+    report = Report(TARGET, "cpu")
+    assert (report.rounds, report.seconds, report.interrupted, report.least, report.incomplete) == (0, 0.0, False, 4, "")
+    assert report.findings == [] and report.cases == 0 and report.machine["device"]
 
 
 def test_deviations_that_surprise() -> None:

@@ -135,7 +135,9 @@ def layers() -> Iterator[tuple[str, LayerProblem]]:
     yield "bare layer", x
     yield "layer", replace(x, weights=weights | biases, visible=seen, scale=0.7)
     lost = np.where(np.arange(4)[:, None] == 2, np.nan, x.value)
-    yield "layer with a token that is none", replace(x, weights=weights | biases, visible=seen, value=lost)
+    of_one_head = np.ones((2, 2, 3, 4), bool)
+    of_one_head[:, 0, 1, 2], of_one_head[:, :, 2, 2] = False, False
+    yield "layer with a token that is none", replace(x, weights=weights | biases, visible=of_one_head, value=lost)
     yield "layer with nan", replace(x, weights=weights | biases, visible=seen, empty_rows="nan")
 
 

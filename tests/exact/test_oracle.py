@@ -364,7 +364,8 @@ def test_infinite_values_reach_what_has_weight() -> None:
     k, v = np.zeros((1, 1, 4, 1)), np.array([math.inf, -math.inf, 1.0, 2.0]).reshape(1, 1, 4, 1)
     low, off = -1000.0, -math.inf
     bias = np.array([[0, off, 0, 0], [off, 0, 0, 0], [0, 0, off, 0], [low, off, 0, 0], [off, off, 0, 0]])
-    exact = solve(Problem(np.zeros((1, 1, 5, 1)), k, v, 1.0, bias=bias))
+    exact = solve(Problem(np.zeros((1, 1, 5, 1)), k, v, 1.0, bias=bias), "extended")
+    assert (exact.out_tail == 0).all()
     np.testing.assert_array_equal(exact.out[0, 0, :, 0], [math.inf, -math.inf, math.nan, math.nan, 1.5])
     assert exact.well_posed[0, 0, :, 0].tolist() == [False] * 4 + [True] and exact.row_posed.all()
     assert (exact.v[0, 0, :, 0] == [0, 0, 1, 2]).all()
