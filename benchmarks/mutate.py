@@ -63,7 +63,7 @@ TESTS = {
     "properties/attention/causality.py": PROPERTIES,
     "properties/attention/masks.py": PROPERTIES,
 }
-SLACK = 30.0  # seconds that a change may take beyond four times what its tests take without it
+SLACK = 15.0  # seconds that a change may take beyond four times what its tests take without it
 
 
 def files_of(path: str) -> tuple[str, ...]:

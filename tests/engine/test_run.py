@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,6 +21,7 @@ from properties.engine.core.finding import Finding
 from properties.engine.core.target import Target
 from properties.engine.core.trial import Violation
 from properties.engine.search import run
+from properties.engine.search.deviations import Deviation
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, Status, Workers, load, verify_target
 from properties.engine.search.search import Outcome, Plan
@@ -35,19 +38,19 @@ def finding(prop: Property) -> Finding:
 class Searched:
     """In the place of ``search_pass``: what was asked, and what is found at which property in which pass."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *wrong: tuple[str, int], seconds: float = 1.0, stop: str = "") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *wrong: tuple[str, int], stop: str = "", cases: int | None = None) -> None:
         self.asked: list[tuple[str, Plan]] = []
-        self.wrong, self.seconds, self.stop = wrong, seconds, stop
+        self.wrong, self.stop, self.cases = wrong, stop, cases
         self.clock = 100.0
         monkeypatch.setattr(run, "search_pass", self)
         monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: self.clock))
 
     def __call__(self, target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
         self.asked.append((prop.name, plan))
-        self.clock += self.seconds
+        self.clock += 1.0
         if prop.name == self.stop:
             raise KeyboardInterrupt
-        outcome = Outcome(prop, target.name, cases=plan.passes()[plan.part])
+        outcome = Outcome(prop, target.name, cases=plan.passes()[plan.part] if self.cases is None else self.cases)
         outcome.finding = finding(prop) if (prop.name, plan.part) in self.wrong else None
         tick(7)
         return outcome
@@ -129,6 +132,13 @@ def test_a_deadline_of_the_plan_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert "time was over" not in report.incomplete  # four cases of each are enough
 
 
+def test_too_little_was_tried_when_time_was_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for deadline, over in ((103.5, True), (104.0, False), (200.0, False)):  # four seconds from 100 on
+        Searched(monkeypatch, cases=3)
+        report = verify_target(TARGET, FOUR, Plan(examples=4, deadline=deadline))
+        assert report.incomplete.startswith("time was over before 4 of 4 properties had 4 cases each") is over and report.ok is not over
+
+
 def test_an_interruption_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = Searched(monkeypatch, (ONE, 0), stop=THREE)
     report = verify_target(TARGET, FOUR, Plan(examples=30))
@@ -201,7 +211,87 @@ def test_workers_start_where_it_pays() -> None:
     assert never.pool is None
 
 
-def test_a_worker_loads_the_target_as_it_is() -> None:
+class Pool:
+    """In the place of a pool of processes: everything in this one."""
+
+    made: ClassVar[list[Pool]] = []
+
+    def __init__(self, count: int, mp_context: Any, initializer: Any) -> None:
+        assert mp_context.get_start_method() == "spawn" and initializer is run.dies_with_parent
+        self.count, self.tasks, self.ended = count, [], dict[str, bool]()
+        self.made.append(self)
+
+    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
+        assert function is run._slice
+        self.tasks.append(arguments)
+        future: Future[Any] = Future()
+        future.set_result(Outcome(arguments[1], "right", cases=1))
+        return future
+
+    def shutdown(self, **options: bool) -> None:
+        self.ended = options
+
+
+def test_one_pool_is_asked_for_every_property(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    killed: list[str] = []
+    monkeypatch.setattr(run.multiprocessing, "active_children", lambda: [SimpleNamespace(kill=lambda: killed.append("worker"))])
+    Pool.made.clear()
+    workers = Workers(3)
+    for _ in range(2):
+        found = list(workers.search({"text": "right"}, FOUR, Plan(deadline=160.0)))
+        assert {outcome.prop.name for outcome in found} == {ONE, TWO, THREE, LAST}
+    (pool,) = Pool.made
+    assert pool.count == 3 and [(source, prop.name) for source, prop, _ in pool.tasks[:4]] == [({"text": "right"}, p.name) for p in FOUR]
+    assert {plan.seconds for _, _, plan in pool.tasks} == {30.0}  # two turns of three workers for four properties
+    assert not pool.ended and not killed
+    slices = workers.search({"text": "right"}, FOUR, Plan())
+    next(slices)
+    slices.close()  # nobody waits for the rest
+    assert pool.ended == {"cancel_futures": True} and killed == ["worker"] and workers.pool is None
+
+
+def test_a_worker_loads_a_target_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded, around = [], []
+
+    def loads(source: Any, device: str) -> Target:
+        loaded.append((source["text"], device))
+        return TARGET
+
+    def searches(target: Target, prop: Property, plan: Plan) -> Outcome:
+        print("prints of a target are no part of a report")
+        assert target is TARGET
+        return Outcome(prop, "right", cases=5)
+
+    def note(name: str) -> Any:
+        return lambda yes=True: around.append((name, yes)) or nullcontext()
+
+    monkeypatch.setattr(run, "_LOADED", {})
+    for name, stub in (("load", loads), ("search_pass", searches), ("isolated", note("isolated")), ("containing", note("containing"))):
+        monkeypatch.setattr(run, name, stub)
+    for source, isolate in (({"text": "one"}, False), ({"text": "one"}, True), ({"text": "two", "contained": True}, True)):
+        assert run._slice(source, FOUR[0], Plan(device="there", isolate=isolate)).cases == 5
+    assert loaded == [("one", "there"), ("two", "there")] and capsys.readouterr().out == ""
+    assert around == [
+        *(("isolated", False), ("containing", False)),
+        *(("isolated", True), ("containing", False)),
+        *(("isolated", False), ("containing", True)),  # its process is another one already
+    ]
+
+
+def test_a_known_crash_is_looked_at_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart: list[str] = []
+    monkeypatch.setattr(run, "isolated", lambda: apart.append("isolated") or nullcontext())
+    for kind, processes in (("documented", 0), ("crash", 1)):
+        known = Deviation(("*",), ("*",), "keys > 2", kind, "test", "numpy 0", Case(keys=3), "rows_sum_to_one")
+        assert run.look_again(known, TARGET).state == "gone" and len(apart) == processes
+
+
+def test_a_worker_loads_the_target_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(TARGET.kind), "handshake", lambda self, target, device: dataclasses.replace(target, learned={"all": device}))
+    assert load({"text": "numpy_matmul.attention", "handshake": True}, "cpu").learned == {"all": "cpu"}
+    assert not load({"text": "numpy_matmul.attention", "handshake": False}, "cpu").learned
     assert load({"text": "numpy_matmul.attention"}, "cpu").name == "numpy_matmul.attention"
     assert load({"text": "numpy_matmul.attention", "supports": {"max_length": 9}}, "cpu").supports.max_length == 9
 

@@ -66,6 +66,19 @@ def test_passes_grow(examples: int, passes: list[int]) -> None:
     assert Plan(examples=examples).passes() == passes
 
 
+def test_what_is_not_said() -> None:
+    assert Plan() == Plan(150, 0, "cpu", None, None, (), True, False, None, None, True, 0)
+    outcome = Outcome(SUMS, "right")
+    assert (outcome.cases, outcome.set_aside, outcome.seconds, outcome.not_exercised, outcome.right, outcome.edges) == (
+        0,
+        0,
+        0.0,
+        "",
+        [],
+        {},
+    )
+
+
 def test_a_seed_is_that_of_its_names() -> None:
     assert seed_of("forms", 0) == 3063439866 == seed_of("forms", "0")
     assert len({seed_of("a", "b"), seed_of("ab"), seed_of("b", "a"), seed_of("a", "b", 0)}) == 4
