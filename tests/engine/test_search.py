@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from properties.catalogue import PROPERTIES
 from properties.engine.core.finding import Finding
 from properties.engine.core.trial import Notes, Violation
 from properties.engine.search import search as module
+from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Edge, Outcome, Plan, inapplicable, search, search_pass, seed_of, try_only
 
@@ -287,3 +289,27 @@ def test_a_case_that_somebody_wrote() -> None:
     outcome = try_only(wrong, SUMS, Case(keys=3))
     assert outcome.finding is not None and (outcome.finding.first_at, outcome.finding.shrink_seconds, outcome.cases) == (1, 0.0, 1)
     assert try_only(wrong, SUMS, Case(keys=3, is_causal=True)).cases == 0
+
+
+LAYER = find_targets("numpy_matmul.multihead", Builtins())[0]
+FLAT = dataclasses.replace(TARGET, framework=copy.copy(TARGET.framework))
+FLAT.framework.layouts = ("contiguous",)
+
+
+def test_what_is_asked_of_others() -> None:
+    direct, gradients, layouts = (
+        PROPERTIES[name] for name in ("inputs_are_unchanged", "gradients_add_up", "memory_layout_changes_nothing")
+    )
+    assert direct.direct and inapplicable(TARGET, direct) == "" == inapplicable(LAYER, SUMS)
+    assert inapplicable(LAYER, direct) == "is about the arguments of an attention"
+    assert inapplicable(LAYER, gradients) == "gradients are asked of attention, not of multihead"
+    assert inapplicable(TARGET, gradients) not in ("", inapplicable(LAYER, gradients))  # NumPy has none
+    assert inapplicable(FLAT, layouts) == "arrays of numpy lie in memory in one way" and inapplicable(TARGET, layouts) == ""
+    assert inapplicable(FLAT, SUMS) == ""
+
+
+def test_only_layouts_that_there_are_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    for target, several in ((TARGET, True), (FLAT, False)):
+        asked = Asked(monkeypatch)
+        search_pass(target, PROPERTIES["output_is_inside_the_bound"], Plan(part=2))
+        assert ({case.layout for case in asked.cases} != {"contiguous"}) is several and len(asked.cases) == 36
