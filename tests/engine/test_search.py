@@ -33,7 +33,7 @@ class Asked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Answer = lambda case: None, seconds: float = 1.0) -> None:
         self.cases: list[Case] = []
         self.counted: list[bool] = []
-        self.clock = 0.0
+        self.clock = 100.0
         self.seconds = seconds
         self.answer = answer
         monkeypatch.setattr(module, "attempt", self)
@@ -161,10 +161,10 @@ def test_rounds_and_passes_draw_their_own_cases(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("limits", "cases"), [({"seconds": 2.5}, 3), ({"seconds": 0.0}, 1), ({"deadline": 1.5}, 2), ({"deadline": -1.0}, 0)]
+    ("limits", "cases"), [({"seconds": 2.5}, 3), ({"seconds": 0.0}, 1), ({"deadline": 101.5}, 2), ({"deadline": 99.0}, 0)]
 )
 def test_no_case_is_drawn_once_time_is_over(limits: dict[str, float], cases: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for plan in (Plan(**limits), Plan(**{"seconds": 90.0, "deadline": 90.0} | limits)):  # type: ignore[arg-type]
+    for plan in (Plan(**limits), Plan(**{"seconds": 90.0, "deadline": 190.0} | limits)):  # type: ignore[arg-type]
         asked = Asked(monkeypatch)
         outcome = search_pass(TARGET, SUMS, plan)
         assert outcome.cases == len(asked.cases) == cases and outcome.seconds == cases and outcome.finding is None
@@ -172,8 +172,28 @@ def test_no_case_is_drawn_once_time_is_over(limits: dict[str, float], cases: int
 
 def test_shrinking_has_its_time_beyond_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, long)
-    outcome = search_pass(TARGET, SUMS, Plan(deadline=3.5, part=2))
+    outcome = search_pass(TARGET, SUMS, Plan(deadline=103.5, part=2))
     assert outcome.finding is not None and len(asked.cases) > 5 and outcome.finding.case.keys == 3
+
+
+def test_what_hangs_is_asked_until_the_time_to_wait_for_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shared, over, cases in ((False, True, 4), (True, False, 4), (True, True, 0)):
+        Asked(monkeypatch)
+        monkeypatch.setattr(module, "Shared", type(TARGET.framework) if shared else Asked)
+        monkeypatch.setattr(module, "exhausted", lambda over=over: over)
+        outcome = search_pass(TARGET, SUMS, Plan())
+        assert outcome.cases == cases and ("hangs" in outcome.not_exercised) is (cases == 0)
+
+
+def test_an_interruption_that_was_lost_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise KeyboardInterrupt
+
+    asked = Asked(monkeypatch)
+    monkeypatch.setattr(module.interrupt, "check", check)
+    with pytest.raises(KeyboardInterrupt):
+        search_pass(TARGET, SUMS, Plan())
+    assert not asked.cases
 
 
 # ---------------------------------------------------------------- a failing case
@@ -183,7 +203,7 @@ def test_what_fails_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, long)
     outcome = search_pass(TARGET, SUMS, Plan(part=2))
     found, at = outcome.finding, next(at for at, case in enumerate(asked.cases) if case.keys > 2)
-    assert found is not None and found.case.keys == 3 and found.first_at == at + 1 == outcome.cases
+    assert found is not None and found.case.keys == 3 and found.case.seed == 0 and found.first_at == at + 1 == outcome.cases
     assert asked.counted == [True] * (at + 1) + [False] * (len(asked.cases) - at - 1)  # what shrinking tries is no part of the statistics
     assert outcome.features.total() and max(outcome.features.values()) <= outcome.cases
     assert found.shrink_seconds == len(asked.cases) - at - 1  # from the first failing case on
@@ -241,7 +261,7 @@ def test_a_search_goes_on_until_something_is_found(monkeypatch: pytest.MonkeyPat
     asked = Asked(monkeypatch, late)
     outcome = search(TARGET, SUMS, Plan())
     assert outcome.finding is not None and 20 < outcome.finding.first_at == outcome.cases < len(asked.cases)
-    for seconds, cases in ((2.5, 3), (6.5, 7), (4.0, 4), (3.5, 4)):
+    for seconds, cases in ((2.5, 3), (6.5, 7), (4.0, 4), (3.5, 4), (4.5, 5)):
         Asked(monkeypatch)
         assert search(TARGET, SUMS, Plan(seconds=seconds)).cases == cases
 
