@@ -18,7 +18,7 @@ from properties.engine.core.trial import Notes, Violation
 from properties.engine.search import search as module
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Edge, Outcome, Plan, inapplicable, search, search_pass, seed_of, try_only
+from properties.engine.search.search import Edge, Outcome, Plan, inapplicable, search, search_pass, seed_of, try_only, written_cases
 
 SUMS = PROPERTIES["rows_sum_to_one"]
 TARGET = make_target("right", numpy_matmul.attention, {"framework": "numpy"})
@@ -134,7 +134,7 @@ def test_a_pass_has_its_cases_and_counts_them(monkeypatch: pytest.MonkeyPatch) -
     outcome = search_pass(TARGET, SUMS, Plan(examples=150), ticks.append)
     assert outcome.cases == len(asked.cases) == 4 and ticks == [1, 2, 3, 4] and all(asked.counted)
     assert outcome.finding is None and outcome.status == "passed" and outcome.set_aside == 0 and outcome.seconds == 4.0
-    assert outcome.features.total() > 0 and max(outcome.features.values()) <= 4
+    assert outcome.features.total() > 0 and max(outcome.features.values()) <= 4 == sum(outcome.ranges.dtypes.values())
     assert outcome.right == [case for case in asked.cases if not case.empty]
     simplest = asked.cases[0]
     asked.cases.clear()
@@ -150,14 +150,14 @@ def test_a_pass_has_its_cases_and_counts_them(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rounds_and_passes_draw_their_own_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    for plan in (Plan(), Plan(round=1), Plan(part=1), Plan(part=1, round=1)):
+    for plan in (Plan(), Plan(round=1), Plan(part=1), Plan(part=1, round=1), Plan(part=2), Plan(part=3)):
         asked = Asked(monkeypatch)
         search_pass(TARGET, SUMS, plan)
         again = Asked(monkeypatch)
         search_pass(TARGET, SUMS, plan)
         assert asked.cases == again.cases
         drawn.append({str(case) for case in asked.cases[1:]})
-    assert not any(one & other for at, one in enumerate(drawn) for other in drawn[:at])
+    assert max(len(one & other) for at, one in enumerate(drawn) for other in drawn[:at]) <= 2  # the simplest ones may come twice
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,19 @@ def test_what_fails_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before == min(6, sum(not case.empty for case in asked.cases[:at])) and before + after == len(outcome.right) <= 12 and after
 
 
+def test_some_cases_that_hold_are_kept_of_those_drawn_and_of_those_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[Case] = []
+
+    def late(case: Case) -> Violation | None:
+        times.append(case)
+        return WRONG if len(times) > 20 and case.keys > 2 else None
+
+    Asked(monkeypatch, late)
+    outcome = search_pass(TARGET, SUMS, Plan(part=2))
+    assert outcome.finding is not None and outcome.right[:6] == [case for case in times if not case.empty][:6]
+    assert len(outcome.right) == 12 and all(case in times[outcome.cases :] for case in outcome.right[6:])
+
+
 def test_shrinking_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHRINKS", 7)
     asked = Asked(monkeypatch, long)
@@ -248,6 +261,7 @@ def test_what_fails_once_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     Asked(monkeypatch, once)
     outcome = search_pass(TARGET, SUMS, Plan())
     assert outcome.finding is not None and outcome.finding.first_at == 3 == outcome.cases
+    assert outcome.finding.shrink_seconds == len(times) - 3
 
 
 def test_a_search_goes_on_until_something_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +317,9 @@ def test_why_a_property_is_not_tried() -> None:
 
 
 def test_a_case_that_somebody_wrote() -> None:
+    assert written_cases(TARGET, "Case(keys=3)") == {Case: Case(keys=3)}
+    with pytest.raises(ValueError, match="kees"):
+        written_cases(TARGET, "Case(kees=3)")
     assert try_only(TARGET, SUMS, Case(keys=3)).status == "passed"
     assert try_only(TARGET, SUMS, None).not_exercised == "it is about other cases"
     wrong = make_target("wrong", lambda q, k, v: numpy_matmul.attention(q, k, v) * 1.5, {"framework": "numpy"})
