@@ -75,6 +75,12 @@ def problems() -> dict[str, Problem]:
         "sums near the largest": Problem(
             0 * q[:1, :1, :1], k[:1, :1, :2], np.full((1, 1, 2, 64), 32752.0) * np.linspace(0.99, 1.0, 64), 0.1
         ),
+        **{
+            f"scores near {largest}": Problem(
+                np.linspace(0.2, 1.1, 32).reshape(1, 1, 32, 1) * largest, k[:1, :1, :3, :1] * 0 + 1, v[:1, :1, :3], 1.0
+            )
+            for largest in (65504.0, 3.4e38)
+        },
         "tiny": replace(plain, q=q * 2.0**-12, v=v * 2.0**-20, k=k * 2.0**-10),
         "faint weights": replace(plain, q=6 * q, v=v * 2.0**-10),
         "long": Problem(q[:, :1], numbers("many", 2, 1, 70, 4), numbers("values", 2, 1, 70, 3), -0.5),
@@ -104,8 +110,10 @@ def bounds(exact: Exact, kind: Arithmetic) -> Iterator[tuple[str, Array]]:
     errors = {"query_error": exact.problem.q, "key_error": exact.k, "value_error": exact.v}
     errors = {name: 2.0**-9 * np.abs(x) for name, x in errors.items()}
     yield "output of rounded operands", bound.rigorous(exact, kind, **errors)
-    errors["value_error"][:1, :1, :1, :1] = np.inf
-    yield "output of lost operands", bound.rigorous(exact, kind, **errors)
+    for name, error in errors.items():
+        lost = error.copy()
+        lost[:1, :1, :1, :1] = np.inf
+        yield f"output of a lost number, {name}", bound.rigorous(exact, kind, **(errors | {name: lost}))
     yield "weights of rounded operands", bound.weights_bound(exact, kind, **errors)
     yield "lse of rounded operands", bound.lse_bound(exact, kind, **errors)
 
