@@ -56,8 +56,12 @@ def problems() -> dict[str, Problem]:
     lost = k.copy()
     lost[0, 1, 2, 3] = np.inf
     huge = 10.0 ** (4 * numbers("sizes", 2, 4, 3, 1)) * q
+    wide = np.stack([np.linspace(0.2, 1.1, 32) * 65504 / 4, np.zeros(32)], -1).reshape(1, 1, 32, 2)
+    small = np.array([[0.001, 0.0], [0.0, 0.002], [0.001, -0.001]]).reshape(1, 1, 3, 2)
     return {
         "plain": plain,
+        "queries that are scaled beyond the largest": Problem(wide, small, v[:1, :1, :3], 4.0),
+        "keys that are scaled beyond the largest": Problem(small, wide[:, :, 20:26], v[:1, :1], -4.0),
         "masked": replace(plain, visible=seen),
         "mean of nothing": replace(plain, visible=seen, empty_rows="mean"),
         "nan of nothing": replace(plain, visible=seen, empty_rows="nan"),
