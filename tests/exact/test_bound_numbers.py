@@ -61,7 +61,7 @@ def problems() -> dict[str, Problem]:
     return {
         "plain": plain,
         "queries that are scaled beyond the largest": Problem(wide, small, v[:1, :1, :3], 4.0),
-        "keys that are scaled beyond the largest": Problem(small, wide[:, :, 20:26], v[:1, :1], -4.0),
+        "keys that are scaled beyond the largest": Problem(small, wide[:, :, 25:31], v[:1, :1], -4.0),
         "masked": replace(plain, visible=seen),
         "mean of nothing": replace(plain, visible=seen, empty_rows="mean"),
         "nan of nothing": replace(plain, visible=seen, empty_rows="nan"),
