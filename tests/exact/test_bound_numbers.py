@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 from properties.engine.cases.coordinates import normal, uniform
 from properties.exact import bound, gradient_bound
-from properties.exact.arithmetic import Arithmetic, arithmetic
+from properties.exact.arithmetic import FORMATS, Arithmetic, arithmetic
 from properties.exact.gradient_oracle import differentiate
 from properties.exact.oracle import Exact, LayerProblem, Problem, Projection, solve, solve_layer, with_sinks
 
@@ -87,7 +87,7 @@ def problems() -> dict[str, Problem]:
         },
         "tiny": replace(plain, q=q * 2.0**-12, v=v * 2.0**-20, k=k * 2.0**-10),
         "faint weights": replace(plain, q=6 * q, v=v * 2.0**-10),
-        "long": Problem(q[:, :1], numbers("many", 2, 1, 70, 4), numbers("values", 2, 1, 70, 3), -0.5),
+        "long": Problem(q[:, :1], numbers("many", 2, 1, 65, 4), numbers("values", 2, 1, 65, 3), -0.5),
         "huge scores": replace(plain, q=huge, visible=seen),
         "huge values": replace(plain, v=v * 10.0 ** (3 * np.abs(numbers("sizes", 2, 2, 6, 3))) * 10),
         "values that are none": replace(plain, v=poisoned, visible=seen),
@@ -174,6 +174,16 @@ def test_the_bounds_are_what_they_were(dtype: str, kind: str) -> None:
     for problem, limits in found.items():
         for (what, now), before in zip(limits.items(), expected[problem], strict=True):
             assert now[1:] == before[1:] and now[0] == pytest.approx(before[0], abs=1e-8), (problem, what)
+
+
+def test_formats() -> None:
+    for name in ("float64", "float32", "float16"):
+        info, known = np.finfo(name), FORMATS[name]
+        assert (known.u, known.normal, known.largest) == (float(info.eps) / 2, float(info.smallest_normal), float(info.max))
+        assert known.eta == float(info.smallest_subnormal) / 2
+    known = FORMATS["bfloat16"]  # the upper half of a float32
+    largest = float(np.array([0x7F7F0000], dtype=np.uint32).view(np.float32)[0])
+    assert (known.u, known.normal, known.largest) == (2.0**-8, float(np.finfo(np.float32).smallest_normal), largest)
 
 
 def test_a_projection_that_may_overflow_has_no_bound() -> None:

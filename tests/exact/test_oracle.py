@@ -376,3 +376,16 @@ def test_a_cap_that_is_reached() -> None:
         q, k = np.array([1e4, -1e4, 0.0]).reshape(1, 1, 3, 1), np.ones((1, 1, 2, 1))
         exact = solve(Problem(q, k, k, 1.0, softcap=2.0), precision)
         assert exact.logits[0, 0, :, 0].tolist() == [2.0, -2.0, 0.0], precision
+
+
+def test_sums_of_double_doubles_against_fractions() -> None:
+    rng = np.random.default_rng(1)
+    for shape in ((5,), (3, 5), (2, 3, 5), (2, 3, 0)):
+        x = rng.normal(size=shape) * 2.0 ** rng.integers(-30, 30, size=shape)
+        number = DoubleDouble(x, x * 1e-17)
+        total, kept = number.sum(-1), number.sum(-1, keepdims=True)
+        assert total.hi.shape == shape[:-1] and kept.hi.shape == (*shape[:-1], 1) and (kept.hi[..., 0] == total.hi).all()
+        for at in np.ndindex(shape[:-1]):
+            parts = [Fraction(float(h)) + Fraction(float(t)) for h, t in zip(number.hi[at], number.lo[at], strict=True)]
+            got = Fraction(float(total.hi[at])) + Fraction(float(total.lo[at]))
+            assert abs(got - sum(parts)) <= sum(map(abs, parts)) * Fraction(1, 2**100)
