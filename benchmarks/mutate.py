@@ -48,6 +48,7 @@ CORE = tuple(f"tests/engine/test_{name}.py" for name in ("claims", "contracts", 
 MASKS = ("tests/engine/test_masks.py", "tests/attention/test_inputs.py")
 PROPERTIES = (
     "tests/attention/test_causality.py",
+    "tests/attention/test_mask_properties.py",
     "tests/engine/test_integrity.py::test_the_exact_answer_passes",
     "tests/engine/test_integrity.py::test_every_property_refutes_a_mistake_of_its_own",
 )
