@@ -44,7 +44,7 @@ RESULTS, TEXT = ROOT / "benchmarks/mutation.json", ROOT / "benchmarks/MUTATION.m
 EXACT = ("tests/exact", "tests/block/test_block_bound.py")
 CLAIMS = ("tests/exact/test_same_bits.py", "tests/engine/test_claims.py")
 SEARCH = tuple(f"tests/engine/test_{name}.py" for name in ("search", "run", "saved_cases", "deviations"))
-CORE = tuple(f"tests/engine/test_{name}.py" for name in ("claims", "contracts", "target", "schema", "search", "case"))
+CORE = tuple(f"tests/engine/test_{name}.py" for name in ("attempt", "claims", "contracts", "target", "schema", "search", "case"))
 MASKS = ("tests/engine/test_masks.py", "tests/attention/test_inputs.py")
 PROPERTIES = (
     "tests/attention/test_causality.py",
