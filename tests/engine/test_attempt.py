@@ -15,7 +15,7 @@ from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import NO_ZERO_SIZES, attempt, subject, try_case
 from properties.engine.core.crash import CAN_FORK, ended, isolated, killed_by
-from properties.engine.core.declare import covers
+from properties.engine.core.declare import covers, declare, declared
 from properties.engine.core.target import Raised, blame, first_line
 from properties.engine.core.trial import Notes
 from properties.engine.core.words import ranges
@@ -54,6 +54,7 @@ def test_a_call_that_raises() -> None:
     violation = try_case(found, SUMS, Case(keys=13))
     assert violation is not None and violation.raised and not violation.killed
     assert violation.says == "the call raised ValueError: not this" and violation.hint == ""
+    assert np.isnan(violation.actual) and np.isnan(violation.expected) and violation.allowed == 0
     empty = try_case(found, SUMS, Case(keys=0))
     assert empty is not None and empty.hint == NO_ZERO_SIZES
     both = try_case(
@@ -79,6 +80,11 @@ def test_what_a_process_does_not_survive() -> None:
     with isolated():
         assert killed_by(fails) == "" and killed_by(lambda: None) == ""
         ends = killed_by(lambda: os._exit(3)), killed_by(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        found = dataclasses.replace(RIGHT, function=lambda q, k, v: os._exit(5) if k.shape[2] == 13 else numpy_matmul.attention(q, k, v))
+        violation = try_case(found, SUMS, Case(keys=13))
+        assert try_case(found, SUMS, Case(keys=3)) is None
+    assert violation is not None and violation.raised and violation.killed and violation.allowed == 0 and np.isnan(violation.actual)
+    assert violation.says == "the call ended the process (exit status 5)"
     assert ends == ("exit status 3", "SIGKILL")
     assert ended("exit status 3") == "ended the process (exit status 3)" and ended("SIGKILL") == "killed the process (SIGKILL)"
 
@@ -123,6 +129,20 @@ def test_cases_that_a_property_is_not_about() -> None:
     assert prop.excludes(Case(keys=3), ("keys", "is_causal")) == ""
     assert prop.excludes(Case(keys=9), ("keys",)) == "it is about other keys than 9"
     assert prop.excludes(Case(keys=9, is_causal=True), ("is_causal",)) == "it is about is_causal = False"
+
+
+def test_a_property_that_says_what_its_cases_have_not_is_refused() -> None:
+    def spoken(t: Any) -> None:
+        """Something."""
+
+    def silent(t: Any) -> None: ...
+
+    before = dict(declared())
+    with pytest.raises(ValueError, match=r"spoken.*kees"):
+        declare("x = x", contract="attention", kees=3)(spoken)
+    with pytest.raises(ValueError, match="property silent says nothing"):
+        declare("x = x", contract="attention")(silent)
+    assert declared() == before
 
 
 def test_numbers_in_runs() -> None:
