@@ -13,6 +13,7 @@ import pytest
 from impls import numpy_matmul
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
+from properties.engine.core import attempt as module
 from properties.engine.core.attempt import NO_ZERO_SIZES, attempt, subject, try_case
 from properties.engine.core.crash import CAN_FORK, ended, isolated, killed_by
 from properties.engine.core.declare import covers, declare, declared
@@ -87,6 +88,29 @@ def test_what_a_process_does_not_survive() -> None:
     assert violation.says == "the call ended the process (exit status 5)"
     assert ends == ("exit status 3", "SIGKILL")
     assert ended("exit status 3") == "ended the process (exit status 3)" and ended("SIGKILL") == "killed the process (SIGKILL)"
+
+
+def test_what_ends_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the property made of it."""
+    ends = ["ended before"]
+    monkeypatch.setattr(module, "ENDS", ends)
+    monkeypatch.setattr(module, "Shared", type(RIGHT.framework))
+
+    def hangs(q: Any, k: Any, v: Any) -> Any:
+        if k.shape[2] == 13:
+            ends.append("took too long")
+        return numpy_matmul.attention(q, k, v)
+
+    found = dataclasses.replace(RIGHT, function=hangs)
+    violation = try_case(found, SUMS, Case(keys=13))
+    assert violation is not None and violation.says == "the call took too long" and violation.raised and violation.killed
+    assert violation.allowed == 0 and np.isnan(violation.actual) and try_case(found, SUMS, Case(keys=3)) is None
+    gone = dataclasses.replace(SUMS, check=lambda t: (_ for _ in ()).throw(module.Gone("has gone")))
+    monkeypatch.setattr(module, "Shared", str)
+    violation = try_case(RIGHT, gone, Case(keys=3))
+    assert (
+        violation is not None and violation.says == "the call has gone" and violation.raised and violation.killed and violation.allowed == 0
+    )
 
 
 # ---------------------------------------------------------------- words, and what a field may be
