@@ -35,6 +35,7 @@ def raising(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = Fal
 
 
 def test_what_is_right_shows_nothing_and_is_counted() -> None:
+    assert not SUMS.exact and not SUMS.direct and SUMS.edge == ""
     notes = Notes()
     violation, trial = attempt(RIGHT, SUMS, Case(keys=3), notes)
     assert violation is None and trial.notes is notes and notes.compared > 0 and trial.runs
@@ -111,6 +112,17 @@ def test_what_ends_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert (
         violation is not None and violation.says == "the call has gone" and violation.raised and violation.killed and violation.allowed == 0
     )
+
+
+def test_a_gradient_is_sent_back_once_unless_it_is_asked_for_again() -> None:
+    torch = pytest.importorskip("torch")
+    found = make_target("of torch", lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, {"framework": "torch"})
+    leaves = [torch.ones(1, 1, 2, 2, dtype=torch.float64) for _ in range(3)]
+    out, send = found.record(found.function, leaves)
+    assert send is not None and len(send(torch.ones_like(out), True)) == 3 == len(send(torch.ones_like(out)))
+    with pytest.raises(Raised):
+        send(torch.ones_like(out))
+    assert found.record(lambda *given: given[0].detach(), leaves)[1] is None
 
 
 # ---------------------------------------------------------------- words, and what a field may be
