@@ -323,7 +323,7 @@ def test_number_systems() -> None:
     """The wider of what the machine offers is taken for float64 targets, and each says how far it is off."""
     units = {name: number_system(name)[1] for name in ("float64", "longdouble", "double-double", "extended")}  # type: ignore[arg-type]
     assert units["float64"] == 2.0**-53 and units["double-double"] == 2.0**-98
-    assert 1 + 2 * np.longdouble(units["longdouble"]) != 1 and 1 + np.longdouble(units["longdouble"]) == 1  # half a step from 1
+    assert 2 * np.longdouble(units["longdouble"]) == np.nextafter(np.longdouble(1), np.longdouble(2)) - 1  # half a step from 1
     assert units["extended"] == units["longdouble" if units["longdouble"] <= 2.0**-64 else "double-double"]
     with pytest.raises(ValueError, match="unknown precision 'half'"):
         number_system("half")  # type: ignore[arg-type]
@@ -389,3 +389,15 @@ def test_sums_of_double_doubles_against_fractions() -> None:
             parts = [Fraction(float(h)) + Fraction(float(t)) for h, t in zip(number.hi[at], number.lo[at], strict=True)]
             got = Fraction(float(total.hi[at])) + Fraction(float(total.lo[at]))
             assert abs(got - sum(parts)) <= sum(map(abs, parts)) * Fraction(1, 2**100)
+
+
+def test_what_one_head_sees_decides_for_the_row_of_a_layer() -> None:
+    rng = np.random.default_rng(6)
+    weights: dict[str, Array | None] = {name: rng.normal(size=(4, 4)) for name in ("w_q", "w_k", "w_v", "w_o")}
+    value = rng.normal(size=(1, 3, 4))
+    value[0, 1] = math.nan
+    seen = np.ones((1, 2, 3, 3), bool)
+    seen[0, :, 0, 1], seen[0, 0, 1, 1] = False, False  # row 0: nobody sees the token that is none; row 1: the second head does
+    layer = solve_layer(LayerProblem(rng.normal(size=(1, 3, 4)), rng.normal(size=(1, 3, 4)), value, weights, 2, seen))
+    assert layer.well_posed[0].tolist() == [[True] * 4, [False] * 4, [False] * 4]
+    assert np.isfinite(layer.out[0, 0]).all() and np.isnan(layer.out[0, 1:]).all()
