@@ -223,21 +223,33 @@ def table(results: dict[str, Any]) -> str:
         "# Mistakes in the checker that its own tests notice",
         "",
         "Written by `python -m benchmarks.mutate` (`tox run -e mutate`): one small change at a time, put to the tests of its module that call the",
-        "changed function. `all`: how many changes the module has; `tried`: how many of them were drawn. A change is killed when a test fails.",
+        "changed function. `all`: how many changes the module has; `tried`: how many of them were drawn; `seconds`: of tests that one was put to at",
+        "most, the quickest first (`--seconds`). A change is killed when a test fails or takes too long.",
         "",
         f"Tried {tried}, killed {killed}, alive {tried - killed}.",
         "",
-        "| module | all | tried | killed | alive | without a reason | seed | date |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
+        "| module | all | tried | killed | alive | without a reason | seed | seconds | date |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for path, r in results.items():
-        open_ = sum(not s["why"] for s in r["alive"])
-        lines.append(f"| `{path}` | {r['all']} | {r['tried']} | {r['killed']} | {len(r['alive'])} | {open_} | {r['seed']} | {r['date']} |")
+        unexplained = sum(not s["why"] for s in r["alive"])
+        cells = (
+            f"`{path}`",
+            r["all"],
+            r["tried"],
+            r["killed"],
+            len(r["alive"]),
+            unexplained,
+            r["seed"],
+            r["seconds"] or "all",
+            r["date"],
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     for path, r in results.items():
         if r["alive"]:
             lines += ["", f"## {path}", "", "| line | change | why it may live |", "|---|---|---|"]
         for s in r["alive"]:
-            change = f"`{s['was']}` → `{s['now']}` in `{s.get('source', '')}`".replace("|", "\\|")
+            change = f"`{s['was']}` → `{s['now']}` in `{s['source']}`".replace("|", "\\|")
             lines.append(f"| {s['line']}, {s['function'] or 'top'} | {change} | {s['why'] or '**open**'} |")
     return "\n".join(lines) + "\n"
 
@@ -296,6 +308,7 @@ def result(
         "tried": count,
         "killed": count - len(alive),
         "seed": before["seed"] if options.again else options.seed,
+        "seconds": options.seconds if math.isfinite(options.seconds) else None,
         "date": datetime.date.today().isoformat(),
         "alive": [
             {

@@ -61,6 +61,7 @@ def test_a_frontier_that_is_off_by_one_is_seen(corner: str) -> None:
     assert refuted(target(corner, lambda rows, last: 1), "output_is_inside_the_bound") == more
     assert refuted(target(corner, lambda rows, last: -1), "causal_frontier_is_exact") == fewer
     assert refuted(target(corner, lambda rows, last: 1), "causal_equals_triangular_mask") == more
+    assert refuted(target(corner, lambda rows, last: -1), "causal_equals_triangular_mask") == fewer
     assert refuted(target(corner, lambda rows, last: 1), "future_tokens_are_ignored", 20) == more
     assert not refuted(target(corner, lambda rows, last: -1), "future_tokens_are_ignored")  # too little knows nothing of the future
 
