@@ -6,7 +6,7 @@
 
 ``MUTATION.md`` tells what lived, and why it may. A survivor's reason is written by hand into ``mutation.json``, where the next run finds it.
 
-Why no tool that there is: mutmut 3 leaves out every function with a decorator, among them the properties that are a report's verdict,
+Why no tool that there is: mutmut 3 leaves out functions with a decorator (but for static and class methods), such as the verdict of a report,
 and all that stands at the top of a module, such as the tables of masks; cosmic-ray starts Python anew for every change, and importing
 torch takes longer than most of the tests. Here a process that has imported the libraries, and nothing of the checker, is
 forked for every change; the change is written into a copy of the tree, so that processes which a test starts see it as well.
