@@ -120,3 +120,22 @@ def test_an_installed_chapter_is_picked_up(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_name_that_nobody_has() -> None:
     with pytest.raises(ValueError, match="there is no contract 'doubled'; there are attention, "):
         contract_named("doubled")
+
+
+def test_what_a_contract_leaves_unsaid() -> None:
+    made = make(Doubled)
+    flags = (made.probed, made.makes, made.fallback, made.batched, made.readings, made.repeats)
+    assert flags == (False, False, False, False, True, False)
+    rest: Any = None
+    assert made.legal(rest, Case()) and made.hint(Case()) == ""
+    assert made.edge(SimpleNamespace(edge="NaN"), Case(), rest, rest) == "NaN"  # type: ignore[arg-type]
+
+
+def test_a_property_may_restrict_what_is_drawn() -> None:
+    topic = Topic("doubled", "what doubles", Case, ("dim",), frozenset({"dtypes"}))
+    topic.check("mine", ["dim", "dtypes", *contracting.EVERY_CASE])
+    other = next(name for name in Case().fields() if name not in ("dim", *contracting.EVERY_CASE))
+    for name, why in (("kees", "is no field of its cases"), (other, "is a field, but not drawn")):
+        with pytest.raises(ValueError) as wrong:
+            topic.check("mine", [name])
+        assert str(wrong.value).startswith(f"property mine: {name!r} {why}") and "for what doubles; there are" in str(wrong.value)

@@ -13,7 +13,7 @@ import torch
 
 from properties.exact import oracle
 from properties.exact.gradient_oracle import Gradients, differentiate
-from properties.exact.oracle import Precision, Problem, solve
+from properties.exact.oracle import Precision, Problem, solve, with_sinks
 
 Array = npt.NDArray[Any]
 PRECISIONS: list[tuple[Precision, float]] = [("float64", 1e-13), ("double-double", 1e-27)]
@@ -133,3 +133,37 @@ def test_sizes_of_zero(sizes: tuple[int, ...]) -> None:
         shapes = (found.q.shape, found.k.shape, found.v.shape, found.logits.shape)
         assert shapes == (problem.q.shape, problem.k.shape, problem.v.shape, problem.shape)
         assert found.of_bias((1, L, 1))[0].shape == (1, L, 1)
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("precision", ["float64", "double-double"])
+def test_sinks_agree_with_finite_differences_and_leave_no_trace(precision: Precision, softcap: float | None) -> None:
+    """Of a logit that all rows of a head see; its key and its value belong to nobody."""
+    problem, grad_out = make_problem(4, softcap=softcap)
+    sinks, step = np.array([0.5, -1.0, 2.0, 0.0]), 2.0**-27
+    found = differentiate(solve(with_sinks(problem, sinks), precision), grad_out)
+    value, tail = found.of_sinks()
+    assert value.shape == tail.shape == (4,) and (np.abs(tail) <= 2.0**-52 * np.abs(value)).all()
+    for head in range(4):
+        moved = step * (np.arange(4) == head)
+        one, other = (solve(with_sinks(problem, sinks + sign * moved), "double-double") for sign in (1, -1))
+        change = (one.out - other.out) + (one.out_tail - other.out_tail)
+        assert abs((change * grad_out).sum() / (2 * step) - value[head]) < 1e-12
+    for name in ("q", "k", "v"):
+        assert getattr(found, name).shape == getattr(found, f"{name}_tail").shape == getattr(problem, name).shape
+    assert found.of_bias((1, 4, 1, 1))[0].shape == (1, 4, 1, 1)
+
+
+@pytest.mark.parametrize("junk", [np.nan, np.inf])
+def test_what_stands_in_a_hidden_key_reaches_no_gradient(junk: float) -> None:
+    """Behind a softcap, too."""
+    problem, grad_out = make_problem(4)
+    seen = np.ones(problem.shape, bool)
+    seen[..., 0] = False
+    lost = problem.k.copy()
+    lost[:, :, 0] = junk
+    for softcap in (None, 1.5):
+        plain, other = (differentiate(solve(replace(problem, k=k, visible=seen, softcap=softcap)), grad_out) for k in (problem.k, lost))
+        for name in ("k", "v", "logits", "scores"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(plain, name))
+            assert np.isfinite(getattr(other, name)).all()

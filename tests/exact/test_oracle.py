@@ -14,7 +14,7 @@ import pytest
 
 from properties.exact import oracle
 from properties.exact.double_double import DoubleDouble
-from properties.exact.oracle import Exact, LayerProblem, Precision, Problem, solve, solve_layer
+from properties.exact.oracle import Exact, LayerProblem, Precision, Problem, number_system, solve, solve_layer
 
 Array = npt.NDArray[Any]
 
@@ -317,3 +317,87 @@ def test_double_double_functions_against_arbitrary_precision() -> None:
     with np.errstate(all="ignore"):
         ends = DoubleDouble(np.array([-math.inf, math.inf, math.nan, 800.0, -800.0])).exp()
     np.testing.assert_array_equal(ends.hi, [0.0, math.inf, math.nan, math.inf, 0.0])
+
+
+def test_number_systems() -> None:
+    """The wider of what the machine offers is taken for float64 targets, and each says how far it is off."""
+    units = {name: number_system(name)[1] for name in ("float64", "longdouble", "double-double", "extended")}  # type: ignore[arg-type]
+    assert units["float64"] == 2.0**-53 and units["double-double"] == 2.0**-98
+    assert 2 * np.longdouble(units["longdouble"]) == np.nextafter(np.longdouble(1), np.longdouble(2)) - 1  # half a step from 1
+    assert units["extended"] == units["longdouble" if units["longdouble"] <= 2.0**-64 else "double-double"]
+    with pytest.raises(ValueError, match="unknown precision 'half'"):
+        number_system("half")  # type: ignore[arg-type]
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    four, three = np.zeros((1, 2, 3, 4)), np.zeros((2, 3, 4))
+    for q, k, v in ((three, four, four), (four, three, four), (four, four, three)):
+        with pytest.raises(ValueError, match="must be 4-dimensional"):
+            Problem(q, k, v, 1.0)
+    with pytest.raises(ValueError, match="3 key/value heads do not divide 2 query heads"):
+        Problem(four, np.zeros((1, 3, 3, 4)), np.zeros((1, 3, 3, 4)), 1.0)
+    with pytest.raises(ValueError, match="empty_rows is 'one'"):
+        Problem(four, four, four, 1.0, empty_rows="one")
+    assert Problem(four, four[:, :0], four[:, :0], 1.0).shape == (1, 2, 3, 3)
+
+
+def test_a_key_is_hidden_by_either_of_mask_and_bias() -> None:
+    seen = np.array([[True, True, False, False], [True, False, True, False], [False, True, False, True]])
+    bias = np.array([[0.5, -math.inf, 0.0, -math.inf], [0.0, 1.0, 2.0, 3.0], [0.0, -math.inf, 0.0, -math.inf]])
+    rng = np.random.default_rng(9)
+    q, k, v = (rng.normal(size=(1, 1, n, 2)) for n in (3, 4, 4))
+    for empty_rows in ("zero", "nan", "mean"):
+        exact = solve(Problem(q, k, v, 1.0, seen, bias, empty_rows))
+        both = seen & (bias > -math.inf)
+        assert exact.visible is not None and (exact.visible[0, 0] == both).all()
+        assert exact.empty is not None and exact.empty[0, 0].tolist() == [False, False, True]
+        assert (exact.logits[0, 0][~both] == -math.inf).all() and np.isfinite(exact.logits[0, 0][both]).all()
+        assert np.isfinite(exact.lse[0, 0, :2]).all() and exact.lse[0, 0, 2] == -math.inf
+        assert (exact.weights[0, 0, :2][~both[:2]] == 0).all() and exact.out[0, 0, 0].tolist() == v[0, 0, 0].tolist()
+    for hides in (seen, None):
+        exact = solve(Problem(q, k, v, 1.0, hides, np.zeros((3, 4))))
+        assert (exact.visible is None) if hides is None else (exact.visible == seen).all()
+
+
+def test_infinite_values_reach_what_has_weight() -> None:
+    """A weight that is 0 in the type makes them NaN; of +∞ and −∞ there is no sum."""
+    k, v = np.zeros((1, 1, 4, 1)), np.array([math.inf, -math.inf, 1.0, 2.0]).reshape(1, 1, 4, 1)
+    low, off = -1000.0, -math.inf
+    bias = np.array([[0, off, 0, 0], [off, 0, 0, 0], [0, 0, off, 0], [low, off, 0, 0], [off, off, 0, 0]])
+    exact = solve(Problem(np.zeros((1, 1, 5, 1)), k, v, 1.0, bias=bias), "extended")
+    assert (exact.out_tail == 0).all()
+    np.testing.assert_array_equal(exact.out[0, 0, :, 0], [math.inf, -math.inf, math.nan, math.nan, 1.5])
+    assert exact.well_posed[0, 0, :, 0].tolist() == [False] * 4 + [True] and exact.row_posed.all()
+    assert (exact.v[0, 0, :, 0] == [0, 0, 1, 2]).all()
+
+
+def test_a_cap_that_is_reached() -> None:
+    for precision, _ in PRECISIONS:
+        q, k = np.array([1e4, -1e4, 0.0]).reshape(1, 1, 3, 1), np.ones((1, 1, 2, 1))
+        exact = solve(Problem(q, k, k, 1.0, softcap=2.0), precision)
+        assert exact.logits[0, 0, :, 0].tolist() == [2.0, -2.0, 0.0], precision
+
+
+def test_sums_of_double_doubles_against_fractions() -> None:
+    rng = np.random.default_rng(1)
+    for shape in ((5,), (3, 5), (2, 3, 5), (2, 3, 0)):
+        x = rng.normal(size=shape) * 2.0 ** rng.integers(-30, 30, size=shape)
+        number = DoubleDouble(x, x * 1e-17)
+        total, kept = number.sum(-1), number.sum(-1, keepdims=True)
+        assert total.hi.shape == shape[:-1] and kept.hi.shape == (*shape[:-1], 1) and (kept.hi[..., 0] == total.hi).all()
+        for at in np.ndindex(shape[:-1]):
+            parts = [Fraction(float(h)) + Fraction(float(t)) for h, t in zip(number.hi[at], number.lo[at], strict=True)]
+            got = Fraction(float(total.hi[at])) + Fraction(float(total.lo[at]))
+            assert abs(got - sum(parts)) <= sum(map(abs, parts)) * Fraction(1, 2**100)
+
+
+def test_what_one_head_sees_decides_for_the_row_of_a_layer() -> None:
+    rng = np.random.default_rng(6)
+    weights: dict[str, Array | None] = {name: rng.normal(size=(4, 4)) for name in ("w_q", "w_k", "w_v", "w_o")}
+    value = rng.normal(size=(1, 3, 4))
+    value[0, 1] = math.nan
+    seen = np.ones((1, 2, 3, 3), bool)
+    seen[0, :, 0, 1], seen[0, 0, 1, 1] = False, False  # row 0: nobody sees the token that is none; row 1: the second head does
+    layer = solve_layer(LayerProblem(rng.normal(size=(1, 3, 4)), rng.normal(size=(1, 3, 4)), value, weights, 2, seen))
+    assert layer.well_posed[0].tolist() == [[True] * 4, [False] * 4, [False] * 4]
+    assert np.isfinite(layer.out[0, 0]).all() and np.isnan(layer.out[0, 1:]).all()
