@@ -84,6 +84,8 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
             result = _ask(function, reading, given, kwargs | here, sizes, fw)
+            if axes.packed is not None:
+                _write_back(given[0], axes, (q, k, v), fw)
             one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
             answers.append(fw.stack(result) if one_a_head else result_array(result, fw))
             seconds.append(None if one_a_head else second_array(result, fw))
@@ -93,6 +95,16 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         return out if second is None else (out, second)
 
     return _squared(attention, reading, fw) if reading.square or reading.always or reading.alone else attention
+
+
+def _write_back(packed: Any, axes: Axes, operands: Sequence[Any], fw: Framework) -> None:
+    """Into the operands what a call has written into the array in which they were packed, so that it is seen."""
+    assert axes.packed is not None
+    for at, x in enumerate(operands):
+        part = packed[(slice(None),) * axes.packed + (at,)]
+        after = fw.read(whole([part], axes, "", sizes_of(x, x), fw))
+        if not np.array_equal(after, fw.read(x), equal_nan=True):
+            fw.assign(x, after)
 
 
 def _sizes(q: Any, k: Any, v: Any, reading: Reading, fw: Framework) -> dict[str, int]:
