@@ -56,6 +56,11 @@ class Attention(Contract):
     def options(self, formal: Formal) -> tuple[str, ...]:
         return tuple(name for name in PARAMETERS if name in formal)
 
+    def untried(self, parameters: Iterable[str]) -> dict[str, str]:
+        beside = {"key_padding_mask": "beside attn_mask it is not tried"}
+        own = beside if self.name == ATTENTION.name and {"attn_mask", "key_padding_mask"} <= set(parameters) else {}
+        return {**super().untried(parameters), **own}
+
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         wrong = discover.smoke(target, dtype, device)
         if not wrong and (axes := discover.reads_other_axes(target, dtype, device)):

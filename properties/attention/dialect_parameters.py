@@ -37,7 +37,8 @@ class Learner:
 
     def learned(self) -> Target:
         target = self.question.target
-        self.parameters = list(target.parameters if self.works else target.kind.options(self.formal))
+        own = target.parameters if self.works else target.kind.options(self.formal)
+        self.parameters = [name for name in own if meant(name) in (None, name)]
         self.supports: dict[str, Any] = {}
         self.untried: dict[str, str] = {}
         start = target.supports

@@ -33,6 +33,8 @@ MORE = {
     "cache_seqlens": "kv_lengths",
     "soft_capping": "softcap",
     "softcap_value": "softcap",
+    "key_padding_mask": "attn_mask",
+    "padding_mask": "attn_mask",
     "masked": "attn_mask",
     "custom_mask": "attn_mask",
     "autoregressive_mask": "is_causal",
@@ -57,7 +59,7 @@ OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "
 
 def meant(name: str) -> str | None:
     """The parameter of the contract that a name may stand for."""
-    return MEANT.get(name) or MORE.get(name)
+    return MORE.get(name) or MEANT.get(name)
 
 
 def other_names(formal: Formal) -> bool:
