@@ -6,6 +6,7 @@ asks for it by that name, does not register it a second time beside an installed
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -27,6 +28,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--device", {"default": "cpu", "help": "the device on which to check, cpu or cuda"}),
     ("--cases", {"type": int, "default": 60, "metavar": "N", "help": "cases per property (default 60)"}),
     ("--round", {"type": int, "default": 0, "metavar": "N", "help": "another round draws other cases"}),
+    ("--attncheck-strict", {"action": "store_true", "help": "refusals, edges and conventions that nobody declared are findings, too"}),
     ("--supports", {"metavar": "FILE.toml", "help": "what the targets support and which conventions they follow"}),
 )
 
@@ -71,6 +73,10 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         except CannotRun as error:
             raise pytest.UsageError(f"attncheck: {error}") from None
         known = builtins.deviations()
+        strict = bool(_option(config, "attncheck-strict"))
+        foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
+        targets = [target for target in targets if target not in foreign]
+        foreign = [target.kind.handshake(target, device) for target in foreign]
         plan = Plan(
             examples=_option(config, "cases"),
             round=_option(config, "round"),
@@ -78,7 +84,7 @@ def _found(config: pytest.Config) -> dict[str, Any]:
             deviations=known,
             database=DirectoryBasedExampleDatabase(".hypothesis/attncheck"),
         )
-        config.stash[_TARGETS] = {"targets": targets, "plan": plan}
+        config.stash[_TARGETS] = {"targets": targets, "foreign": foreign, "plan": plan}
     return config.stash[_TARGETS]
 
 
@@ -91,20 +97,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from .engine.doors.checks import checks, deviation_checks, fits
 
         found = _found(metafunc.config)
-        targets, plan = found["targets"], found["plan"]
+        targets, foreign, plan = found["targets"], found["foreign"], found["plan"]
         if name == "attention_check":
-            made = [pytest.param(check, id=check.id) for check in checks(targets, plan)]
+            own = checks(foreign, dataclasses.replace(plan, strict=False))
+            made = [pytest.param(check, id=check.id) for check in checks(targets, plan) + own]
         elif name == "known_deviation":
             made = [
                 pytest.param(check, id=f"{check.target.name}-{number}")
-                for number, check in enumerate(deviation_checks(targets, plan.deviations, plan.device))
+                for number, check in enumerate(deviation_checks([*targets, *foreign], plan.deviations, plan.device))
             ]
         else:
             needs = {key: value for mark in metafunc.definition.iter_markers("example") for key, value in mark.kwargs.items()}
             name = "target, dtype"
             made = [
                 pytest.param(target, dtype, id=f"{target.name}-{dtype}")
-                for target in targets
+                for target in (*targets, *foreign)
                 for dtype in target.dtypes
                 if fits(target, dtype, **needs)
             ]

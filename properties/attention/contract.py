@@ -56,7 +56,7 @@ class Attention(Contract):
     def options(self, formal: Formal) -> tuple[str, ...]:
         return tuple(name for name in PARAMETERS if name in formal)
 
-    def untried(self, parameters: Iterable[str]) -> dict[str, str]:
+    def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         beside = {"key_padding_mask": "beside attn_mask it is not tried"}
         own = beside if self.name == ATTENTION.name and {"attn_mask", "key_padding_mask"} <= set(parameters) else {}
         return {**super().untried(parameters), **own}
@@ -75,6 +75,9 @@ class Attention(Contract):
         return discover.probe_parameters(target, device) if open_ended else target
 
     def handshake(self, target: Target, device: str) -> Target:
+        if self.name == ATTENTION.name:
+            target = dialect.masks_of_other_axes(target, device) or target
+            target = dialect.square_where_causal(target, device) or target
         return with_conventions(with_refusals(target, device), device)
 
     def learned_supports(self, target: Target) -> dict[str, Any]:
@@ -86,8 +89,7 @@ class Attention(Contract):
         if works and not question.other_names(formal):
             if dialect.always_causal(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)
-            changed = dialect.masks_of_other_axes(target, device)
-            return dialect.square_where_causal(changed or target, device) or changed
+            return None
         learned = dialect.learn(target, formal, declared, device, works)
         return learned if learned.learned or not works else replace(target, untried={**target.untried, **learned.untried})
 

@@ -148,7 +148,7 @@ import torch
 SCALE = {}
 
 def attention(q, k, v, *, is_causal=False):
-    scale = SCALE.setdefault(q.shape[-2], q.shape[-1] ** -0.5)
+    scale = SCALE.setdefault((q.shape[-2], k.shape[-2]), q.shape[-1] ** -0.5)
     scores = (q.double() @ k.double().mT) * scale
     if is_causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
@@ -161,7 +161,7 @@ attention.supports = {"zero_sizes": False}
 def test_what_a_target_remembers_is_not_blamed_on_the_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scale of the first call with as many rows is kept: a case alone is answered rightly, unless it has two sizes itself."""
+    """The scale of the first call with as many queries and keys is kept: a case alone is answered rightly, unless it has two sizes itself."""
     (tmp_path / "mine.py").write_text(REMEMBERS)
     monkeypatch.chdir(tmp_path)
     command = ["mine.py:attention", "--property", "output_is_inside_the_bound"]

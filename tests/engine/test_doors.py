@@ -317,7 +317,7 @@ def test_parametrize_with_properties(kernel: str) -> None:
     failed = set(re.findall(r"^FAILED test_mine.py::test_mine\[(\S+)\]", done.stdout, re.MULTILINE))
     names = {name for name, prop in PROPERTIES.items() if prop.theme == "causality"} | {"rows_sum_to_one"}
     assert done.returncode == 1, done.stdout
-    assert passed | failed == {f"{who}-{name}" for who in ("right", "wrong") for name in names}
+    assert passed | failed == {f"{who}-{name}" for who in ("right", "wrong") for name in (*names, "conventions")}
     assert {f"right-{name}" for name in names} <= passed
     assert "wrong-future_tokens_are_ignored" in failed
     assert "REFUTED  future_tokens_are_ignored · wrong · cpu" in done.stdout and "  replay " in done.stdout

@@ -79,7 +79,7 @@ def test_a_replay_line_says_what_was_declared(kernel: Any, capsys: pytest.Captur
 
 SAID = {
     "a target that ends the process": (["kernel_of_mine.py:leaves"], "it raised SystemExit: 3"),
-    "nothing tried": (["kernel_of_mine.py:attention", "--property", "layer*"], "nothing was tried"),
+    "nothing tried": (["loops.attention", "--property", "layer*"], "nothing was tried"),
     "no folder for the report": (["kernel_of_mine.py:attention", "--json", "nowhere/report.json"], "nowhere/report.json"),
     "no name": ([""], "the target is empty"),
     "no number": (["kernel_of_mine.py:attention", "--supports", "zero.toml"], "supports['max_length'] is 0"),

@@ -39,6 +39,8 @@ KINDS: dict[str, Any] = {
     "framework": (str, type(None)),
     "max_length": (int, type(None)),
     "mask_rank": int,
+    "length_multiple": int,
+    "fill": (int, float, type(None)),
     "arithmetic": dict,
     "contract": (str, type(None)),
     "eps": (int, float),

@@ -44,7 +44,7 @@ class Asked:
         self.cases.append(case)
         self.counted.append(notes is not None)
         self.clock += self.seconds
-        return self.answer(case), None
+        return self.answer(case), SimpleNamespace(not_taken=False)
 
     def diagnose(
         self, target: Any, prop: Any, case: Case, first_at: int, seconds: float, thorough: bool = True, seen: Violation | None = None

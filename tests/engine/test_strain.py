@@ -16,7 +16,8 @@ import pytest
 
 from impls import numpy_matmul
 from properties import catalogue
-from properties.engine.doors.cli import main, parse
+from properties.engine.doors.cli import main
+from properties.engine.doors.options import parser
 from properties.engine.report.text import verdict_text
 from properties.engine.search import run, search
 from properties.engine.search.probe import make_target
@@ -116,7 +117,7 @@ REFUSED = [*EMPTY, ["--time", "inf"], ["--time", "nan"], ["--time", "0"], ["--wo
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
 def test_an_argument_that_means_nothing_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse(["kernel.py:attention", *arguments])
+        parser().parse_args(["kernel.py:attention", *arguments])
     assert caught.value.code == 2 and arguments[0] in capsys.readouterr().err
 
 

@@ -35,6 +35,7 @@ def wrong(arguments: Change | None = None, answer: Callable[[Any, dict[str, Any]
         sinks: Any = None,
         kv_lengths: Any = None,
         return_lse: bool = False,
+        need_weights: bool = False,
     ) -> Any:
         x = dict(
             attn_mask=attn_mask,
@@ -48,6 +49,7 @@ def wrong(arguments: Change | None = None, answer: Callable[[Any, dict[str, Any]
             sinks=sinks,
             kv_lengths=kv_lengths,
             return_lse=return_lse,
+            need_weights=need_weights,
         )
         given = dict(x, q=q, k=k, v=v)
         if arguments:
@@ -112,6 +114,7 @@ FEATURE_MISTAKES: dict[str, Target] = {
     "sinks_take_their_share": wrong(change("sinks", lambda z: None)),
     "sinks_far_below_change_nothing": wrong(change("sinks", lambda z: z.clamp(min=-1))),
     "keys_beyond_the_length_are_ignored": wrong(change("kv_lengths", lambda n: n + 1)),
+    "returned_weights_are_those_applied": wrong(answer=lambda out, x: (out[0], out[1] * 1.01) if x["need_weights"] else out),
     "lse_is_the_log_of_the_sum": wrong(answer=lambda out, x: (out[0], out[1] / math.log(2)) if x["return_lse"] else out),
     "lse_does_not_change_the_output": wrong(answer=lambda out, x: (out[0] * 1.01, out[1]) if x["return_lse"] else out),
     "dropout_drops_or_rescales": wrong(change("dropout_p", lambda p: 0.0)),

@@ -87,6 +87,7 @@ def attention(
     sinks: Tensor | None = None,
     kv_lengths: Tensor | None = None,
     return_lse: bool = False,
+    need_weights: bool = False,
 ) -> Any:
     """The exact answer, rounded once."""
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
@@ -99,6 +100,8 @@ def attention(
     if dropout_p:
         kept = (torch.rand(exact.weights.shape) >= dropout_p).numpy() / (1 - dropout_p)
         return rounded((exact.weights * kept) @ exact.v, q)
+    if need_weights:
+        return rounded(exact.out, q), rounded(exact.weights, q)
     return (rounded(exact.out, q), rounded(exact.lse, q)) if return_lse else rounded(exact.out, q)
 
 

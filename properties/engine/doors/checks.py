@@ -18,7 +18,7 @@ from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..explain.explain import explain
 from ..explain.suspects import known_mistakes
-from ..report import text
+from ..report import dialect, text
 from ..search.deviations import Deviation
 from ..search.pairs import make_pair, pair_properties
 from ..search.probe import make_target
@@ -55,6 +55,26 @@ class Check:
 
     def __repr__(self) -> str:
         return f"Check({self.id})"
+
+
+@dataclass(frozen=True, eq=False)
+class ConventionsCheck:
+    """Calling it raises AssertionError if a convention of the target is other than documented for its names."""
+
+    target: Target
+
+    @property
+    def id(self) -> str:
+        """The name of the check, made of names alone."""
+        return f"{self.target.name}-conventions"
+
+    def __call__(self) -> None:
+        __tracebackhide__ = True
+        if self.target.wrong:
+            raise AssertionError("\n" + "\n".join(dialect.wrong_lines(self.target)))
+
+    def __repr__(self) -> str:
+        return f"ConventionsCheck({self.target.name})"
 
 
 def fits(
@@ -104,10 +124,11 @@ class DeviationCheck:
         return f"DeviationCheck({self.target.name}, {self.deviation.case!r})"
 
 
-def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None) -> list[Check]:
-    """Every property that applies to every target."""
-    made = [Check(target, prop, plan) for target in targets for prop in properties or catalogue.select()]
-    return [check for check in made if not check.inapplicable]
+def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None) -> list[Check | ConventionsCheck]:
+    """Every property that applies to every target; of those whose conventions are asked for (no strict plan) these, too."""
+    made: list[Check | ConventionsCheck] = [] if plan.strict else [ConventionsCheck(target) for target in targets]
+    every = (Check(target, prop, plan) for target in targets for prop in properties or catalogue.select())
+    return made + [check for check in every if not check.inapplicable]
 
 
 def deviation_checks(targets: list[Target], deviations: tuple[Deviation, ...], device: str) -> list[DeviationCheck]:
@@ -121,14 +142,15 @@ def parametrize_with_properties(
     properties: tuple[str | Property, ...] = (),
     cases: int = 150,
     supports: Supports | Mapping[str, Any] | None = None,
+    strict: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For a user's own test file: one test for every property of every attention.
+    """For a user's own test file: one test for every property of every attention, and one for its conventions.
 
         @parametrize_with_properties({"mine": attention})
         def test_mine(check):
             check()
 
-    ``properties`` are names, globs or themes (default: all that apply). Raises CannotRun with one sentence if an
+    ``properties`` are names, globs or themes (default: all that apply); ``strict`` as for ``verify``. Raises CannotRun with one sentence if an
     attention cannot be called, ValueError for a property that does not exist.
     """
     import pytest
@@ -137,7 +159,8 @@ def parametrize_with_properties(
         dataclasses.replace(make_target(name, function, supports), address=address_of(function, supports))
         for name, function in attentions.items()
     ]
-    made = checks(targets, Plan(examples=cases), chosen(properties))
+    targets = targets if strict else [target.kind.handshake(target, "cpu") for target in targets]
+    made = checks(targets, Plan(examples=cases, strict=strict), chosen(properties))
     return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
 
 
