@@ -128,7 +128,11 @@ def test_every_option_is_explained(reference: dict[str, str]) -> None:
 
 
 def test_options_that_pages_name_exist(reference: dict[str, str]) -> None:
-    known = set(re.findall(r"(?<![\w-])--[a-z-]+", reference["reference/commands.md"])) | {"--pdb", "--pyargs", "--attncheck-strict"}  # those are of pytest
+    known = set(re.findall(r"(?<![\w-])--[a-z-]+", reference["reference/commands.md"])) | {
+        "--pdb",
+        "--pyargs",
+        "--attncheck-strict",
+    }  # those are of pytest
     named = {option for page in PAGES for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![a-z…-])", page.read_text(encoding="utf-8"))}
     assert {"--html", "--text", "--theme", "--case"} <= named <= known, named - known
 
