@@ -44,7 +44,7 @@ from .known import beside, known_by_effect
 from .options import parser
 from .progress import Progress
 from .streams import steady
-from .terminal import paint
+from .terminal import page_line, paint
 
 DATABASE = replay.DATABASE
 # In the place of a target, with arguments of their own.
@@ -198,6 +198,8 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if options.handshake:
         return 1 if any(target.wrong for target in spoken) else 0
     files.write(reports, absent)
+    if options.html:
+        print(page_line(options.html, out), end="", file=out)
     if interrupted:
         raise KeyboardInterrupt
     if len(reports) > 1 or not options.target:

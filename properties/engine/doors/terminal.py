@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -20,6 +21,13 @@ def paint(text: str, to: TextIO) -> str:
         return text
     text = HEADS.sub(lambda found: f"\x1b[{COLOURS.get(found[1], '1;33')}m{found[1]}\x1b[0m", text)
     return KEYS.sub(lambda found: f"  \x1b[36m{found[1]}\x1b[0m", text)
+
+
+def page_line(path: str, to: TextIO) -> str:
+    """Where the page of a run is, as a link that a terminal opens; nothing where the output is piped."""
+    if not to.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return ""
+    return f"  page      \x1b]8;;{Path(path).resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\\n"
 
 
 def progress_bar(name: str, total: float) -> Progress:
