@@ -56,7 +56,7 @@ def printed(name: str) -> str:
         main(arguments)
     text = re.sub(r"\d+\.\d+ s\b", "0.0 s", out.getvalue())
     text = re.sub(r"at most \d\.\d+ of it", "at most … of it", text)
-    return re.sub(r"^  on        .*(\.            .*)*", "  on        this machine", text, flags=re.MULTILINE)
+    return re.sub(r"^  on  .*(\n            .*)*", "  on        this machine", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", PRINTED)
