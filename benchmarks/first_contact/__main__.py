@@ -1,7 +1,7 @@
 """First contact: what does the checker say of functions it knows nothing of, with no declaration and default options?
 
     python -m benchmarks.first_contact                            # 20 s a function, one process
-    python -m benchmarks.first_contact --time 5s -n 2             # two at a time
+    python -m benchmarks.first_contact --time 8s --first -n 2     # two at a time; a wrong twin is done at its first finding
     python -m benchmarks.first_contact --only "layouts:*"         # a glob over module:function
 
 For each function ``python -m properties FILE:FUNCTION --time T -q --json …`` is run, as a new user would. The verdict on a right one is right if the
@@ -64,15 +64,17 @@ def findings(report: dict[str, Any]) -> tuple[int, bool | None]:
     return len(refuted), any(where) if where else None
 
 
-def ask(subject: Subject, budget: str, strict: bool) -> dict[str, Any]:
+def ask(subject: Subject, budget: str, strict: bool, first: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as empty:  # so that no failing case is remembered
         report = Path(empty) / "report.json"
         target = f"{subject.entry.file}:{subject.function}"
-        command = [sys.executable, "-m", "properties", target, "--time", budget, "-q", "--json", str(report)]
+        command = [sys.executable, "-m", "properties", target, "--time", budget, "-n", "1", "-q", "--json", str(report)]
         if strict and subject.twin and not subject.twin.core:
             command.append("--strict")
+        if first and subject.twin:
+            command.append("--first")
         began = time.perf_counter()
-        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
         try:
             limit = 2 * seconds(budget) + GRACE
             done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=limit)
@@ -138,6 +140,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_contact")
     parser.add_argument("--time", default="20s", metavar="T", help="the budget of each function")
     parser.add_argument("-n", "--workers", type=int, default=1, metavar="N", help="functions at a time")
+    parser.add_argument("--first", action="store_true", help="of a wrong twin the first finding will do")
     parser.add_argument("--only", default="*", metavar="GLOB", help="over module:function")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where results go")
     options = parser.parse_args(arguments)
@@ -149,7 +152,7 @@ def main(arguments: list[str]) -> int:
     strict = "--strict" in help_text
     results: dict[str, dict[str, Any]] = {}
     with ThreadPoolExecutor(options.workers) as pool:
-        for subject, told in zip(subjects, pool.map(lambda s: ask(s, options.time, strict), subjects), strict=True):
+        for subject, told in zip(subjects, pool.map(lambda s: ask(s, options.time, strict, options.first), subjects), strict=True):
             results[subject.name] = told
             mark = "right" if told["right"] else "WRONG"
             status = "-" if told["status"] is None else told["status"]

@@ -231,7 +231,7 @@ def test_what_can_be_called_works(kind: str) -> None:
     """Parameters are found by the signature, or by trying; the answers are right."""
     function, parameters = WORKS[kind]
     target = make_target("mine", function)
-    assert parameters <= set(target.parameters) <= parameters | {"dropout_p", "is_causal"}
+    assert parameters <= set(target.parameters) <= parameters | {"dropout_p", "is_causal", "need_weights"}
     np.testing.assert_array_equal(attend(target, SMALL).shape, (1, 1, 3, 2))
     outcome = search(target, PROPERTIES["chunks_merge_to_the_whole"], Plan(examples=10))
     assert outcome.status == "passed", outcome.finding
