@@ -1,7 +1,7 @@
 """The dialect of a callable: names, axes and form of its answer, learned by small calls that are held against the exact answer.
 
-A reading is taken because its answers agree, not because of a name. Where none agrees, but one alone gives an answer of the right form,
-that one is taken: what is wrong is then the business of the properties.
+A reading is taken because its answers agree, not because of a name. Where none agrees, the simplest that gives an answer of the right form
+is taken: what is wrong is then the business of the properties.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def _question(target: Target, device: str) -> Question:
 
 def masks_of_other_axes(target: Target, device: str) -> Target | None:
     """The target with masks in the form that it takes, where it takes none of (batch, heads, queries, keys); None if it takes one."""
-    if "attn_mask" not in target.parameters or {"mask_axes", "mask_kinds", "mask_rank"} & target.declared:
+    learned = target.supports.mask_axes != type(target.supports)().mask_axes
+    if "attn_mask" not in target.parameters or learned or {"mask_axes", "mask_kinds", "mask_rank"} & target.declared:
         return None
     question = _question(target, device)
     inputs = question.inputs()
@@ -119,7 +120,7 @@ def square_where_causal(target: Target, device: str) -> Target | None:
     others = question.inputs(is_causal=True), question.inputs(queries=9, is_causal=True)
     if any(question.answer(Reading(), asked) is not None for asked in others) or question.answer(Reading(), square) is None:
         return None
-    reading = Reading(square="causal", names={"is_causal": "is_causal"})
+    reading = Reading(layout=target.supports.layout, square="causal", names={"is_causal": "is_causal"})
     return replace(
         target,
         function=adapted(target.function, reading, target.framework),
@@ -131,7 +132,7 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 
 
 def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
-    """The reading in which the plain call is right, or which alone gives an answer of the right form."""
+    """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
     off, reading = _nearest(question, [one for one in _readings(question, formal, works) if layout in (None, one.layout)])
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
@@ -215,7 +216,6 @@ def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Readi
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in formal.values())
     module = bool(positional) and positional[0].name in ("module", "self_attn")
-    operands: tuple[str, ...] = ()
     if len(positional) >= 3 or variadic:
         yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), LAYOUTS, works)
     elif not positional:

@@ -166,6 +166,30 @@ def test_a_style_is_found_out(style: str) -> None:
     assert refuted(spoken(wrong), cases=40), style
 
 
+def test_lengths_that_are_refused_excuse_no_other_convention() -> None:
+    """A bool mask that is True where hidden is wrong under PyTorch's names, also where is_causal is for as many queries as keys alone."""
+
+    def inverted(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        assert not is_causal or q.shape[2] == k.shape[2], "as many queries as keys"
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if is_causal else None
+        if attn_mask is not None:
+            seen = ~attn_mask if seen is None else ~attn_mask & seen
+        return plain(q, k, v, seen)
+
+    target = spoken(inverted)
+    assert "lengths" in target.learned and "True where a key is hidden" in target.wrong["bool mask"]
+
+
+def test_lengths_are_added_along_their_own_axis() -> None:
+    def tokens_first(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        assert not is_causal or q.shape[2] == k.shape[2], "as many queries as keys"
+        return plain(q, k, v, torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if is_causal else None).transpose(1, 2)
+
+    target = spoken(tokens_first, layout="blhd")
+    assert "lengths" in target.learned and not target.wrong and not refuted(target)
+
+
 def test_a_single_query_that_is_never_causal() -> None:
     """It differs where nothing is documented, and is asked beside another; that two see all, too, is a mistake."""
     target = spoken(decoding)
@@ -187,7 +211,7 @@ def test_hidden_logits_that_others_come_near_are_told() -> None:
     assert not refuted(target, "output_is_inside_the_bound", "key_at_minus_infinity_changes_nothing", cases=40)
     assert "hidden logits" not in spoken(lambda q, k, v, mask=None: filled(q, k, v, mask, -math.inf)).differs
     wrong = spoken(lambda q, k, v, mask=None: filled(q, k, v, mask, -10.0))  # so near that usual logits show it
-    assert wrong.differs.get("hidden logits") is None or refuted(wrong, "masked_keys_are_deleted", "output_is_inside_the_bound", cases=40)
+    assert refuted(wrong, "masked_keys_are_deleted", "output_is_inside_the_bound", cases=40)
 
 
 def test_a_mask_of_numbers_that_is_read_as_truth() -> None:
