@@ -26,7 +26,7 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
 
     multiple = target.supports.length_multiple
     if any(length % multiple for length in inputs.shape[2:]):
-        raise NotTaken(ValueError(f"lengths {inputs.shape[2:]} are no multiples of {multiple}"))
+        raise NotTaken(f"lengths that are no multiples of {multiple}")
     tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]

@@ -35,7 +35,6 @@ SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
 ONE_OR_TWO = (1, 1, 2)
 TWOS, THREES = (1, 2, 3, *(2,) * 4), (1, 2, 3, *(3,) * 4)  # sizes that coincide: one axis may be taken for another
-FEW_SIZES = 4
 LENGTHS = ("queries", "keys")
 SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the whole weight matrix is read
 
@@ -143,11 +142,11 @@ TAKEN_WITH = {
 def allowed_sizes(supports: Supports, name: str, table: Iterable[int], zero: bool = True) -> list[int]:
     """The sizes of a table that are allowed, in its order.
 
-    Where lengths must be multiples, those of a long table are the next ones; a short table is what a property needs.
+    Where lengths must be multiples, several are samples of a range, and become the next multiples; a single one is what a property is about.
     """
     if name in LENGTHS:
         multiple, longest, table = supports.length_multiple, supports.max_length, tuple(table)
-        if len(set(table)) > FEW_SIZES:
+        if len(set(table)) > 1:
             table = tuple(-(-size // multiple) * multiple for size in table)
         table = [size for size in table if size % multiple == 0 and (longest is None or size <= longest)]
     return [size for size in table if zero or size > 0]
@@ -239,8 +238,8 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
             return f"declared max_length {longest}, it needs {least} {name}"
         multiple = target.supports.length_multiple
         sizes = (table,) if isinstance(table, int) else table
-        if isinstance(sizes, tuple) and len(set(sizes)) <= FEW_SIZES and all(size % multiple for size in sizes):
-            return f"lengths are multiples of {multiple}, it needs {name} of {', '.join(map(str, sizes))}"
+        if isinstance(sizes, tuple) and len(set(sizes)) == 1 and sizes[0] % multiple:
+            return f"lengths are multiples of {multiple}, it needs {sizes[0]} {name}"
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
     if not set(target.dtypes) & set(about):
         return f"the target takes no {' or '.join(about)}"

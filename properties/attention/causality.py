@@ -50,8 +50,10 @@ def future_tokens_are_ignored(t: Trial) -> None:
 def prefix_of_output_is_output_of_prefix(t: Trial) -> None:
     """The first rows of a causal output are the output of the first tokens alone."""
     queries, keys = t.inputs.shape[2:]
+    step = t.supports.length_multiple
     least = 1 if t.supports.zero_sizes else max(1, 1 - offset(t))  # so that a key is left
-    cut = least + t.choice("cut", queries + 1 - least)
+    least = -(-least // step) * step
+    cut = least + step * t.choice("cut", (queries - least) // step + 1)
     kept = int(np.clip(cut + offset(t), 0, keys))
     prefix = t.inputs.but(q=t.inputs.q[:, :, :cut], k=t.inputs.k[:, :, :kept], v=t.inputs.v[:, :, :kept])
     whole, part = t.run(), t.run(prefix)

@@ -40,9 +40,10 @@ def other_calls(t: Trial) -> list[Inputs]:
     if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
         calls.append(x.but(is_causal=not x.is_causal))
     dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
-    calls.append(
-        make_inputs(Case(batch=2, kv_heads=2, queries=3, keys=3, dim=dim, seed=t.case.seed, dtype=t.case.dtype, device=t.case.device))
-    )
+    step = t.supports.length_multiple
+    long = min(3, (t.supports.max_length or 3 * step) // step) * step
+    other = Case(batch=2, kv_heads=2, queries=long, keys=long, dim=dim, seed=t.case.seed, dtype=t.case.dtype, device=t.case.device)
+    calls.append(make_inputs(other))
     return calls
 
 

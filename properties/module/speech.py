@@ -97,7 +97,7 @@ def hooks(fw: Framework) -> Modules:
 def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
     """What the module returns. Whatever it raises passes. Raises NotTaken where a memory is to be hidden by a mask of the tokens."""
     if speech.mask is not None and speech.mask.own and tokens.seen is not None and tokens.memory is not None:
-        raise NotTaken(ValueError(f"{speech.mask.parameter} does not say which tokens of a memory are seen"))
+        raise NotTaken(f"a memory of which {speech.mask.parameter} says nothing")
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
     arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)

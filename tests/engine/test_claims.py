@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -152,12 +153,14 @@ def test_told_leaves_out_what_any_run_cannot_promise() -> None:
 
 
 def test_notes_add_up() -> None:
-    notes = Notes(used=0.5, compared=3, ill_posed=1, adequate=2, judged=4, fits={"same": 0.25, "wide": 0.5})
-    notes.merge(Notes(used=0.25, compared=10, ill_posed=20, adequate=30, judged=40, fits={"same": 0.5, "wide": 0.25, "tf32": 0.125}))
-    assert notes == Notes(0.5, 13, 21, 32, 44, {"same": 0.5, "wide": 0.5, "tf32": 0.125})
+    notes = Notes(used=0.5, compared=3, ill_posed=1, adequate=2, judged=4, fits={"same": 0.25, "wide": 0.5}, not_taken=Counter(odd=2))
+    more = Notes(used=0.25, compared=10, ill_posed=20, adequate=30, judged=40, fits={"same": 0.5, "wide": 0.25, "tf32": 0.125})
+    more.not_taken.update(odd=1, long=5)
+    notes.merge(more)
+    assert notes == Notes(0.5, 13, 21, 32, 44, {"same": 0.5, "wide": 0.5, "tf32": 0.125}, Counter(odd=3, long=5))
     notes.merge(Notes(used=0.75))
-    assert notes == Notes(0.75, 13, 21, 32, 44, {"same": 0.5, "wide": 0.5, "tf32": 0.125})
-    assert Notes() == Notes(0.0, 0, 0, 0, 0, {})
+    assert notes == Notes(0.75, 13, 21, 32, 44, {"same": 0.5, "wide": 0.5, "tf32": 0.125}, Counter(odd=3, long=5))
+    assert Notes() == Notes(0.0, 0, 0, 0, 0, {}, Counter())
     kept = Notes()
     assert Trial(RIGHT, Case(), kept).notes is kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from impls import numpy_matmul
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
+from properties.engine.core.explanation import Explanation
 from properties.engine.core.finding import Finding
 from properties.engine.core.trial import Notes, Violation
+from properties.engine.report import as_json
 from properties.engine.search import search as module
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
@@ -327,6 +330,36 @@ def test_a_case_that_somebody_wrote() -> None:
     outcome = try_only(wrong, SUMS, Case(keys=3))
     assert outcome.finding is not None and (outcome.finding.first_at, outcome.finding.shrink_seconds, outcome.cases) == (1, 0.0, 1)
     assert try_only(wrong, SUMS, Case(keys=3, is_causal=True)).cases == 0
+
+
+def test_cases_that_come_to_a_call_that_is_not_taken_are_left_out_and_counted() -> None:
+    def of_eights(q: Any, k: Any, v: Any) -> Any:
+        assert q.shape[2] % 8 == k.shape[2] % 8 == 0
+        return numpy_matmul.attention(q, k, v)
+
+    target = make_target("eights", of_eights, {"framework": "numpy", "length_multiple": 8})
+    none, some = (search(target, PROPERTIES[name], Plan(12)) for name in ("rows_sum_to_one", "chunks_merge_to_the_whole"))
+    assert (none.cases, none.why, none.notes.not_taken) == (12, "", {})
+    why = "lengths that are no multiples of 8"
+    assert some.notes.not_taken[why] + some.cases == 12 and some.notes.not_taken[why] > 0
+    assert sum(some.ranges.dtypes.values()) == some.cases
+    assert as_json._outcome(some, Explanation())["left_out"] == dict(some.notes.not_taken)
+    one = try_only(target, PROPERTIES["chunks_merge_to_the_whole"], Case(queries=8, keys=8, seed=1))
+    assert (one.status, one.why, one.finding) == ("not exercised", f"it comes to {why}", None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (Outcome(SUMS, "right"), "no time was left"),
+        (Outcome(SUMS, "right", 3), ""),
+        (Outcome(SUMS, "right", not_exercised="no"), "no"),
+        (Outcome(SUMS, "right", set_aside=2), "every case is a known deviation"),
+        (Outcome(SUMS, "right", notes=Notes(not_taken=Counter(odd=2, long=1))), "it comes to odd, long"),
+    ],
+)
+def test_why_a_property_was_not_exercised(outcome: Outcome, why: str) -> None:
+    assert outcome.why == why and (outcome.status == "not exercised") is bool(why)
 
 
 LAYER = find_targets("numpy_matmul.multihead", Builtins())[0]

@@ -39,8 +39,9 @@ def _violated(prop: Property, case: Case, seen: Target, trial: Trial) -> Violati
             prop.check(trial)
     except Refuted as refuted:
         return dataclasses.replace(refuted.violation, hint=NO_ZERO_SIZES * case.empty)
-    except NotTaken:
+    except NotTaken as told:
         trial.not_taken = True
+        trial.notes.not_taken[told.why] += 1
     except Raised as raised:
         hint = NO_ZERO_SIZES * case.empty + raised.hint + seen.kind.hint(case)
         return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)

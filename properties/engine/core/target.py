@@ -34,7 +34,11 @@ class Raised(Exception):
 
 
 class NotTaken(Raised):
-    """A call that the target says it does not take: it is not made, and its case says nothing."""
+    """A call that the target says it does not take: it is not made, and its case says nothing. ``why`` is in the words of the report."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(ValueError(why))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -62,6 +63,7 @@ class Notes:
     adequate: int = 0  # cases in which a trivially wrong answer would have been noticed
     judged: int = 0  # cases whose adequacy was judged
     fits: dict[str, float] = field(default_factory=dict)  # tighter arithmetic kind → largest used fraction
+    not_taken: Counter[str] = field(default_factory=Counter)  # calls that the target says it does not take → cases that came to one
 
     def merge(self, other: Notes) -> None:
         """Add what other cases have seen."""
@@ -72,6 +74,7 @@ class Notes:
         self.judged += other.judged
         for kind, fraction in other.fits.items():
             self.fits[kind] = max(self.fits.get(kind, 0.0), fraction)
+        self.not_taken.update(other.not_taken)
 
 
 class Trial:

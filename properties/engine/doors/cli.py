@@ -340,7 +340,7 @@ def try_one(target: Target, properties: Sequence[Property], text_of_case: str, o
     tried = [outcome for outcome in outcomes if outcome.cases]
     if not tried:
         why = f"{properties[0].name} cannot" if len(properties) == 1 else "no property can"
-        raise CannotRun(f"{why} be put to {case!r}" + f": {outcomes[0].not_exercised}" * (len(properties) == 1))
+        raise CannotRun(f"{why} be put to {case!r}" + f": {outcomes[0].why}" * (len(properties) == 1))
     findings = [outcome.finding for outcome in tried if outcome.finding]
     for finding in findings:
         print(text.finding_text(finding, case.device, 1), end="\n\n", file=out)

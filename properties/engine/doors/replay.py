@@ -84,7 +84,7 @@ def again(line: str) -> tuple[str, str]:
     except (CannotRun, ValueError, OSError) as error:
         return "ERROR", str(error)
     if not outcome.cases:
-        return "ERROR", f"{prop.name} cannot be put to it: {outcome.not_exercised}"
+        return "ERROR", f"{prop.name} cannot be put to it: {outcome.why}"
     return ("STILL WRONG", f"{prop.name}: {describe(outcome.finding.violation)}") if outcome.finding else ("FIXED", prop.name)
 
 

@@ -61,9 +61,10 @@ def _outcome(outcome: Outcome, explained: Explanation) -> dict[str, Any]:
     return {
         **property_json(outcome.prop),
         "status": outcome.status,
-        "why": outcome.not_exercised,
+        "why": outcome.why,
         "cases": outcome.cases,
         "set_aside": outcome.set_aside,
+        "left_out": dict(outcome.notes.not_taken),
         "seconds": round(outcome.seconds, 3),
         "used_fraction_of_bound": outcome.notes.used,
         "adequate": outcome.notes.adequate,

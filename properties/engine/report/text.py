@@ -209,7 +209,7 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         lines += [f"            and {len(told) - TOLD} more (-v: all)"] * (len(told) > TOLD)
         lines += theme_lines_in_short(outcomes)
     lines += ranges_lines(outcomes)
-    last = [*arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
+    last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
     lines += last if verbose else [part for line in last for part in wrapped(line)]
     return "\n".join(lines)
 
@@ -287,8 +287,7 @@ def not_tried_lines(report: Report) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for outcome in report.outcomes.values():
         if outcome.status == "not exercised":
-            reason = outcome.not_exercised or ("every case is a known deviation" if outcome.set_aside else "no time was left")
-            reasons.setdefault(reason, []).append(outcome.prop.name)
+            reasons.setdefault(outcome.why, []).append(outcome.prop.name)
     missing = [reason for reason in reasons if reason.startswith(LACKS)]
     if len(missing) > LACKING:  # a plain attention takes nothing of much: one line says so
         what = dict.fromkeys(name for reason in missing for name in reason.removeprefix(LACKS).split(", "))
@@ -298,6 +297,12 @@ def not_tried_lines(report: Report) -> list[str]:
         f"  not exercised ({reason}): {', '.join(names) if len(names) <= NAMED else f'{len(names)} properties'}"
         for reason, names in reasons.items()
     ]
+
+
+def left_out_lines(report: Report) -> list[str]:
+    """Cases that came to calls which the target says it does not take."""
+    left: Counter[str] = sum((outcome.notes.not_taken for outcome in report.outcomes.values()), Counter())
+    return [f"  left out  {count:,} cases, which came to {why}" for why, count in left.items()]
 
 
 def arithmetic_lines(report: Report, verbose: bool) -> list[str]:

@@ -20,7 +20,7 @@ from ..cases.dtypes import DTYPES
 from ..cases.forms import Form, forms
 from ..contained.link import exhausted
 from ..contained.stub import Shared
-from ..core.attempt import attempt, subject, try_case
+from ..core.attempt import attempt, subject
 from ..core.contract import contracts, known_capabilities
 from ..core.declare import Property
 from ..core.finding import Finding
@@ -58,7 +58,7 @@ class Outcome:
     cases: int = 0
     set_aside: int = 0  # cases that match a known deviation
     seconds: float = 0.0
-    not_exercised: str = ""  # why no case was drawn
+    not_exercised: str = ""  # why no case can be drawn
     finding: Finding | None = None
     right: list[Case] = field(default_factory=list)  # some of the cases on which it holds
     notes: Notes = field(default_factory=Notes)
@@ -72,6 +72,15 @@ class Outcome:
         if self.finding:
             return "refuted"
         return "not exercised" if self.not_exercised or not self.cases else "passed"
+
+    @property
+    def why(self) -> str:
+        """Why it was not exercised; empty if it was."""
+        if self.not_exercised or self.cases:
+            return self.not_exercised
+        if self.set_aside:
+            return "every case is a known deviation"
+        return f"it comes to {', '.join(self.notes.not_taken)}" if self.notes.not_taken else "no time was left"
 
     @property
     def goes_on(self) -> bool:
@@ -240,15 +249,15 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
         if not first:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeIsOver
-            outcome.cases += 1
-            outcome.features.update(seen.kind.features(seen, case))
-            outcome.ranges.note(case)
-            tick(outcome.cases)
+            tick(outcome.cases + 1)
         shrunk[0] += bool(failing)
         violation, trial = attempt(seen, prop, case, outcome.notes if not first else None)
         if trial.not_taken:
-            outcome.cases -= not first
             return False
+        if not first:
+            outcome.cases += 1
+            outcome.features.update(seen.kind.features(seen, case))
+            outcome.ranges.note(case)
         if violation and not violation.killed and not plan.strict and (edge := seen.kind.edge(prop, case, violation, trial)):
             outcome.edges.setdefault(edge, Edge(case, violation))
             return False
@@ -318,6 +327,7 @@ def try_only(target: Target, prop: Property, case: Case | None) -> Outcome:
     seen = subject(target, prop)
     outcome.not_exercised = inapplicable(target, prop) or ("it is about other cases" if case is None else outside(seen, prop, case))
     if case is not None and not outcome.not_exercised:
-        outcome.cases = 1
-        outcome.finding = diagnose(target, prop, case, 1, 0.0) if try_case(target, prop, case) else None
+        violation, trial = attempt(target, prop, case, outcome.notes)
+        outcome.cases = int(not trial.not_taken)
+        outcome.finding = diagnose(target, prop, case, 1, 0.0) if violation else None
     return outcome
