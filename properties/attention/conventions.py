@@ -8,7 +8,6 @@ and finds what else there is.
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..exact import bound
 from ..exact.arithmetic import arithmetic
 from .call import answer
 from .inputs import SCALES, Inputs
-from .question import ADDED_KINDS, NEAR, SECONDS, Question, exactly
+from .question import ADDED_KINDS, NEAR, Question, exactly
 from .speech import ADDED, BESIDE, Reading, adapted, second_array
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
@@ -72,6 +71,7 @@ class Conventions:
             differs={**target.differs, **self.differs},
             wrong={**target.wrong, **self.wrong},
             observed={**target.observed, **self.observed},
+            untried={**target.untried, **self.question.pace.told()},
         )
 
     @property
@@ -343,14 +343,14 @@ class Conventions:
 
 
 def with_conventions(target: Target, device: str) -> Target:
-    """The target in its own conventions, as far as they can be found out within a second or two."""
+    """The target in its own conventions, as far as they can be found out."""
     if not target.dtypes:
         return target
     dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
     if not dtype:  # in half precision a small call does not tell one convention from another beyond doubt
         return target
     reading = Reading(layout=target.supports.layout)
-    return Conventions(target, Question(target, dtype, device, time.monotonic() + SECONDS), reading=reading).learned()
+    return Conventions(target, Question(target, dtype, device), reading=reading).learned()
 
 
 def as_declared(target: Target) -> dict[str, Any]:

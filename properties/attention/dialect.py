@@ -6,7 +6,6 @@ is taken: what is wrong is then the business of the properties.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from ..engine.core.target import CannotRun, Target
 from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
 from .inputs import SCALES, Inputs
-from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, SECONDS, Question, causal_by_default, meant
+from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, Pace, Question, causal_by_default, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 
 
@@ -27,13 +26,13 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     own call, so that only names are learned."""
     dtypes = [name for name in ("float64", "float32") if name in target.framework.dtypes]
     dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
-    until = time.monotonic() + SECONDS
+    pace = Pace()
     nearest = ""
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
-            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, until)
+            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, pace)
             try:
                 reading, told = _called(question, formal, works, layout)
             except CannotRun as error:
@@ -41,8 +40,9 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                 continue
             if dim:
                 question = replace(question, target=_with_dims(question, reading, told))
-            return Learner(question, formal, frozenset(declared), reading, told, works).learned()
-    raise CannotRun(nearest)
+            found = Learner(question, formal, frozenset(declared), reading, told, works).learned()
+            return replace(found, untried={**found.untried, **pace.told()})
+    raise CannotRun("; ".join((nearest, *pace.told().values())))
 
 
 def _demands() -> Iterator[tuple[str, int, int]]:
@@ -81,7 +81,7 @@ def always_causal(target: Target, device: str) -> bool:
 
 def _question(target: Target, device: str) -> Question:
     dtype = next((name for name in ("float64", "float32") if name in target.dtypes), target.dtypes[0])
-    return Question(target, dtype, device, time.monotonic() + SECONDS)
+    return Question(target, dtype, device)
 
 
 def masks_of_other_axes(target: Target, device: str) -> Target | None:
@@ -207,7 +207,7 @@ def _result(question: Question, reading: Reading, inputs: Inputs) -> dict[str, s
         kept.append(result_words(result, question.target.framework))
         return result
 
-    Question(replace(question.target, function=watched), question.dtype, question.device, question.until).answer(reading, inputs)
+    Question(replace(question.target, function=watched), question.dtype, question.device, question.pace).answer(reading, inputs)
     return {"result": kept[0]} if kept and kept[0] else {}
 
 

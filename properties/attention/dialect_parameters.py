@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ from .axes import NATIVE
 from .axes import known as axes_of
 from .call import attend
 from .inputs import Inputs
-from .question import ADDED_KINDS, EVERYWHERE, NEAR, SECONDS, Question, meant
+from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading
 
 LONGEST_BY_ROWS = 65  # beyond a tile of 64
@@ -296,7 +295,7 @@ def taken_with_masks(target: Target, device: str) -> Target:
     kinds, axes = target.supports.mask_kinds, target.supports.mask_axes
     untried = dict(target.untried)
     for dtype in target.dtypes:
-        inputs = Question(target, dtype, device, time.monotonic() + SECONDS).inputs()
+        inputs = Question(target, dtype, device).inputs()
         keys = inputs.shape[3]
         mask = np.arange(keys)[None, :] < 5 if "bool" in kinds else np.zeros((1, keys))
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from .case import Case
 from .inputs import SCALES, Inputs, make_inputs, problem_of
 from .speech import Reading, adapted
 
-SECONDS = 1.5  # for all questions; what is not answered by then is not learned
+SECONDS, SLOW, MOST = 1.5, 0.05, 20.0  # for the answers of one that takes long for each; what is long; and for any
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
 LEARNED = ("attn_mask", "is_causal", "scale")  # the parameters whose other names are confirmed by effect
@@ -73,13 +73,33 @@ def causal_by_default(parameter: inspect.Parameter) -> bool:
 
 
 @dataclass
+class Pace:
+    """How long the answers of a target took. A slow one is asked for a second or two; a busy machine makes none slow."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    unasked: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether no more is asked."""
+        return self.seconds > (SECONDS if self.seconds > SLOW * self.calls else MOST)
+
+    def told(self) -> dict[str, str]:
+        """What is not tried for it."""
+        if not self.unasked:
+            return {}
+        return {"all of its conventions": f"a call takes {self.seconds / self.calls:.2g} s, so {self.unasked} questions were not asked"}
+
+
+@dataclass
 class Question:
     """What is asked of a target in one reading after the other."""
 
     target: Target
     dtype: str
     device: str
-    until: float
+    pace: Pace = field(default_factory=Pace)
     scale: str = SCALES[0]  # what the logits are multiplied by where nothing is said
 
     def inputs(self, **sizes: Any) -> Inputs:
@@ -109,13 +129,17 @@ class Question:
         )
 
     def answer(self, reading: Reading, inputs: Inputs) -> Array | None:
-        """What it answers, None if it raises, or gives nothing of the right form."""
-        if time.monotonic() > self.until:
+        """What it answers, None if it raises, gives nothing of the right form, or is too slow to be asked more."""
+        if self.pace.over:
+            self.pace.unasked += 1
             return None
+        began = time.monotonic()
         try:
             out = attend(self.seen(reading), inputs)
         except Raised:
             return None
+        finally:
+            self.pace.calls, self.pace.seconds = self.pace.calls + 1, self.pace.seconds + time.monotonic() - began
         return out if out.shape == (*inputs.q.shape[:3], inputs.v.shape[3]) else None
 
     def off(self, reading: Reading, *asked: Inputs, causal: str = "top-left") -> float | None:

@@ -166,10 +166,26 @@ def test_a_slow_target_is_asked_for_a_second_or_two(monkeypatch: pytest.MonkeyPa
 
     target = make_target("mine", slow, {"framework": "torch", "dtypes": ["float64"]})
     calls[0] = 0
-    for module in (conventions, question):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    conventions.with_conventions(target, "cpu")
+    monkeypatch.setattr(question, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    found = conventions.with_conventions(target, "cpu")
     assert calls[0] <= 2 * SECONDS / 0.5
+    assert found.untried["all of its conventions"].startswith("a call takes 0.5 s, so ")
+
+
+def test_a_busy_machine_makes_no_target_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of 40 ms, as where other work shares the cores: every question is asked, however long that takes in all."""
+    clock = [0.0]
+
+    def busy(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        clock[0] += 0.04
+        return kernel(scale_of="one")(q, k, v, attn_mask, is_causal)
+
+    target = make_target("mine", busy, {"framework": "torch", "dtypes": ["float64"]})
+    monkeypatch.setattr(question, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(question, "SECONDS", 0.5)
+    began, found = clock[0], conventions.with_conventions(target, "cpu")
+    assert found.untried == target.untried and found.supports.default_scale == "1"
+    assert clock[0] - began > 0.5
 
 
 # ---------------------------------------------------------------- edges
