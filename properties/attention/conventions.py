@@ -123,7 +123,7 @@ class Conventions:
         """The factor of the logits where a call gives none."""
         if not self._open("default_scale"):
             return
-        asked = self.question.inputs(), self.question.inputs(queries=6, keys=5, seed=2)
+        asked = self.question.both()
         offs = {name: self.question.off(self.reading, *(replace(x, default_scale=name) for x in asked)) for name in SCALES}
         usual, *others = ({name: np.inf if off is None else off for name, off in offs.items()}).items()
         other, off = min(others, key=lambda pair: pair[1])
@@ -139,7 +139,7 @@ class Conventions:
         """Where a causal frontier ends if there are more keys than queries, or fewer."""
         if "is_causal" not in self.target.parameters or not self._open("causal"):
             return
-        asked = self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)
+        asked = self.question.both(is_causal=True)
         offs = {corner: self._off(*asked, causal=corner) for corner in CHOICES["causal"]}
         if self._nearer(offs["bottom-right"], offs["top-left"]):
             self.facts["causal"] = "bottom-right"

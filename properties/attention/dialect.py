@@ -124,7 +124,7 @@ def square_where_causal(target: Target, device: str) -> Target | None:
     return replace(
         target,
         function=adapted(target.function, reading, target.framework),
-        learned={**target.learned, "lengths": f"{SQUARE['causal']}; rows are added where there are more or fewer"},
+        learned={**target.learned, "lengths": SQUARE["causal"]},
     )
 
 
@@ -146,7 +146,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
     told = {} if reading.layout == "bhld" else {"axes": axes + by}
     told |= {"result": f"{answer}"} if answer else {}
-    told |= {"lengths": f"{SQUARE[reading.square]}; rows are added where there are more or fewer"} if reading.square else {}
+    told |= {"lengths": SQUARE[reading.square]} if reading.square else {}
     told |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
     told |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
     told |= {reading.heads: "the number of heads"} if reading.heads else {}
@@ -187,7 +187,7 @@ def _off(question: Question, reading: Reading) -> float | None:
     found: list[tuple[float, str]] = []
     for scale in SCALES:
         asked = replace(question, scale=scale)
-        off = question.off(reading, asked.inputs(), asked.inputs(queries=6, keys=5, seed=2))
+        off = question.off(reading, *asked.both())
         if off is None:
             return None
         found.append((off, scale))

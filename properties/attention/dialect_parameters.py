@@ -87,7 +87,7 @@ class Learner:
             given = {name: value for name, value in self.reading.given.items() if name != theirs}
             always = theirs in self.reading.given
             reading = replace(self.reading, names={**self.reading.names, "is_causal": theirs}, given=given)
-            asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)]
+            asked = self.question.both(is_causal=True)
             offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("top-left", "bottom-right")}
             known = {corner: off for corner, off in offs.items() if off is not None}
             if not known:  # for as many queries as keys alone?
@@ -97,7 +97,7 @@ class Learner:
                     self.untried[theirs] = "it looks like is_causal, but True is not taken"
                     continue
                 known = {"top-left": off}
-                self.told["lengths"] = f"{SQUARE[reading.square]}; rows are added where there are more or fewer"
+                self.told["lengths"] = SQUARE[reading.square]
             corner = min(known, key=lambda name: known[name])
             self.supports["causal"] = corner
             if always:  # what says nothing of causality passes False
@@ -136,15 +136,15 @@ class Learner:
     def _square(self) -> None:
         """Whether is_causal, under this name, is for as many queries as keys."""
         if "is_causal" in self.formal and not self.reading.square:
-            asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5)]
+            asked = self.question.both(is_causal=True)
             reading = replace(self.reading, square="causal")
             if all(self.question.answer(self.reading, one) is None for one in asked) and self.question.off(reading, *asked) is not None:
                 self.reading = reading
-                self.told["lengths"] = f"{SQUARE['causal']}; rows are added where there are more or fewer"
+                self.told["lengths"] = SQUARE["causal"]
 
     def _always(self) -> None:
         """The corner of what is always causal."""
-        asked = [self.question.inputs(is_causal=True), self.question.inputs(is_causal=True, queries=6, keys=5, seed=2)]
+        asked = self.question.both(is_causal=True)
         offs = {
             (square, corner): off
             for square in dict.fromkeys((self.reading.square, "all"))

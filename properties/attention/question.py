@@ -119,6 +119,10 @@ class Question:
             fields[name] = -(-size // multiple) * multiple if name in lengths else size
         return replace(make_inputs(Case(**fields)), default_scale=self.scale)
 
+    def both(self, **fields: Any) -> tuple[Inputs, Inputs]:
+        """Two small calls, with fewer queries than keys and with more."""
+        return self.inputs(**fields), self.inputs(**{**fields, "queries": 6, "keys": 5, "seed": 2})
+
     def seen(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
         """The target in a reading."""
         layout: dict[str, Any] = {"layout": "blhd"} if reading.layout == "blhd" else {}

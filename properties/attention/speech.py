@@ -60,7 +60,11 @@ class Reading:
 
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
 WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs")
-SQUARE = {"": "", "causal": "as many queries as keys, where causal", "all": "as many queries as keys"}
+SQUARE = {
+    "": "",
+    "causal": "as many queries as keys, where causal; rows are added where there are more or fewer",
+    "all": "as many queries as keys; rows are added where there are more or fewer",
+}
 
 
 def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Callable[..., Any]:
