@@ -63,7 +63,9 @@ def main(arguments: list[str]) -> int:
     for at, (what, unit) in enumerate((("calls", ""), ("seconds", " s"), ("its own", " s"))):
         values = [found[at] for found in costs.values()]
         middle, most = np.quantile(values, (0.5, 0.95))
-        print(f"{what:8} median {middle:.3g}{unit}, 95 % {most:.3g}{unit}, most {max(values):.3g}{unit}: {max(costs, key=lambda n: costs[n][at])}")
+        print(
+            f"{what:8} median {middle:.3g}{unit}, 95 % {most:.3g}{unit}, most {max(values):.3g}{unit}: {max(costs, key=lambda n: costs[n][at])}"
+        )
     return 0
 
 

@@ -41,7 +41,7 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
         options["scale"] = inputs.scale
     if inputs.group != 1:
         options["enable_gqa"] = True
-    if inputs.window is not None:
+    if inputs.window is not None and target.supports.window is None:
         options["window_size"] = tuple(-1 if side is None else side for side in inputs.window)
     if inputs.softcap is not None:
         options["softcap"] = inputs.softcap

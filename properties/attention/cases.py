@@ -128,7 +128,9 @@ def _edits() -> Strategy:
     return either((st.just(()), st.just(()), st.tuples(edit), st.tuples(edit, edit)))
 
 
-DIRECTIVES = frozenset(("zero_sizes", "dtypes", "at_least", "alike", "masked", "features", "arithmetic", "writes", "along", "widens"))
+DIRECTIVES = frozenset(
+    ("zero_sizes", "dtypes", "at_least", "alike", "masked", "features", "arithmetic", "writes", "along", "widens", "moves")
+)
 SPECIAL_DOMAIN = DIRECTIVES | {"dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES)
 TAKEN_WITH = {
@@ -172,6 +174,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     if "scale" in takes:
         fields["scale"] = pick(SCALES)
     fields |= {name: pick(known.drawn) for name, known in kind.fields().items() if name not in Case.fields()}  # what a layer adds
+    if supports.window:
+        fields |= {field: st.just(size) for field, size in always(supports.window).items()}
     for name in prop.domain.get("features", ()):
         if name in takes:
             fields |= {field: pick(table) for field, table in feature_tables(prop, name).items()}
@@ -240,6 +244,8 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
         sizes = (table,) if isinstance(table, int) else table
         if isinstance(sizes, tuple) and len(set(sizes)) == 1 and sizes[0] % multiple:
             return f"lengths are multiples of {multiple}, it needs {sizes[0]} {name}"
+    if target.supports.window and prop.domain.get("moves"):
+        return "it moves tokens, and the target always has a window"
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
     if not set(target.dtypes) & set(about):
         return f"the target takes no {' or '.join(about)}"
@@ -255,6 +261,11 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
     if {"along", "widens"} & set(prop.domain) and not sayable(target, prop):
         return f"declared as not supported: masks along {prop.domain.get('along', 'more axes than some')}"
     return ""
+
+
+def always(window: tuple[int, int]) -> dict[str, int | None]:
+    """The fields of a case that say a window; -1 is no limit."""
+    return {name: None if side < 0 else side for name, side in zip(("window_left", "window_right"), window, strict=True)}
 
 
 def features(case: Case) -> Iterable[str]:
@@ -356,6 +367,10 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
     for parameter in FEATURE_TABLES:
         tables = feature_tables(prop, parameter)
         used = [name for name in tables if getattr(case, name) != getattr(plain, name)]
+        if parameter == "window_size" and supports.window:
+            if any(getattr(case, name) != side for name, side in always(supports.window).items()):
+                return f"the target declares window {supports.window}"
+            continue
         if used and parameter not in takes:
             return f"the target takes no {parameter}"
         about = parameter in prop.domain.get("features", ())
@@ -380,8 +395,10 @@ def _build(kind: type[BaseCase], fields: dict[str, Strategy], chosen: dict[str, 
 def _finished(case: Strategy, prop: Property, supports: Supports) -> Strategy:
     """The cases with, every other time, the second size of a pair made the first, if it may be: one axis may be taken for another.
 
-    And where a property is about windows, none without one.
+    And where a property is about windows, none without one; where there always is one, no more queries than keys, most of which see nothing.
     """
+    if supports.window and not set(LENGTHS) & set(prop.domain):
+        case = case.map(lambda c: replace(c, queries=min(c.queries, c.keys), keys=max(c.queries, c.keys)))
     if "window_size" in prop.needs and "window_size" in prop.domain.get("features", ()):
         case = case.map(lambda c: replace(c, window_right=1) if c.window_left is c.window_right is None else c)
 

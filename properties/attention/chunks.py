@@ -17,6 +17,7 @@ from .trial import Trial
     zero_sizes=False,
     keys=(2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33, 65, 129),
     values=("normal", "one_hot", "rising", "simple", "heavy"),
+    moves=True,
 )
 def chunks_merge_to_the_whole(t: Trial) -> None:
     """The keys split into two parts, each attended alone, merge to the whole by the weight that falls on each part."""
@@ -37,7 +38,7 @@ def chunks_merge_to_the_whole(t: Trial) -> None:
     t.close(whole.out, merged, allowed, "row {row} is not the merge of its two parts")
 
 
-@declare("out(K ∪ K, V ∪ V) = out(K, V)", is_causal=False)
+@declare("out(K ∪ K, V ∪ V) = out(K, V)", is_causal=False, moves=True)
 def duplicated_keys_change_nothing(t: Trial) -> None:
     """Every key counted twice halves all the weights, and changes nothing."""
     twice = np.tile(np.arange(t.inputs.shape[3]), 2)

@@ -80,6 +80,9 @@ class Attention(Contract):
             target = dialect.square_where_causal(target, device) or target
         return with_conventions(with_refusals(target, device), device)
 
+    def expected(self, target: Target, prop: Property) -> bool:
+        return super().expected(target, prop) and not (target.supports.window and prop.domain.get("moves"))
+
     def learned_supports(self, target: Target) -> dict[str, Any]:
         return as_declared(target)
 
@@ -87,7 +90,7 @@ class Attention(Contract):
         if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
             return None
         if works and not question.other_names(formal):
-            if dialect.always_causal(target, device):
+            if dialect.always_hides(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)
             return None
         learned = dialect.learn(target, formal, declared, device, works)

@@ -19,8 +19,10 @@ from ..engine.core.target import Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
 from .call import answer
+from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
 from .question import ADDED_KINDS, NEAR, Question, exactly
+from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, second_array
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
@@ -350,7 +352,10 @@ def with_conventions(target: Target, device: str) -> Target:
     if not dtype:  # in half precision a small call does not tell one convention from another beyond doubt
         return target
     reading = Reading(layout=target.supports.layout)
-    return Conventions(target, Question(target, dtype, device), reading=reading).learned()
+    found = Conventions(target, Question(target, dtype, device), reading=reading).learned()
+    for also in (with_second_mask, with_dropout):
+        found = also(found, Question(found, dtype, device, scale=found.supports.default_scale))
+    return found
 
 
 def as_declared(target: Target) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .dialect_parameters import Learner
 from .inputs import SCALES, Inputs
 from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, Pace, Question, causal_by_default, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
+from .window import window_of
 
 
 def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, works: bool) -> Target:
@@ -67,16 +68,14 @@ def _with_dims(question: Question, reading: Reading, told: dict[str, str]) -> Ta
     return replace(target, supports=replace(target.supports, head_dims=dims or target.supports.head_dims))
 
 
-def always_causal(target: Target, device: str) -> bool:
-    """Whether it is right where every query is asked as the last of as many as keys, and wrong otherwise."""
+def always_hides(target: Target, device: str) -> bool:
+    """Whether it is wrong as an attention of all keys, and right as one that is always causal, or always has a window."""
     if "is_causal" in target.parameters or "attn_mask" in target.parameters:
         return False
-    question = _question(target, device)
-    plain = _off(question, Reading(layout=target.supports.layout))
-    causal = (
-        _off(question, Reading(layout=target.supports.layout, square="all", always=True)) if plain is not None and plain >= NEAR else None
-    )
-    return causal is not None and causal < NEAR
+    question, plain = _question(target, device), Reading(layout=target.supports.layout, square="all")
+    off = _off(question, replace(plain, square=""))
+    causal = _off(question, replace(plain, always=True)) if off is None or off >= NEAR else None
+    return (causal is not None and causal < NEAR) or _in_a_window(question, plain) is not None
 
 
 def _question(target: Target, device: str) -> Question:
@@ -148,6 +147,8 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     told |= {"result": f"{answer}"} if answer else {}
     told |= {"lengths": SQUARE[reading.square]} if reading.square else {}
     told |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
+    if (window := question.target.supports.window) is not None:
+        told["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
     told |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
     told |= {reading.heads: "the number of heads"} if reading.heads else {}
     told |= {reading.into: "an array that the answer is written into"} if reading.into else {}
@@ -167,9 +168,12 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
             if off is not None:
                 fitting.append((off, reading))
                 if off < NEAR:
-                    return off, reading
+                    return off, _in_a_window(question, reading) or reading
         if fitting:
             break
+    for _, reading in fitting:
+        if (band := _in_a_window(question, reading)) is not None:
+            return 0.0, band
     for _, reading in fitting:
         causal = replace(reading, square="all", always=True)
         off = _off(question, causal)
@@ -180,6 +184,19 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
         raise CannotRun("")
     question.scale = SCALES[0]
     return fitting[0]  # it is wrong in every reading: then in the simplest
+
+
+def _in_a_window(question: Question, reading: Reading) -> Reading | None:
+    """The reading of what always has a window, where this is one; the question goes on with it."""
+    band = replace(reading, square="all", windowed=True)
+    if "attn_mask" in question.target.parameters or (window := window_of(question, band)) is None:
+        return None
+    target = replace(question.target, supports=replace(question.target.supports, window=window))
+    off = _off(replace(question, target=target), band)
+    if off is None or off >= NEAR:
+        return None
+    question.target = target
+    return band
 
 
 def _off(question: Question, reading: Reading) -> float | None:

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.cases.coordinates import Array
 from ..engine.core.contract import Formal
 from ..engine.core.supports import CHOICES
 from ..engine.core.target import Raised, Target
 from .axes import NATIVE
 from .axes import known as axes_of
 from .call import attend
-from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, meant
-from .speech import ADDED, FORMS, SAID, SQUARE, Reading
+from .speech import ADDED, FORMS, NUMBERS, SAID, SQUARE, Reading
 
 LONGEST_BY_ROWS = 65  # beyond a tile of 64
 
@@ -40,6 +38,7 @@ class Learner:
         self.parameters = [name for name in own if meant(name) in (None, name)]
         self.supports: dict[str, Any] = {}
         self.untried: dict[str, str] = {}
+        self.wrong: dict[str, str] = {}
         start = target.supports
         if self.reading.layout not in NATIVE:
             self.untried = {
@@ -49,7 +48,7 @@ class Learner:
         if start.parameters is None:
             if self.reading.always:
                 self._always()
-            for learn_one in (self._scale, self._mask, self._causal, self._features):
+            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features):
                 learn_one()
             self._square()
             self._together()
@@ -60,7 +59,13 @@ class Learner:
         self._empty_rows()
         kept = {key: value for key, value in self.supports.items() if key not in self.declared}
         seen = self.question.seen(self.reading, kept)
-        return replace(seen, parameters=tuple(self.parameters), learned=self.told, untried={**seen.untried, **self.untried})
+        return replace(
+            seen,
+            parameters=tuple(self.parameters),
+            learned=self.told,
+            untried={**seen.untried, **self.untried},
+            wrong={**seen.wrong, **self.wrong},
+        )
 
     def _named(self, ours: str) -> list[str]:
         """The target's other names for a parameter."""
@@ -123,6 +128,8 @@ class Learner:
                     continue
                 reading = replace(self.reading, names={**self.reading.names, ours: theirs})
                 off = self.question.off(reading, replace(inputs, **change))
+                if ours == "window_size" and (off is None or off >= NEAR) and self._number(theirs):
+                    continue
                 if off is None:
                     self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
                 else:
@@ -132,6 +139,51 @@ class Learner:
                         reading = wide if unlimited is not None and unlimited < NEAR else reading
                     words = "; no limit is a number beyond all lengths, not -1" * reading.wide
                     self._take(ours, reading, ours + words + _but(off), theirs)
+
+    def _number(self, theirs: str) -> bool:
+        """Whether a window is one number, under causality or without it."""
+        plain = replace(self.reading, names={**self.reading.names, "window_size": theirs})
+        corner = self.supports.get("causal", "top-left")
+        found: dict[tuple[str, bool], float] = {}
+        for number in NUMBERS:
+            for causal in (True, False) if "is_causal" in self.parameters else (False,):
+                reading = replace(plain, number=number, open=not causal)
+                asked = (
+                    self.question.inputs(queries=6, keys=6, is_causal=causal),
+                    self.question.inputs(queries=6, keys=9, is_causal=causal),
+                )
+                windows = [replace(one, window=(2, 0 if causal else None)) for one in asked[: 1 if self.reading.square else 2]]
+                off = self.question.off(reading, *windows, causal=corner)
+                if off is not None:
+                    found[number, causal] = off
+        if not found:
+            return False
+        (number, _), off = min(found.items(), key=lambda pair: pair[1])
+        free = found.get((number, False), np.inf) < NEAR
+        alone = "" if free else "; with causality alone"
+        self._take("window_size", replace(plain, number=number, open=free), f"window_size, one number: {number}{alone}{_but(off)}", theirs)
+        return True
+
+    def _word(self) -> None:
+        """Whether a mask may be the word "causal", which MLX documents for the bottom-right corner."""
+        for theirs in [] if "is_causal" in self.parameters else [name for name in self.formal if "attn_mask" in (name, meant(name))]:
+            reading, asked = replace(self.reading, word=theirs), self.question.both(is_causal=True)
+            plain, answered = self.question.answer(self.reading, self.question.inputs()), self.question.answer(reading, asked[0])
+            if answered is None or plain is None or np.array_equal(plain, answered, equal_nan=True):
+                continue  # it is not taken, or not heeded
+            offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("bottom-right", "top-left")}
+            known = {corner: off for corner, off in offs.items() if off is not None}
+            if not known:
+                continue
+            corner = min(known, key=lambda name: known[name])
+            self.supports |= {"causal": corner, "mask_and_causal": False}
+            said = f'{theirs}="causal"'
+            self._take("is_causal", reading, f"is_causal, {corner}{_but(known[corner])}", said)
+            if corner == "top-left" and known[corner] < NEAR:
+                self.wrong[said] = (
+                    f"it is causal from the top left corner on; MLX documents the bottom right, off by {known['bottom-right']:.2g}"
+                )
+            return
 
     def _square(self) -> None:
         """Whether is_causal, under this name, is for as many queries as keys."""
@@ -206,6 +258,7 @@ class Learner:
     def _best_mask(self, theirs: str, kind: str, hows: tuple[str, ...]) -> tuple[float, str, str] | None:
         """How far off the nearest meaning is, the meaning, and the form; None if no mask is taken."""
         best: tuple[float, str, str] | None = None
+        whole: dict[str, float] = {}  # how far off it is where a mask differs from head to head
         for how in hows:
             for form in FORMS:
                 if kind == ADDED and form == "bs":  # nobody adds one of padding: of 1 and 0, adding it would be a mistake
@@ -213,33 +266,22 @@ class Learner:
                 if axes_of(self.reading.layout).folded and form not in ("as it is", "ls"):
                     continue
                 reading = replace(self.reading, said={kind: (theirs, how)}, form=form)
-                off = self.question.off(reading, *self._masked(kind, FORMS[form]))
+                off = self.question.off(reading, *self.question.masked(kind, FORMS[form]))
+                if off is not None and form == "as it is":
+                    whole[how] = off
                 if off is not None and (best is None or off < best[0]):
                     best = (off, how, form)
                 if best and best[0] < NEAR:
+                    if best[2] == "b1ls" and kind == ADDED and how in whole:
+                        self.wrong[theirs] = f"of what is added to each head, all get that of the first, off by {whole[how]:.2g}"
                     return best
         return best
 
-    def _masked(self, kind: str, axes: str, empty: bool = False) -> list[Inputs]:
-        """Calls with a mask along these axes, and along fewer; every row sees the first key, unless one is to be empty."""
-        inputs = self.question.inputs(dtype=self.question.dtype)
-        random = np.random.default_rng(3)
-        asked = []
-        for along in dict.fromkeys((axes, "LS" if set("LS") <= set(axes) else "S")):
-            shape = tuple(n if letter in along else 1 for letter, n in zip("BHLS", inputs.shape, strict=True))
-            seen = random.random(shape) < 0.5
-            seen[..., 0], seen[..., -1] = True, False
-            if empty:
-                seen[..., 0, :] = False
-            mask: Array = seen if kind == "bool" else np.where(seen, random.standard_normal(shape), -np.inf)
-            asked.append(inputs.but(mask=mask[0, 0] if along in ("LS", "S") else mask))
-        return asked
-
     def _together(self) -> None:
         """Whether a mask and causality are taken together."""
-        if {"attn_mask", "is_causal"} <= set(self.parameters) and self.reading.said:
+        if {"attn_mask", "is_causal"} <= set(self.parameters) and self.reading.said and not self.reading.word:
             kind = next(iter(self.reading.said))
-            asked = dataclasses.replace(self._masked(kind, FORMS[self.reading.form])[0], is_causal=True)
+            asked = dataclasses.replace(self.question.masked(kind, FORMS[self.reading.form])[0], is_causal=True)
             if self.question.answer(self.reading, asked) is None:
                 self.supports["mask_and_causal"] = False
                 self.told["mask and causal"] = "not together"
@@ -267,7 +309,7 @@ class Learner:
     def _empty_rows(self) -> None:
         """What a row without keys gives, where a mask hides all or the causal corner does; kinds of masks may differ in it."""
         asked = [
-            (kind, self._masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left")
+            (kind, self.question.masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left")
             for kind in sorted(self.reading.said, reverse=True)
         ]
         if "kv_lengths" in self.parameters and not asked:

@@ -27,7 +27,7 @@ def hidden_from_all(t: Trial) -> np.ndarray:
     return np.asarray(~t.visible().reshape(batch, t.inputs.k.shape[1], t.inputs.group, queries, keys).any(axis=(2, 3)))
 
 
-@declare("out_i = attention over { j : j visible to i }", needs=("attn_mask",), mask_kind=(*HIDING, "bias"), zero_sizes=False)
+@declare("out_i = attention over { j : j visible to i }", needs=("attn_mask",), mask_kind=(*HIDING, "bias"), zero_sizes=False, moves=True)
 def masked_keys_are_deleted(t: Trial) -> None:
     """A row gives the same as when the keys hidden from it are removed and the row is computed alone."""
     run, (batch, heads, queries, _) = t.run(), t.inputs.shape

@@ -16,13 +16,15 @@ from ..engine.core.target import Raised, Target
 from ..exact import bound, oracle
 from .call import attend
 from .case import Case
+from .cases import always
 from .inputs import SCALES, Inputs, make_inputs, problem_of
 from .speech import Reading, adapted
 
 SECONDS, SLOW, MOST = 1.5, 0.05, 20.0  # for the answers of one that takes long for each; what is long; and for any
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
-LEARNED = ("attn_mask", "is_causal", "scale")  # the parameters whose other names are confirmed by effect
+# The parameters whose other names are confirmed by effect.
+LEARNED = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "window_size", "alibi_slopes", "sinks")
 ADDED_KINDS = ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
 MORE = {
     "valid_lens": "kv_lengths",
@@ -50,6 +52,7 @@ MORE = {
     "attention_dropout": "dropout_p",
     "causal_mask": "is_causal",
 }
+PADDING = ("key_padding_mask", "padding_mask", "key_mask")  # (batch, keys); PyTorch documents the first, True where hidden
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
 HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h")  # where required
 INTO = ("out", "output")  # likewise: the answer is written into it
@@ -117,11 +120,29 @@ class Question:
         }
         for name, size in sizes.items():
             fields[name] = -(-size // multiple) * multiple if name in lengths else size
-        return replace(make_inputs(Case(**fields)), default_scale=self.scale)
+        return replace(make_inputs(Case(**fields, **self._window())), default_scale=self.scale)
+
+    def _window(self) -> dict[str, Any]:
+        return always(self.target.supports.window) if self.target.supports.window else {}
 
     def both(self, **fields: Any) -> tuple[Inputs, Inputs]:
         """Two small calls, with fewer queries than keys and with more."""
-        return self.inputs(**fields), self.inputs(**{**fields, "queries": 6, "keys": 5, "seed": 2})
+        return self.inputs(**fields), self.inputs(**{**fields, "queries": 6, "keys": 9 if self._window() else 5, "seed": 2})
+
+    def masked(self, kind: str, axes: str, empty: bool = False, **sizes: Any) -> list[Inputs]:
+        """Calls with a mask along these axes, and along fewer; every row sees the first key, unless one is to be empty."""
+        inputs = self.inputs(**sizes)
+        random = np.random.default_rng(3)
+        asked = []
+        for along in dict.fromkeys((axes, "LS" if set("LS") <= set(axes) else "S")):
+            shape = tuple(n if letter in along else 1 for letter, n in zip("BHLS", inputs.shape, strict=True))
+            seen = random.random(shape) < 0.5
+            seen[..., 0], seen[..., -1] = True, False
+            if empty:
+                seen[..., 0, :] = False
+            mask: Array = seen if kind == "bool" else np.where(seen, random.standard_normal(shape), -np.inf)
+            asked.append(inputs.but(mask=mask[0, 0] if along in ("LS", "S") else mask))
+        return asked
 
     def seen(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
         """The target in a reading."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.contained.load import called
+from ..engine.core.contract import Formal
+from ..engine.core.target import NotTaken
 from ..engine.frameworks import Framework
 from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
 
@@ -53,6 +57,10 @@ class Reading:
     always: bool = False  # it is causal, whatever is asked
     alone: bool = False  # a single query is never causal
     wide: bool = False  # a window without a limit is one wider than the sequences, and not −1
+    number: str = ""  # of NUMBERS: a window is one number
+    windowed: bool = False  # it always is a window
+    open: bool = False  # such a window is taken without causality, too
+    word: str = ""  # the parameter of masks that is given "causal"
     masked: bool = False  # a mask is always given
     neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks and slopes → their parameter
     beside: str = ""  # of BESIDE: what always comes back beside the output
@@ -60,6 +68,8 @@ class Reading:
 
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
 WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs")
+# What the number of a window counts → how many more than the keys before a query's own.
+NUMBERS = {"the keys that are seen, its own included": 1, "the keys before its own": 0}
 SQUARE = {
     "": "",
     "causal": "as many queries as keys, where causal; rows are added where there are more or fewer",
@@ -76,7 +86,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         if theirs in kwargs and "(bh)" in known(reading.layout).queries:
             kwargs[theirs] = fw.expand(kwargs[theirs].reshape((q.shape[0], 1)), tuple(q.shape[:2])).reshape((q.shape[0] * q.shape[1],))
         if reading.layout in NATIVE:
-            here = {name: _mask_part(mask, reading, tuple(q.shape), tuple(k.shape), {}, fw) for name, mask in masks.items()}
+            here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), {}, fw) for name, mask in masks.items()}
             result = _ask(function, reading, [q, k, v], kwargs | here, _sizes(q, k, v, reading, fw), fw)
             out = _native(result_array(result, fw), _sizes(q, k, v, reading, fw), reading, fw)
             second = second_array(result, fw)
@@ -84,7 +94,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         axes, sizes = known(reading.layout), _sizes(q, k, v, reading, fw)
         answers, seconds = [], []
         for at, given in calls(axes, q, k, v, fw):
-            here = {name: _mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
+            here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
             result = _ask(function, reading, given, kwargs | here, sizes, fw)
@@ -98,7 +108,19 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         out, second = whole(answers, axes, reading.answer, sizes, fw), _second(seconds, axes, {**sizes, "d": k.shape[2]}, fw)
         return out if second is None else (out, second)
 
-    return _squared(attention, reading, fw) if reading.square or reading.always or reading.alone else attention
+    asked = _squared(attention, reading, fw) if reading.square or reading.always or reading.alone else attention
+    asked.__asks__ = function  # type: ignore[attr-defined]
+    return asked
+
+
+def formal_of(function: Callable[..., Any]) -> Formal:
+    """The parameters of the callable itself that is asked in a reading, or in several; none where nothing tells them."""
+    while hasattr(function, "__asks__"):
+        function = function.__asks__
+    try:
+        return inspect.signature(called(function)).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def _write_back(packed: Any, axes: Axes, operands: Sequence[Any], fw: Framework) -> None:
@@ -184,6 +206,8 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
         causal = bool(options.get("is_causal"))
         if reading.always:
             options.pop("is_causal", None)
+        if (reading.windowed or options.get("window_size") is not None) and (n > s or (reading.always and not causal)):
+            raise NotTaken("windows of rows that have to be asked in another place")
         square = reading.square == "all" or (reading.square == "causal" and causal)
         alone = reading.alone and causal and n == 1 and s > 1
         if s == 0 or n == 0 or ((n == s or not square) and (causal or not reading.always) and not alone):
@@ -246,6 +270,12 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
     for ours, value in options.items():
         if ours == "window_size" and reading.wide and value is not None:
             value = tuple(n + s if side < 0 else side for side in value)
+        if ours == "window_size" and reading.number and value is not None:
+            value = _one_number(value, reading.always or bool(options.get("is_causal")), reading)
+        if ours == "is_causal" and reading.word:
+            if value:
+                kwargs[reading.word] = "causal"
+            continue
         if ours in reading.names:
             if value is not None or reading.names[ours] == ours:
                 kwargs[reading.names[ours]] = value
@@ -253,12 +283,22 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
             if value is not None:
                 kind = "bool" if fw.describe(value)[1].endswith("bool") else "added"
                 theirs, how = reading.said[kind]
-                masks[theirs] = _say(value, how, q, fw)
+                masks[theirs] = say(value, how, q, fw)
         elif not (ours == "enable_gqa" and reading.grouped) and ours != reading.beside:
             kwargs[ours] = value
     if reading.scaled and options.get("scale") is None:
         kwargs[reading.names["scale"]] = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
     return masks, kwargs
+
+
+def _one_number(window: tuple[int, int], causal: bool, reading: Reading) -> int | None:
+    """The number that says a window (keys before a query's own, keys behind it; -1: no limit); None for none. Raises NotTaken."""
+    left, right = window
+    if left < 0 and (right < 0 or causal):
+        return None
+    if left < 0 or not (causal or (right < 0 and reading.open)):
+        raise NotTaken("windows that one number does not say")
+    return left + NUMBERS[reading.number]
 
 
 def _asked(q: Any, k: Any, reading: Reading, fw: Framework) -> tuple[int, int, int, int, str, str]:
@@ -267,7 +307,7 @@ def _asked(q: Any, k: Any, reading: Reading, fw: Framework) -> tuple[int, int, i
     return q.shape[0], q.shape[3 - rows], q.shape[rows], k.shape[rows], *fw.describe(q)[1:]
 
 
-def _say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
+def say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
     """A mask, True where seen or added, in their words."""
     if how in ("True = seen", ADDED):
         return mask
@@ -280,7 +320,7 @@ def _say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
     return fw.integers(seen.astype(np.int64), device)
 
 
-def _mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...], at: Mapping[str, int], fw: Framework) -> Any:
+def mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...], at: Mapping[str, int], fw: Framework) -> Any:
     """What one call is given of a mask that broadcasts to (B, H, L, S); ``at``: of which batch element, and which heads."""
     rows = 1 if reading.layout == "blhd" else 2
     b, h, n, s = q[0], q[3 - rows], q[rows], k[rows]

@@ -14,7 +14,7 @@ from .trial import Trial
 ACROSS_TILES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 17, 18, 31, 32, 33, 33)
 
 
-@declare("out(K·P, V·P) = out(K, V)", is_causal=False)
+@declare("out(K·P, V·P) = out(K, V)", is_causal=False, moves=True)
 def permuted_keys_change_nothing(t: Trial) -> None:
     """Reordering the keys together with their values and their mask changes nothing."""
     order = t.permutation("keys", t.inputs.shape[3])
@@ -23,7 +23,11 @@ def permuted_keys_change_nothing(t: Trial) -> None:
 
 
 @declare(
-    "out(P·Q) = P·out(Q)", is_causal=False, queries=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 33, 65, 65, 129), alike=(("queries", "keys"),)
+    "out(P·Q) = P·out(Q)",
+    is_causal=False,
+    queries=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 33, 65, 65, 129),
+    alike=(("queries", "keys"),),
+    moves=True,
 )
 def permuted_queries_permute_rows(t: Trial) -> None:
     """Reordering the queries reorders the rows of the output: no query sees another."""

@@ -40,6 +40,7 @@ KINDS: dict[str, Any] = {
     "max_length": (int, type(None)),
     "mask_rank": int,
     "length_multiple": int,
+    "window": (tuple, type(None)),
     "fill": (int, float, type(None)),
     "arithmetic": dict,
     "contract": (str, type(None)),

@@ -90,6 +90,12 @@ def some_of(words: Collection[str] | None = None, empty: bool = False) -> Wrong:
     return wrong
 
 
+def sides(value: Any) -> str:
+    """Two whole numbers, from -1 on."""
+    fits = isinstance(value, SEVERAL) and len(value) == 2 and all(whole(one) and one >= -1 for one in value)
+    return "" if fits else f"is {value!r}; it can be two whole numbers from -1 on, such as [7, 0]"
+
+
 def sizes(value: Any) -> str:
     """A whole number from 1 on, or several."""
     values = (value,) if whole(value) else value

@@ -12,7 +12,7 @@ from ...exact.arithmetic import KINDS, Arithmetic, arithmetic, default_arithmeti
 from ..cases.dtypes import DTYPES
 from ..cases.masks import MASK_AXES, MASK_KINDS
 from .contract import contracts
-from .schema import FLAG, NAME, POSITIVE, Key, checked, number, one_of, optional, sizes, some_of
+from .schema import FLAG, NAME, POSITIVE, Key, checked, number, one_of, optional, sides, sizes, some_of
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -75,6 +75,8 @@ class Supports:
     head_dims: tuple[int, ...] | None = None  # the head dimensions it is built for, such as `[64, 128]`
     max_length: int | None = None  # the longest sequence worth trying, for a slow target
     length_multiple: int = 1  # the numbers of queries and of keys are multiples of it
+    # every query sees so many keys before its own and so many behind it, always; -1: no limit. For what has no such argument
+    window: tuple[int, int] | None = None
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
@@ -171,6 +173,7 @@ SCHEMA: dict[str, Key] = {
     "head_dims": Key(sizes),
     "max_length": Key(optional(number(1))),
     "length_multiple": Key(number(1)),
+    "window": Key(optional(sides)),
     "value_dim": Key(FLAG),
     "zero_sizes": Key(FLAG),
     "mask_and_causal": Key(FLAG),
@@ -189,13 +192,13 @@ SCHEMA: dict[str, Key] = {
     "fill": Key(optional(POSITIVE)),
     **{key: _word(key) for key in CHOICES},
 }
-LISTS = ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes")
+LISTS = ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes", "window")
 
 
 def _value(key: str, value: Any) -> Any:
     """A value that fits, as it is kept."""
     if key == "arithmetic":
         return _kinds(value)
-    if key in LISTS:
+    if key in LISTS and value is not None:
         return (value,) if isinstance(value, str | int) else tuple(value)
     return value

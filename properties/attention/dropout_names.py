@@ -1,0 +1,56 @@
+"""Dropout under another name, or with a flag that says whether weights are dropped at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..engine.core.target import Target
+from .question import NEAR, Question, meant
+from .speech import Reading, formal_of
+
+TRAINING = {
+    "training": True,
+    "is_training": True,
+    "train": True,
+    "deterministic": False,
+    "inference": False,
+}  # flag → where weights are dropped
+
+
+def with_dropout(target: Target, question: Question) -> Target:
+    """The target with its dropout, if it has one: a probability drops weights, and none where the flag says so; what is wrong is told."""
+    formal = formal_of(target.function)
+    theirs = next((name for name in formal if "dropout_p" in (name, meant(name))), "")
+    flag = next((name for name in formal if name in TRAINING), "")
+    if not theirs or (theirs == "dropout_p" and not flag) or "parameters" in target.declared:
+        return target
+    inputs, plain = question.inputs(), Reading(layout=target.supports.layout)
+    untried = {name: why for name, why in target.untried.items() if name not in (theirs, flag)}
+    parameters = tuple(name for name in target.parameters if name != "dropout_p")
+    if flag:
+        still = replace(question, target=_with(target, theirs, {flag: not TRAINING[flag]}))
+        off = still.off(plain, replace(inputs, dropout=0.9, chance=1))
+        if off is not None and off >= NEAR:
+            says = f"weights are dropped where {flag} is {not TRAINING[flag]}, off by {off:.2g}"
+            target = replace(target, wrong={**target.wrong, theirs: says})
+    dropping = _with(target, theirs, {flag: TRAINING[flag]} if flag else {})
+    off = replace(question, target=dropping).off(plain, replace(inputs, dropout=0.5, chance=1))
+    if off is None or off < NEAR:
+        why = "a probability is not taken" if off is None else "a probability of 0.5 drops nothing"
+        return replace(target, parameters=parameters, untried={**untried, theirs: f"it looks like dropout_p, but {why}"})
+    where = f", where {flag} is {TRAINING[flag]}" if flag else ""
+    learned = {**target.learned, theirs: "dropout_p" + where}
+    return replace(dropping, parameters=(*parameters, "dropout_p"), learned=learned, untried=untried)
+
+
+def _with(target: Target, theirs: str, given: dict[str, bool]) -> Target:
+    """The target whose probability has this name, and is given with a flag."""
+    function = target.function
+
+    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        probability = options.pop("dropout_p", None)
+        return function(q, k, v, **options, **({theirs: probability, **given} if probability else {}))
+
+    attention.__asks__ = function  # type: ignore[attr-defined]
+    return replace(target, function=attention)

@@ -1,0 +1,227 @@
+"""What is said otherwise than as a tensor under a known name: by a second mask, a word, one number, a flag, or not at all.
+
+Each is found out, told, and checked as what it is; the same with a mistake is refuted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from properties.catalogue import PROPERTIES
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report, verify_target
+from properties.engine.search.search import Plan
+
+CORE = ("output_is_inside_the_bound", "masked_keys_are_deleted", "window_edges_are_exact", "dropout_keeps_its_share")
+
+
+def spoken(function: Callable[..., Any], **supports: Any) -> Target:
+    target = make_target("mine", function, {"dtypes": ["float64"], **supports})
+    return target.kind.handshake(target, "cpu")
+
+
+def searched(target: Target, *names: str, cases: int = 20) -> Report:
+    return verify_target(target, [PROPERTIES[name] for name in names or CORE], Plan(examples=cases, strict=False))
+
+
+def refuted(target: Target, *names: str, cases: int = 20) -> set[str]:
+    return {finding.prop.name for finding in searched(target, *names, cases=cases).findings}
+
+
+def weights(scores: Any, seen: Any = None) -> Any:
+    return torch.softmax(scores if seen is None else scores.masked_fill(~seen, -math.inf), -1)
+
+
+def band(q: Any, k: Any, left: int, right: int) -> Any:
+    distance = torch.arange(k.shape[2])[None, :] - torch.arange(q.shape[2])[:, None]
+    return (distance >= -left) & (distance <= right)
+
+
+# ---------------------------------------------------------------- a second mask
+
+
+def two_masks(mistake: str = "", order: str = "hidden") -> Callable[..., Any]:
+    """torch.nn.MultiheadAttention's: attn_mask (queries, keys) and key_padding_mask (batch, keys)."""
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, key_padding_mask: Any = None) -> Any:
+        s = q @ k.mT / q.shape[-1] ** 0.5
+        if attn_mask is not None:
+            s = s.masked_fill(attn_mask if order == "hidden" else ~attn_mask, -math.inf)
+        if key_padding_mask is not None and not (mistake == "lost" and attn_mask is not None):
+            hidden = key_padding_mask if order == "hidden" else ~key_padding_mask
+            hidden = hidden.flip(0) if mistake == "of another sequence" else hidden
+            s = s.masked_fill(hidden[:, None, None], -math.inf)
+        return weights(s) @ v
+
+    return attention
+
+
+@pytest.mark.parametrize("order", ["hidden", "seen"])
+def test_a_padding_mask_beside_a_mask(order: str) -> None:
+    target = spoken(two_masks(order=order))
+    assert target.learned["key_padding_mask"] == f"a second mask, True = {order}, of axes (b, s)"
+    assert "key_padding_mask" not in target.untried and set(target.wrong) <= {"bool mask"}
+    report = searched(target, "output_is_inside_the_bound", "masked_keys_are_deleted", cases=40)
+    assert not report.findings and report.cases == 80
+
+
+@pytest.mark.parametrize("mistake", ["lost", "of another sequence"])
+def test_a_padding_mask_that_is_not_heeded(mistake: str) -> None:
+    wrong = spoken(two_masks(mistake)).wrong
+    assert list(wrong) == ["key_padding_mask"] and ("beside" in wrong["key_padding_mask"]) is (mistake == "lost")
+
+
+def test_where_both_are_given_each_says_half() -> None:
+    """A mistake only where both hide something: learned as right with one of eight keys, and found by the search."""
+    given = set()
+
+    def attention(q: Any, k: Any, v: Any, position_bias: Any = None, mask: Any = None) -> Any:
+        given.add((position_bias is not None, mask is not None))
+        s = q @ k.mT / q.shape[-1] ** 0.5
+        s = s if position_bias is None else s + position_bias
+        if mask is not None and not (position_bias is not None and k.shape[2] == 6):
+            s = s + mask
+        return weights(s) @ v
+
+    target = spoken(attention)
+    assert target.learned["mask"] == "a second mask, added" and not target.wrong
+    given.clear()
+    assert refuted(target, "output_is_inside_the_bound", "masked_keys_are_deleted", cases=150)
+    assert given >= {(True, True), (True, False)}
+
+
+def test_a_bias_that_is_the_first_heads_for_all() -> None:
+    def attention(q: Any, k: Any, v: Any, bias: Any = None, *, first: bool = False) -> Any:
+        s = q @ k.mT / q.shape[-1] ** 0.5
+        return weights(s if bias is None else s + (bias[:, :1] if first else bias)) @ v
+
+    right, wrong = spoken(attention), spoken(lambda q, k, v, bias=None: attention(q, k, v, bias, first=True))
+    assert not right.wrong and "B" in "".join(right.supports.mask_axes)
+    assert "that of the first" in wrong.wrong["bias"]
+
+
+# ---------------------------------------------------------------- a word, a number
+
+
+@pytest.mark.parametrize("corner", ["bottom-right", "top-left"])
+def test_a_mask_that_is_a_word(corner: str) -> None:
+    """MLX documents the bottom right."""
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, mask: Any = None) -> Any:
+        if isinstance(mask, str):
+            assert mask == "causal"
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+            mask = mask.tril(k.shape[2] - q.shape[2] if corner == "bottom-right" else 0)
+        s = q @ k.mT * scale
+        return weights(s, mask) @ v if mask is None or mask.dtype == torch.bool else weights(s + mask) @ v
+
+    target = spoken(attention)
+    assert target.learned['mask="causal"'] == f"is_causal, {corner}" and target.supports.causal == corner
+    assert not target.supports.mask_and_causal and list(target.wrong) == ['mask="causal"'] * (corner == "top-left")
+    assert not refuted(target, "output_is_inside_the_bound", "causal_frontier_is_exact")
+
+
+def window(own: int, causal_alone: bool = False, right: int = 0) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any, is_causal: bool = False, sliding_window: int | None = None) -> Any:
+        assert sliding_window is None or is_causal or not causal_alone, "causal alone"
+        seen = band(q, k, q.shape[2] + k.shape[2], 0 if is_causal else q.shape[2] + k.shape[2])
+        if sliding_window is not None:
+            seen = seen & band(q, k, sliding_window - own, q.shape[2] + k.shape[2])
+            seen = seen | band(q, k, 0, right) if right else seen
+        return torch.nan_to_num(weights(q @ k.mT / q.shape[-1] ** 0.5, seen)) @ v
+
+    return attention
+
+
+@pytest.mark.parametrize(("own", "words"), [(1, "the keys that are seen, its own included"), (0, "the keys before its own")])
+def test_a_window_that_is_one_number(own: int, words: str) -> None:
+    target = spoken(window(own))
+    assert target.learned["sliding_window"] == f"window_size, one number: {words}" and not target.wrong
+    report = searched(target, "window_edges_are_exact", "output_is_inside_the_bound", cases=40)
+    left = report.outcomes["window_edges_are_exact"].notes.not_taken
+    assert not report.findings and set(left) == {"windows that one number does not say"}
+    assert report.outcomes["window_edges_are_exact"].cases + sum(left.values()) == 40
+    alone = spoken(window(own, causal_alone=True))
+    assert alone.learned["sliding_window"].endswith("; with causality alone") and not refuted(alone)
+    assert refuted(spoken(window(own, causal_alone=True, right=1)), cases=40)
+
+
+# ---------------------------------------------------------------- always a window
+
+
+def local(right: int, mistake: int = 0, square: bool = False) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        assert not square or q.shape[2] == k.shape[2], "as many queries as keys"
+        return torch.nan_to_num(weights(q @ k.mT / q.shape[-1] ** 0.5, band(q, k, 7 + mistake * (k.shape[2] > 50), right))) @ v
+
+    return attention
+
+
+@pytest.mark.parametrize(("right", "square"), [(0, True), (0, False), (7, True)])
+def test_a_window_that_is_always_there(right: int, square: bool) -> None:
+    """Every property is asked but those that move tokens; a window that grows for long sequences is found."""
+    target = spoken(local(right, square=square), zero_sizes=False)
+    assert target.supports.window == (7, right) and target.learned["window"] == f"always: 7 keys before a query's own, {right} behind it"
+    report = verify_target(target, [p for p in PROPERTIES.values() if p.contract == "attention"], Plan(examples=4, strict=False))
+    assert not report.findings and report.verdict == "nothing found"
+    moving = [o.prop.name for o in report.outcomes.values() if "moves tokens" in o.not_exercised]
+    assert "permuted_keys_change_nothing" in moving and "output_is_inside_the_bound" not in moving
+    assert refuted(spoken(local(right, 1, square)), "output_is_inside_the_bound", cases=60)
+
+
+def test_what_is_no_window_that_anybody_means() -> None:
+    """Causality is none; nor is what sees the next token, or has a hole: these are refuted."""
+
+    def seeing(seen: Callable[[Any, Any], Any]) -> Target:
+        return spoken(lambda q, k, v: weights(q @ k.mT / q.shape[-1] ** 0.5, seen(q, k)) @ v)
+
+    causal = seeing(lambda q, k: band(q, k, 10**6, 0))
+    assert causal.supports.window is None and "causality" in causal.learned
+    for wrong in (lambda q, k: band(q, k, 10**6, 1), lambda q, k: band(q, k, 8, 1), lambda q, k: band(q, k, 8, 0) & ~band(q, k, 4, -4)):
+        target = seeing(wrong)
+        assert target.supports.window is None and refuted(target, "output_is_inside_the_bound")
+
+
+# ---------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("flag", ["training", "deterministic"])
+def test_dropout_where_a_flag_says_so(flag: str) -> None:
+    def attention(always: bool) -> Callable[..., Any]:
+        def training(q: Any, k: Any, v: Any, dropout: float = 0.0, training: bool = False) -> Any:
+            return torch.nn.functional.dropout(weights(q @ k.mT / q.shape[-1] ** 0.5), dropout, training or always) @ v
+
+        def deterministic(q: Any, k: Any, v: Any, dropout_rate: float = 0.0, dropout_p: float = 0.0, deterministic: bool = True) -> Any:
+            return training(q, k, v, dropout_p, not deterministic)
+
+        return training if flag == "training" else deterministic
+
+    target = spoken(attention(always=False))
+    name = "dropout" if flag == "training" else "dropout_p"
+    assert target.learned[name] == f"dropout_p, where {flag} is {flag == 'training'}" and not target.wrong
+    report = searched(target, "dropout_keeps_its_share", "output_is_inside_the_bound", cases=20)
+    assert not report.findings and report.outcomes["dropout_keeps_its_share"].cases == 20
+    wrong = spoken(attention(always=True)).wrong
+    assert wrong[name].startswith(f"weights are dropped where {flag} is {flag != 'training'}")
+
+
+def test_what_looks_like_dropout_and_drops_nothing_is_told() -> None:
+    """The Annotated Transformer's is a module, Hugging Face's counts where the module trains."""
+
+    def called(q: Any, k: Any, v: Any, dropout: Any = None) -> Any:
+        w = weights(q @ k.mT / q.shape[-1] ** 0.5)
+        return (w if dropout is None else dropout(w)) @ v
+
+    def idle(q: Any, k: Any, v: Any, dropout: float = 0.0) -> Any:
+        return weights(q @ k.mT / q.shape[-1] ** 0.5) @ v
+
+    assert spoken(called).untried["dropout"] == "it looks like dropout_p, but a probability is not taken"
+    assert spoken(idle).untried["dropout"] == "it looks like dropout_p, but a probability of 0.5 drops nothing"
+    assert "dropout_p" not in spoken(called).parameters + spoken(idle).parameters
