@@ -6,10 +6,10 @@ key j is visible to query i  ⇔  j ≤ i            (top-left)
 
 import numpy as np
 
-from .cases import ONE_OR_TWO, SHORT, SMALL_DIMS
 from .common import live, reads_visible
 from .contract import declare
 from .masks import agree
+from .tables import ONE_OR_TWO, SHORT, SMALL_DIMS
 from .trial import Trial
 
 LONG = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 33, 65, 129, 130, 130)  # of queries and keys at once

@@ -12,12 +12,12 @@ import numpy as np
 
 from ..exact.gradient_oracle import over_groups
 from .backward import run_backward
-from .cases import SHORT
 from .common import live, size
 from .contract import declare
 from .features import DROPPED, dropping, rate
 from .gradients import BIASED, FEATURES, MANY, SUMMED, TAME, agree, inside, rounding
 from .masks import hidden_from_all
+from .tables import SHORT
 from .trial import Trial
 
 PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..exact import bound
-from .cases import SHORT
 from .common import reads_visible
 from .contract import declare
 from .inputs import Inputs
 from .masks import agree
+from .tables import SHORT
 from .trial import Trial
 
 PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}

@@ -7,10 +7,10 @@ import numpy as np
 
 from ..engine.cases.masks import other_mask
 from ..engine.cases.regimes import TELLING
-from .cases import SHORT
 from .common import live, reads_visible
 from .contract import declare
 from .inputs import Inputs
+from .tables import SHORT
 from .trial import Run, Trial
 
 HIDING = ("bool", "minus_infinity", "bias_and_minus_infinity")

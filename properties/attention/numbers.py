@@ -9,10 +9,10 @@ from ..engine.cases.masks import MASKS
 from ..engine.cases.regimes import CONTINUOUS, TELLING
 from ..engine.core.supports import FEATURES
 from .adequacy import is_adequate
-from .cases import EDITS
 from .common import live
 from .contract import declare
 from .precision import note_tighter
+from .tables import EDITS
 from .trial import Trial
 
 ALPHA = 1e-9  # probability that a correct attention exceeds the probabilistic bound on one case

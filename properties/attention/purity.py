@@ -11,10 +11,10 @@ from ..engine.core.supports import FEATURES
 from ..engine.core.target import Raised
 from ..engine.frameworks import LAYOUTS
 from .call import arrays, attend, call
-from .cases import NAN_EDITS
 from .contract import declare
 from .inputs import Inputs, make_inputs
 from .reread import other_calls
+from .tables import NAN_EDITS
 from .trial import Trial
 
 

@@ -6,9 +6,9 @@ s_ij = scale · q_i·k_j,    Var(s) = scale² · Var(QKᵀ),    scale = 1/sqrt(D
 import numpy as np
 
 from ..engine.cases.coordinates import Array
-from .cases import SHORT
 from .common import coarse, mean_free
 from .contract import declare
+from .tables import SHORT
 from .trial import Trial, Weights
 
 

@@ -8,9 +8,9 @@ A black box shows its weights through its values: for V = 1 it returns their sum
 import numpy as np
 
 from ..exact import bound
-from .cases import SHORT
 from .common import coarse, live, mean_of_visible
 from .contract import declare
+from .tables import SHORT
 from .trial import Trial
 
 

@@ -6,9 +6,9 @@ Keys form a set; queries, batch elements and heads do not see one another; only 
 import numpy as np
 
 from ..engine.core.supports import FEATURES
-from .cases import SHORT
 from .common import coarse
 from .contract import declare
+from .tables import SHORT
 from .trial import Trial
 
 ACROSS_TILES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 17, 18, 31, 32, 33, 33)

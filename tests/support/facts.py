@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from properties.attention.cases import EDGES
 from properties.attention.inputs import Inputs
+from properties.attention.tables import EDGES
 from properties.engine.cases.dtypes import FLOAT_TYPES
 from properties.engine.cases.regimes import HEADROOM
 
