@@ -81,30 +81,41 @@ def reading_lines(readings: Sequence[Reading]) -> list[str]:
     return [f"  reading   {verb} " + "\n            or ".join(shown) + more]
 
 
-def findings_text(report: Report, total: int, verbose: bool = False) -> str:
-    """One finding in full for each mistake that explains some; the others, the same mistakes seen again, in two lines.
+def in_full(report: Report, verbose: bool = False) -> list[Finding]:
+    """The findings that are shown in full: one for each mistake that explains some; with ``verbose`` all.
 
-    Where nothing is recognised, two findings show the same mistake if the same fields matter, or if they met the same error.
-    A rounding error too much is not shown in full where something is grossly wrong, unless it is a mistake of its own.
+    Where nothing is recognised, a finding shows the same mistake as another if what matters of that one matters here, too (and perhaps
+    more, which its property needs), or if both met the same error. A rounding error too much is not shown in full where something is grossly wrong, unless it is a mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
-    known = {f.prop.name: report.explained.get(f.prop.name, Explanation()) for f in findings}
-    named = {name: [reading.name for reading in explained.readings] for name, explained in known.items()}
+    if verbose:
+        return findings
+    named = {f.prop.name: [reading.name for reading in report.explained.get(f.prop.name, Explanation()).readings] for f in findings}
     gross = [f for f in findings if not f.violation.slight] or findings
-    full = findings if verbose else naming_all([f for f in findings if named[f.prop.name]], named)
-    unnamed = {
-        f.violation.says if f.violation.raised else f.matters: f for f in reversed(gross) if f not in full and not named[f.prop.name]
-    }
-    full = full + [f for f in gross if f in unnamed.values()][: max(0, IN_FULL - len(full))]
-    findings = full + [f for f in findings if f not in full]
+    full = naming_all([f for f in findings if named[f.prop.name]], named)
+    for f in [f for f in gross if not named[f.prop.name]]:
+        if len(full) < IN_FULL and not any(_same(f, shown) for shown in full):
+            full.append(f)
+    return full
+
+
+def _same(f: Finding, shown: Finding) -> bool:
+    """Whether a finding shows, for all that is known, the mistake of another that is shown already."""
+    if f.violation.raised or shown.violation.raised:
+        return f.violation.says == shown.violation.says
+    return set(shown.matters) <= set(f.matters)
+
+
+def findings_text(report: Report, total: int, verbose: bool = False) -> str:
+    """One finding in full for each mistake that explains some; the others, the same mistakes seen again, in two lines."""
+    full = in_full(report, verbose)
     parts, told = [], set[str]()
     for f in full:
-        explained = known[f.prop.name]
+        explained = report.explained.get(f.prop.name, Explanation())
         new = explained.measured is not None and explained.measured[1] not in told
         told |= {explained.measured[1]} if explained.measured else set()
         parts.append(finding_text(f, report.device, total, explained, new) + "\n")
-    rest = findings[len(full) :]
-    if rest:
+    if rest := [f for f in sorted(report.findings, key=_rank) if f not in full]:
         more = f"and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}, in short (-v: in full)\n"
         parts.append(more + "\n".join(in_short(rest)) + "\n")
     return "\n".join(parts)
