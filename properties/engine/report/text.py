@@ -85,7 +85,8 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     """The findings that are shown in full: one for each mistake that explains some; with ``verbose`` all.
 
     Where nothing is recognised, a finding shows the same mistake as another if what matters of that one matters here, too (and perhaps
-    more, which its property needs), or if both met the same error. A rounding error too much is not shown in full where something is grossly wrong, unless it is a mistake of its own.
+    more, which its property needs), or if both met the same error. A rounding error too much is not shown in full where something is
+    grossly wrong, unless it is a mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
     if verbose:
