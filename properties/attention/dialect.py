@@ -27,7 +27,7 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     own call, so that only names are learned."""
     dtypes = [name for name in ("float64", "float32") if name in target.framework.dtypes]
     dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
-    pace = Pace()
+    pace = Pace(target.framework.costly_shapes)
     nearest = ""
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:

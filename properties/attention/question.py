@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,8 +77,9 @@ def causal_by_default(parameter: inspect.Parameter) -> bool:
 
 @dataclass
 class Pace:
-    """How long the answers of a target took. A slow one is asked for a second or two; a busy machine makes none slow."""
+    """How long the answers of a target took. A slow one is asked for a second or two; a busy machine makes none slow, nor compiling."""
 
+    compiles: bool = False  # every new shape costs far more than a call
     calls: int = 0
     seconds: float = 0.0
     unasked: int = 0
@@ -86,7 +87,7 @@ class Pace:
     @property
     def over(self) -> bool:
         """Whether no more is asked."""
-        return self.seconds > (SECONDS if self.seconds > SLOW * self.calls else MOST)
+        return self.seconds > (SECONDS if self.seconds > SLOW * self.calls and not self.compiles else MOST)
 
     def told(self) -> dict[str, str]:
         """What is not tried for it."""
@@ -102,8 +103,11 @@ class Question:
     target: Target
     dtype: str
     device: str
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = None  # type: ignore[assignment]  # its own, where none is shared
     scale: str = SCALES[0]  # what the logits are multiplied by where nothing is said
+
+    def __post_init__(self) -> None:
+        self.pace = self.pace or Pace(self.target.framework.costly_shapes)
 
     def inputs(self, **sizes: Any) -> Inputs:
         """A small call with all sizes different."""

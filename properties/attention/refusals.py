@@ -65,6 +65,7 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
         return lambda seed: make_inputs(Case(**{**plain, **fields, "seed": seed}))
 
     masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
+    wider = target.supports.value_dim and not target.supports.head_dims and not refusal(target, asked(value_dim=dim + 1))
     if "attn_mask" in target.parameters and {"S", "LS"} <= set(target.supports.mask_axes):
         if "enable_gqa" in target.parameters:
             yield "masks of two axes, where heads are grouped", {"mask_rank": 4}, asked(**masked, group=2, queries=1)
@@ -73,7 +74,12 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
     if {"attn_mask", "is_causal"} <= set(target.parameters) and "LS" in target.supports.mask_axes:
         alone = {"mask_and_causal": False}  # libraries that document this refusal answer where a fused kernel is chosen, all the same
         yield "a mask together with is_causal", alone, asked(**masked, is_causal=True)
-        yield "a mask together with is_causal, where values have another width", alone, asked(**masked, is_causal=True, value_dim=dim + 1)
+        if wider:
+            yield (
+                "a mask together with is_causal, where values have another width",
+                alone,
+                asked(**masked, is_causal=True, value_dim=dim + 1),
+            )
         yield "a mask of three axes together with is_causal", alone, asked(**masked, is_causal=True, mask_rank=3)
         if "enable_gqa" in target.parameters:
             yield "a mask together with is_causal, where heads are grouped", alone, asked(**masked, is_causal=True, group=2)

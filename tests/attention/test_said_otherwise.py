@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from properties.attention.question import Pace
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
@@ -225,3 +226,24 @@ def test_what_looks_like_dropout_and_drops_nothing_is_told() -> None:
     assert spoken(called).untried["dropout"] == "it looks like dropout_p, but a probability is not taken"
     assert spoken(idle).untried["dropout"] == "it looks like dropout_p, but a probability of 0.5 drops nothing"
     assert "dropout_p" not in spoken(called).parameters + spoken(idle).parameters
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_values_of_another_width_excuse_no_mask_beside_causality() -> None:
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        assert v.shape[-1] == k.shape[-1], "as wide as keys"
+        seen = band(q, k, 10**6, 0) if is_causal else torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        added = 0.0 if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask
+        seen = seen if attn_mask is None or attn_mask.dtype != torch.bool else seen & attn_mask
+        return torch.nan_to_num(weights(q @ k.mT / q.shape[-1] ** 0.5 + added, seen)) @ v
+
+    target = spoken(attention)
+    assert not target.supports.value_dim and target.supports.mask_and_causal
+    assert list(target.refuses) == ["values of another width than keys"]
+
+
+def test_what_compiles_is_asked_for_longer() -> None:
+    slow = Pace(calls=4, seconds=10.0)
+    assert slow.over and not Pace(compiles=True, calls=4, seconds=10.0).over and Pace(compiles=True, calls=4, seconds=21.0).over
