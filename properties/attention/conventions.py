@@ -70,6 +70,7 @@ class Conventions:
             function=function,
             dtypes=left,
             supports=replace(target.supports, **self.facts),
+            learned={name: how for name, how in target.learned.items() if name not in self.differs},  # said of a dtype that is not tried
             differs={**target.differs, **self.differs},
             wrong={**target.wrong, **self.wrong},
             observed={**target.observed, **self.observed},
