@@ -57,6 +57,22 @@ class Learner:
         self._groups()
         self._sizes()
         self._empty_rows()
+        reading = self.reading
+        used = {
+            *reading.names.values(),
+            *reading.given,
+            *self.parameters,
+            *self.told,
+            *self.untried,
+            *target.untried,
+            reading.heads,
+            reading.into,
+        }
+        self.untried |= {
+            name: "the contract has no such parameter"
+            for name, formal in self.formal.items()
+            if formal.default is not formal.empty and name not in used and name not in dict(reading.said.values())
+        }
         kept = {key: value for key, value in self.supports.items() if key not in self.declared}
         seen = self.question.seen(self.reading, kept)
         return replace(

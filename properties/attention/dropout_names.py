@@ -21,7 +21,7 @@ TRAINING = {
 def with_dropout(target: Target, question: Question) -> Target:
     """The target with its dropout, if it has one: a probability drops weights, and none where the flag says so; what is wrong is told."""
     formal = formal_of(target.function)
-    theirs = next((name for name in formal if "dropout_p" in (name, meant(name))), "")
+    theirs = "dropout_p" if "dropout_p" in formal else next((name for name in formal if meant(name) == "dropout_p"), "")
     flag = next((name for name in formal if name in TRAINING), "")
     if not theirs or (theirs == "dropout_p" and not flag) or "parameters" in target.declared:
         return target

@@ -32,6 +32,7 @@ MORE = {
     "key_lengths": "kv_lengths",
     "key_value_seq_lengths": "kv_lengths",
     "local_window_size": "window_size",
+    "window_left": "window_size",
     "cache_seqlens": "kv_lengths",
     "soft_capping": "softcap",
     "softcap_value": "softcap",
@@ -49,6 +50,7 @@ MORE = {
     "p": "dropout_p",
     "attention_bias": "attn_mask",
     "dropout_prob": "dropout_p",
+    "dropout_rate": "dropout_p",
     "attention_dropout": "dropout_p",
     "causal_mask": "is_causal",
 }
