@@ -34,10 +34,11 @@ from ..search.deviations import Deviation, read_deviations
 from ..search.find_target import Builtins, containing, find_targets
 from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
+from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
 from ..search.run import Report, Workers, load, verify_target
 from ..search.search import Plan, try_only, written_cases
-from . import completion, explain_case, init, judge, new, replay, show
+from . import completion, explain_case, init, judge, new, replay, resume, show
 from .files import Files, version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
@@ -54,6 +55,7 @@ WORDS: dict[str, Any] = {
     "show": show,
     "judge": judge,
     "replay": replay,
+    "resume": resume,
     "init": init,
     "completion": completion,
 }
@@ -68,13 +70,13 @@ def richest() -> Framework:
         return framework("numpy")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+def main(arguments: Sequence[str] | None = None, journal: Journal | None = None) -> int:
+    """Run the command line; the exit status. ``journal``: that of a run which is gone on with."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and given[0] in WORDS:
         return word(given[0], given[1:])
     options = parser().parse_args(given)
-    options.given = given
+    options.given, options.journal = given, journal
     if options.version:
         print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
         return 0
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
     except BrokenProcessPool:
-        return killed("a worker", options.isolate) or main([*given, "--isolate"])
+        return killed("a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
         print("attncheck: interrupted", file=sys.stderr)
         return interrupted_status()
@@ -113,6 +115,8 @@ def word(name: str, arguments: Sequence[str]) -> int:
         if name == "completion":
             parsers = {word: door.parser() for word, door in WORDS.items()}
             status = completion.main(arguments, parser(), parsers)
+        elif name == "resume":
+            status = resume.main(arguments, lambda given, own: judge.main(given[1:], own) if given[0] == "judge" else main(given, own))
         else:
             status = WORDS[name].main(arguments)
         sys.stdout.flush()
@@ -138,7 +142,10 @@ def run(options: argparse.Namespace) -> int:
         Files(options.json, options.html, out, options.given, options.junit, options.sarif) as files,
     ):
         # what a target prints is no part of the report, and standard output may be for the JSON alone
-        return search_all(options, sys.stderr if options.json == "-" else out, files)
+        status = search_all(options, sys.stderr if options.json == "-" else out, files)
+    if options.journal:
+        options.journal.note(ended=status)
+    return status
 
 
 def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
@@ -166,6 +173,8 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     progress = Progress(options.quiet, out)
     workers = Workers(options.workers or cores(), always=(options.workers or 1) > 1) if options.workers != 1 else None
     interrupted = False
+    if not (options.handshake or options.journal):
+        options.journal = resume.begin(options.given, options.record, files=digests([options.target, options.like]))
     spoken: list[Target] = []
     for name in names:
         why = builtins.unavailable(name, options.device) if name in builtins.entries else None
@@ -274,11 +283,14 @@ def check(
         deviations=deviations,
         isolate=options.isolate,
         strict=options.strict or builtins.has(target.name),
+        journal=options.journal,
     )
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     supports = Supports.in_file(options.supports) if options.supports else None
     source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": options.contained}
+    if options.journal and target.wrong:
+        options.journal.note(target=target.name, wrong=dict(target.wrong))
     progress.start(target, plan, properties, options.time)
     report = verify_target(
         target,

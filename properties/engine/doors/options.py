@@ -21,7 +21,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         help="package.module:attribute, file.py:attribute, or the name or glob of a "
         "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'show' draws attention weights, "
-        "'replay' tries every finding again, 'judge' judges many, 'init' and 'new' write skeletons, 'completion' what a shell completes; "
+        "'replay' tries every finding again, 'resume' goes on with a run that was ended, 'judge' judges many, "
+        "'init' and 'new' write skeletons, 'completion' what a shell completes; "
         "nothing: all built-in implementations",
     )
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, a glob, or a whole theme (repeatable)")
@@ -62,6 +63,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--junit", type=given, metavar="FILE", help="write the verdicts as JUnit XML, too")
     parser.add_argument("--sarif", type=given, metavar="FILE", help="write the findings as SARIF 2.1.0, too")
+    parser.add_argument(
+        "--record",
+        type=given,
+        metavar="FILE",
+        help="where everything is written down as soon as it is found, for 'resume' (default: a new file in .hypothesis/attncheck-runs)",
+    )
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
     parser.add_argument("--first", action="store_true", help="stop at the first finding, shrunk")
     parser.add_argument("-n", "--workers", type=processes, metavar="N", help="processes (default: all cores, once there is enough to do)")

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -127,9 +128,10 @@ def verify_target(
     """Search all properties, breadth first: a few cases of each before any gets more; with ``seconds``, round after round until they are over.
 
     A refuted property is not searched again, the others are; with ``first`` nothing is, once one is refuted. The properties of a low
-    ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``).
+    ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``). What the plan's journal says
+    was tried before is not tried again.
     """
-    began = time.monotonic()
+    began = time.monotonic() - (plan.journal.seconds(target.name) if plan.journal else 0.0)
     report = Report(target, plan.device, least=min(FIRST_PASS, plan.examples))
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
     deadline = plan.deadline if seconds is None else began + seconds
@@ -142,14 +144,18 @@ def verify_target(
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
         left = [] if first and target.wrong else left  # that is the first finding
         left.sort(key=lambda p: rank.get(p.name, len(rank)))
-        if workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
-            slices = workers.search(source or {}, left, this)
+        known = plan.journal.known(target, left, this) if plan.journal else {}
+        new = [p for p in left if p.name not in known]
+        if new and workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
+            slices = workers.search(source or {}, new, this)
         else:
-            slices = _serial(target, left, this, progress)
+            slices = _serial(target, new, this, progress)
         found: dict[str, Outcome] = {}
         try:
-            for outcome in slices:
+            for outcome in chain(known.values(), slices):
                 found[outcome.prop.name] = outcome
+                if plan.journal and outcome.prop.name not in known:
+                    plan.journal.tried(this, outcome, time.monotonic() - began)
                 progress(outcome.prop, outcome)
                 if first and outcome.finding:
                     break
