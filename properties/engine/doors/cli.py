@@ -42,7 +42,7 @@ from . import completion, explain_case, init, judge, new, replay, resume, show
 from .files import Files, version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
-from .options import parser
+from .options import parser, which_contained
 from .progress import Progress
 from .streams import steady
 from .terminal import page_line, paint
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        with isolated(options.isolate and not options.contained), containing(options.contained), listening():
+        with isolated(options.isolate), containing(which_contained(options)), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
@@ -160,8 +160,6 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if options.target is None and not builtins.entries:
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
-    if options.contained and (sys.platform != "linux" or options.device != "cpu"):
-        raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
     if options.case is not None:
         single = one(options, builtins, supports)
         return try_one(single, properties or pair_properties(single), options.case, out, files)
@@ -249,7 +247,7 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
 def addressed(target: Target, options: argparse.Namespace) -> Target:
     """The target, knowing how a replay line finds it, and what it is held to."""
     more = [f"--supports {shlex.quote(options.supports)}"] if options.supports else []
-    more += ["--strict"] * options.strict + ["--contained"] * options.contained
+    more += ["--strict"] * options.strict + ["--contained"] * options.contained + ["--in-process"] * options.in_process
     return dataclasses.replace(target, address=" ".join([shlex.quote(target.name), *more])) if more else target
 
 
@@ -271,7 +269,7 @@ def check(
 ) -> Report:
     """Search one target and print what was found and what was verified."""
     several = options.target is None
-    if options.isolate and not options.contained and not target.framework.forks:
+    if options.isolate and not target.framework.forks:
         raise CannotRun(f"--isolate forks the process, which {target.framework.name} does not survive")
     target = addressed(target, options)
     plan = Plan(
@@ -288,7 +286,7 @@ def check(
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     supports = Supports.in_file(options.supports) if options.supports else None
-    source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": options.contained}
+    source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": which_contained(options)}
     if options.journal and target.wrong:
         options.journal.note(target=target.name, wrong=dict(target.wrong))
     progress.start(target, plan, properties, options.time)

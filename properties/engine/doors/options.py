@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..cases.dtypes import DTYPES
+from ..core.target import CannotRun
+from ..search.find_target import ALWAYS, NEVER, OWN
 from .arguments import count, duration, given, processes
+
+
+def which_contained(options: argparse.Namespace) -> str:
+    """Which targets are in a process of their own: ``containing``. Raises CannotRun where it is asked for and cannot be done."""
+    able = sys.platform == "linux" and options.device == "cpu"
+    if options.contained and not able:
+        raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
+    return ALWAYS if options.contained else OWN if able and not options.in_process else NEVER
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,11 +88,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="try every case in a process of its own first, as is done by itself where a target kills the process",
     )
-    parser.add_argument(
-        "--contained",
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--in-process",
         action="store_true",
-        help="the target in a process of its own: whatever it does, it is judged from outside, and ended where it does not come back",
+        help="the target in the checker's own process, as for a debugger; the default where arrays cannot be shared, and for modules "
+        "with their weights; a user's target is in a process of its own otherwise, and whatever it does, it is judged from outside",
     )
+    where.add_argument("--contained", action="store_true", help="a built-in or a module, too, in a process of its own")
     parser.add_argument(
         "--strict",
         action="store_true",

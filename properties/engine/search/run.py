@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...exact.shown import Shown
+from ..contained.stub import Shared
 from ..core.attempt import try_case
 from ..core.crash import dies_with_parent, isolated
 from ..core.declare import Property, declared
@@ -24,7 +25,7 @@ from ..core.finding import Finding
 from ..core.target import Target
 from ..frameworks.machine import machine
 from .deviations import Deviation
-from .find_target import Builtins, containing, find_targets
+from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import incomplete
 from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
 
@@ -68,6 +69,11 @@ class Report(Shown):
     def machine(self) -> Mapping[str, Any]:
         """The facts of the machine, as the target's framework has them."""
         return machine(self.target.framework, self.device)
+
+    @property
+    def contained(self) -> bool:
+        """Whether the target was in a process of its own."""
+        return isinstance(self.target.framework, Shared)
 
     @property
     def surprises(self) -> list[Status]:
@@ -236,12 +242,8 @@ _LOADED: dict[str, Target] = {}
 
 def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
     key = repr(source)
-    contained = bool(source.get("contained"))
-    with (
-        redirect_stdout(sys.stderr),
-        isolated(plan.isolate and not contained),
-        containing(contained),
-    ):  # its prints are no part of the report
+    with redirect_stdout(sys.stderr), isolated(plan.isolate), containing(source.get("contained", NEVER)):
+        # its prints are no part of the report
         if key not in _LOADED:
             _LOADED[key] = load(source, plan.device)
         return search_pass(_LOADED[key], prop, plan)
