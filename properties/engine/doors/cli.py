@@ -308,7 +308,7 @@ def check(
             until = time.monotonic() + ALONE_SECONDS
             for outcome in report.outcomes.values():
                 if outcome.finding and time.monotonic() < until:
-                    with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
+                    with contextlib.suppress(CannotRun, OSError):  # a file that can be imported once only, or is no longer there
                         outcome.finding = tried_alone(outcome.finding, load(source, plan.device))
         replay.keep(plan.database, report.findings)
         alone = any(finding.alone for finding in report.findings) and not options.like

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -218,7 +219,7 @@ class Workers:
         """One pass over these properties; each outcome when it is there."""
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=dies_with_parent)
+            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=obey)
         share = _share(plan, -(-len(properties) // self.count))
         tasks = [self.pool.submit(_slice, dict(source), prop, share) for prop in properties]
         try:
@@ -235,6 +236,12 @@ class Workers:
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
             self.pool = None
+
+
+def obey() -> None:
+    """This process ends when the one that started it says so, or has gone; an interruption is that one's business."""
+    dies_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 _LOADED: dict[str, Target] = {}
