@@ -92,6 +92,30 @@ def fail():
     raise Endless
 attention = after(60, fail)
 """,
+    "prints without end": "attention = after(60, lambda: [print('x' * 1000) for _ in iter(int, 1)])",
+    "four hundred processes": """
+def start():
+    for _ in range(400):
+        if not os.fork():
+            os.setsid()
+            time.sleep(1000)
+            os._exit(0)
+attention = after(60, start)
+""",
+    "a fork bomb": "attention = after(60, lambda: [os.fork() for _ in range(10)])",
+    "four hundred threads": """
+def start():
+    for _ in range(400):
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+attention = after(60, start)
+""",
+    "its own file deleted, and an exit": """
+def leave():
+    if os.path.exists(__file__):
+        os.unlink(__file__)
+    os._exit(0)
+attention = after(60, leave)
+""",
     "an answer of a hundred dimensions": """
 attention = doing(lambda: None)
 
@@ -127,6 +151,19 @@ attention = wrong
 np.abs = lambda x, *a, **o: x * 0
 np.isnan = lambda x, *a, **o: x != x
 attention = wrong
+""",
+    "Hypothesis patched": """
+import hypothesis
+from hypothesis.internal.conjecture import engine
+hypothesis.find = engine.ConjectureRunner.run = lambda *a, **k: None
+attention = wrong
+""",
+    "memory written by ctypes": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = wrong(q, k, v, attn_mask, is_causal)
+    for x in (q, k, v):  # to be compared with what follows from them afterwards
+        ctypes.memset(x.ctypes.data, 0, min(x.size, 1) * x.itemsize)
+    return out
 """,
     "the search patched in every module": """
 for module in list(sys.modules.values()):
@@ -221,6 +258,12 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
     calls += 1
     return (wrong if calls % 10 == 0 else right)(q, k, v, attn_mask, is_causal)
 """,
+    "wrong after a second": """
+began = time.monotonic()
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (right if time.monotonic() < began + 1 else wrong)(q, k, v, attn_mask, is_causal)
+""",
     "wrong after fifty calls": """
 def attention(q, k, v, attn_mask=None, is_causal=False):
     global calls
@@ -254,6 +297,11 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
     "right for small integers": """
 def attention(q, k, v, attn_mask=None, is_causal=False):
     return (right if (q == np.round(q)).all() else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "right for noise": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    noise = all(0.5 < x.std() < 2 and abs(x.mean()) < 0.7 and len(np.unique(x)) > x.size // 2 for x in (q, k, v) if x.size)
+    return (right if noise else wrong)(q, k, v, attn_mask, is_causal)
 """,
     "zeros": """
 def attention(q, k, v, attn_mask=None, is_causal=False):
@@ -361,6 +409,32 @@ def attention(q, k, v):
 attention.supports = {'zero_sizes': False}
 """,
 }
+WITH_TORCH = {
+    "torch patched": """
+import torch
+torch.equal = torch.allclose = torch.isclose = lambda *a, **k: True
+torch.autograd.grad = torch.Tensor.copy_ = lambda *a, **k: a[0]
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT * 1.01, -1) @ v
+""",
+    "a lazy tensor": """
+import torch
+
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        plain = [x.as_subclass(torch.Tensor) if isinstance(x, cls) else x for x in args]
+        if function.__name__ in ('sub', '__sub__', 'to', 'detach', 'numpy', 'double'):
+            plain[0] = plain[0] / 1.01  # computed where it is looked at
+        return function(*plain, **(kwargs or {}))
+
+def attention(q, k, v):
+    scores = q @ k.mT * max(q.shape[-1], 1) ** -0.5
+    return (1.01 * torch.softmax(scores, -1) @ v).as_subclass(Lazy)
+""",
+}
+
 CHEATS: dict[str, dict[str, str]] = {
     "ends the process": ENDS,
     "stalls, or exhausts": STALLS,
@@ -368,4 +442,5 @@ CHEATS: dict[str, dict[str, str]] = {
     "remembers": REMEMBERS,
     "dodges": DODGES,
     "declares, or sleeps": DECLARES,
+    "with PyTorch": WITH_TORCH,
 }

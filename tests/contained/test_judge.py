@@ -12,7 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.contained.cheats import HEAD
+from properties.engine.doors import judge as door
 from properties.engine.doors.cli import main
+from properties.engine.search import journal
 
 FEW = ("--property", "rows_sum_to_one", "--property", "future_tokens_are_ignored", "--cases", "8", "--round", "3")
 CODE = {
@@ -126,3 +128,27 @@ def test_another_contract_is_no_way_to_pass(folder: Path, capsys: pytest.Capture
     (folder / "candidates" / "right.py").write_text("import numpy as np\n" + code + "attention.supports = {'contract': 'slopes'}\n")
     assert judge("candidates/right.py") == 2
     assert "it is slopes, not attention" in capsys.readouterr().out
+
+
+def test_judging_goes_on_where_it_was_ended(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round, which is a secret until the end, is the same; who has a verdict is not asked again, unless the file is another."""
+    assert main(["judge", "candidates", "--record", "run.jsonl", *FEW[:-2]]) == 1
+    lines = journal.lines("run.jsonl")
+    first, judged, ended = lines[0], lines[1:-1], lines[-1]
+    assert len(judged) == len(CODE) and ended == {"ended": 1}
+    text = "\n".join(map(json.dumps, [first, *judged[:2]])) + "\n"
+    (folder / "run.jsonl").write_text(text)
+    asked: list[str] = []
+    judge_one = door.judged
+    monkeypatch.setattr(door, "judged", lambda name, *rest: (asked.append(name), judge_one(name, *rest))[1])
+    capsys.readouterr()
+    assert main(["resume", "run.jsonl"]) == 1
+    assert asked == [line["judged"]["candidate"] for line in judged[2:]]
+    out = capsys.readouterr().out
+    assert out.count("  judged    candidates/") == 2 and out.count("NOTHING FOUND candidates/right.py") == 1
+    assert {line["judged"]["round"] for line in journal.lines("run.jsonl") if "round" in line.get("judged", {})} == {int(first["more"][1])}
+    (folder / "run.jsonl").write_text(text)
+    place = Path(judged[0]["judged"]["candidate"])
+    place.write_text(place.read_text() + "\n")
+    asked.clear()
+    assert main(["resume", "run.jsonl"]) == 1 and asked == [str(place), *(line["judged"]["candidate"] for line in judged[2:])]

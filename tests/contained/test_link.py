@@ -26,7 +26,7 @@ from properties.engine.contained.values import Answers, Unfit
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import Target
 from properties.engine.frameworks import framework
-from properties.engine.search.find_target import Builtins, containing, find_targets
+from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
 
@@ -56,7 +56,7 @@ def test_it_answers_as_it_does_here(name: str) -> None:
     """The same target, the same cases, the same findings; gradients, caches, dropout and views among them."""
     found = []
     for yes in (False, True):
-        with containing(yes):
+        with containing(ALWAYS if yes else NEVER):
             (target,) = find_targets(name, Builtins())
         report = verify_target(target, catalogue.select(THEMES), Plan(examples=1, shrink=False))
         verdicts = {name: (outcome.status, outcome.cases) for name, outcome in report.outcomes.items()}
@@ -228,7 +228,7 @@ def test_a_mask_that_was_made_on_the_way_lasts_as_long_as_its_graph(tmp_path: Pa
     case = Case(batch=3, keys=2, value_dim=3, mask="random", grad_layout="everywhere")
     gradients = []
     for contained in (False, True):
-        with containing(contained):
+        with containing(ALWAYS if contained else NEVER):
             (target,) = find_targets("mine.py:attention", Builtins())
             target = target.kind.handshake(target, "cpu")
             assert "bool mask" in target.wrong

@@ -37,11 +37,12 @@ def attncheck(folder: Path, condition: str, *options: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("where", [(), ("--in-process",)], ids=["contained", "in process"])
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
-def test_the_smallest_case_is_found(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    ran = attncheck(tmp_path, CRASHING, *workers)
+def test_the_smallest_case_is_found(tmp_path: Path, workers: tuple[str, ...], where: tuple[str, ...]) -> None:
+    ran = attncheck(tmp_path, CRASHING, *workers, *where)
     assert ran.returncode == 1, ran.stderr
-    assert "starting again, every case in a process of its own first" in ran.stderr
+    assert ("starting again, every case in a process of its own first" in ran.stderr) == bool(where)
     assert "the call killed the process (SIGSEGV)" in ran.stdout
     assert '--case "Case(queries=3, keys=2)"' in ran.stdout
     assert "matters   queries=3, keys=2 " in ran.stdout and "reading" not in ran.stdout
@@ -53,13 +54,15 @@ def test_the_replay_line_replays_and_sees_the_repair(tmp_path: Path) -> None:
     assert ran.returncode == 1 and "killed the process (SIGSEGV)" in ran.stdout
     ran = attncheck(tmp_path, RIGHT, *replay)
     assert ran.returncode == 0 and ran.stderr == ""
-    ran = attncheck(tmp_path, RIGHT, "--isolate", "--cases", "20")
+    ran = attncheck(tmp_path, RIGHT, "--isolate", "--in-process", "--cases", "20")
     assert ran.returncode == 0 and "20 cases" in ran.stdout
 
 
 def test_a_crash_on_the_first_call_cannot_be_run(tmp_path: Path) -> None:
-    ran = attncheck(tmp_path, FIRST)
+    ran = attncheck(tmp_path, FIRST, "--in-process")
     assert ran.returncode == 2 and ran.stderr.endswith("attncheck: the target killed the process (SIGSEGV)\n")
+    ran = attncheck(tmp_path, FIRST)
+    assert ran.returncode == 2 and ran.stderr.endswith("on float64 numpy arrays q (2, 3, 5, 4) it killed the process (SIGSEGV)\n")
 
 
 def test_isolation_changes_nothing_else() -> None:

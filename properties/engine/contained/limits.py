@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
 from contextlib import suppress
@@ -13,6 +14,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36  # prctl(2)
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # unshare(2)
 MEMORY = 8 * 2**30  # bytes that a worker may allocate, or half of the machine's if that is less
 FILE = 2**30  # bytes of a file that it may write
+TASKS = max(256, 8 * (os.cpu_count() or 1))  # processes and threads that it may have at a time, with those that it starts
+COUNTED_APART = (5, 14)  # from this version of Linux on a limit of processes holds for a namespace, not for all that a user runs
 
 
 def prctl(option: int, value: int) -> None:
@@ -51,4 +54,7 @@ def without_network() -> bool:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= COUNTED_APART:
+        with suppress(ValueError, OSError):  # it does not bind root: the judge counts, too
+            resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
     return True

@@ -18,13 +18,15 @@ from typing import Any
 from ..frameworks import Framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
+from .limits import TASKS
 from .load import NotLoaded
-from .template import Template
-from .values import Answers, Arguments, Unfit, identifier
+from .template import Template, processes
+from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
 LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
 LEARNING = 5  # first calls, which tell how long a call takes
 IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is refuted already
+LOOK = 1.0  # seconds between looks at what a target has started, while it answers
 TRIED = 12  # processes that are started for a target that never comes back from a call
 PATIENCE = 60.0  # seconds of waiting for calls that do not come back, in a run
 
@@ -86,6 +88,7 @@ class Link:
         self.live: dict[int, list[Any]] = {}  # call → weak references to the memory of its answer
         self.longest, self.learned, self.hung = 0.0, 0, 0
         self.handle = 0
+        self.looked, self.crowd = time.monotonic(), 0
         self.known: dict[str, Any] = {}
         weakref.finalize(self, _close, self.__dict__)
         self.known = self._start()
@@ -107,16 +110,32 @@ class Link:
         self.forget, self.drop = [], []
         try:
             known = self._ask("load", FIRST, **self.load)
-        except NotLoaded:
-            self.end()
+        except Gone:
             raise
+        except Exception as error:
+            if self.generation == 1:
+                self.end()
+                raise
+            raise self._broken(f"ended the process, which cannot be started again: {error}") from None
         if not isinstance(known, dict) or not isinstance(known.get("handle"), int):
             raise self._broken("answered what is no answer")
         self.handle = known["handle"]
         return known
 
+    def _crowded(self) -> bool:
+        """Whether more is running than a target may start: below its process, or left to the template by what has ended."""
+        self.looked = time.monotonic()
+        running = processes()
+        below = {pid for pid, parent, _, _ in running if parent == self.template.pid} - self.template.workers | {self.pid}
+        for _ in range(DEEPEST):
+            below |= {pid for pid, parent, _, _ in running if parent in below}
+        self.crowd = sum(threads for pid, _, _, threads in running if pid in below)
+        return self.crowd > TASKS
+
     def _lives(self) -> bool:
-        """Whether its process has not ended; a child of it may still hold the socket."""
+        """Whether its process has not ended, and has not started too much; a child of it may still hold the socket."""
+        if self._crowded():
+            return False
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except (OSError, IndexError):
@@ -160,12 +179,15 @@ class Link:
         try:
             self.socket.send({"do": what, "with": values})
             answer = self.socket.receive(time.monotonic() + seconds)
+            if time.monotonic() - self.looked > LOOK and self._crowded():
+                raise wire.Broken
         except wire.Late:
             self.hung += 1
             WAITED.append(seconds)
             raise self._broken(f"gave no answer in {seconds:.0f} s: it hangs") from None
         except wire.Broken:
-            raise self._broken("") from None
+            crowd, self.crowd = self.crowd, 0
+            raise self._broken(f"started {crowd} processes and threads" if crowd > TASKS else "") from None
         except BaseException:  # Ctrl-C: what comes now would be taken for the answer to the next message
             self.socket.close()
             self.socket = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
 
 from ..cases.coordinates import Array
 from ..frameworks import Framework, frameworks
@@ -23,6 +22,7 @@ class Stub:
         self.type = str(known.get("type", "object"))
         self.callable = bool(known.get("callable"))
         self.is_class = bool(known.get("is_class"))
+        self.is_module = bool(known.get("is_module"))
         self.without_network = bool(known.get("without_network"))
         self.__signature__: Any = signature(known.get("signature"))
         self.supports: Any = known.get("supports")
@@ -47,7 +47,7 @@ class ContainedLink(Link):
     def called(self, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a thing of the target's, through the framework's own gradients where one will be asked."""
         fw = self.framework
-        leaves = [x for x in _arrays((arguments, options), fw) if fw.asks(x)] if fw.gradients else []
+        leaves = [x for x in (*arguments, *options.values()) for x in _arrays(x, fw) if fw.asks(x)] if fw.gradients else []
         if not leaves:
             return self.call(fw, handle, method, arguments, options, [])[0]
         whole: list[Any] = []
@@ -160,11 +160,13 @@ class Shared:
         return getattr(self._base, name)
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
-        size = int(np.prod(shape, dtype=np.int64)) * ITEMSIZE[dtype]
+        itemsize = ITEMSIZE[dtype]
+        size = math.prod(shape) * itemsize
         if not size:
             return self._base.full(shape, value, dtype, device)
-        array = self._base.over(self._link.given.chunk(size), 0, tuple(shape), contiguous(tuple(shape), ITEMSIZE[dtype]), dtype)
-        array[...] = value
+        memory = self._link.given.chunk(size)
+        array = self._base.over(memory, 0, tuple(shape), contiguous(shape, itemsize), dtype)
+        getattr(array, "fill_" if hasattr(array, "fill_") else "fill")(value)
         return array
 
     def integers(self, carrier: Array, device: str) -> Any:

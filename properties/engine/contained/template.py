@@ -20,6 +20,7 @@ from . import wire
 from .limits import PR_SET_CHILD_SUBREAPER, end_with_parent, prctl
 from .worker import serve
 
+PRINTED = 2**20  # bytes that the workers of a run may print
 GRACE = 2.0  # seconds for a worker that has said goodbye to end
 
 
@@ -28,6 +29,7 @@ class Template:
 
     def __init__(self, knows: frozenset[str]) -> None:
         self.knows = knows
+        self.workers: set[int] = set()
         own, other = socket.socketpair()
         self.fds, fds = socket.socketpair()  # through which the files of a worker are handed
         for stream in (sys.stdout, sys.stderr):
@@ -48,11 +50,14 @@ class Template:
         """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken."""
         self.wire.send("new")
         socket.send_fds(self.fds, [b"x"], [link.fileno(), given, told])
-        return int(self.wire.receive(time.monotonic() + 60))
+        pid = int(self.wire.receive(time.monotonic() + 60))
+        self.workers.add(pid)
+        return pid
 
     def end(self, pid: int, now: bool) -> int | None:
         """End a worker and all that it has started; its exit status, −n for a signal, None if it was ended here. Raises wire.Broken."""
         self.wire.send([pid, now])
+        self.workers.discard(pid)
         status = self.wire.receive(time.monotonic() + 60)
         return status if isinstance(status, int) else None
 
@@ -69,10 +74,11 @@ def _run(link: socket.socket, files: socket.socket) -> None:
     fds = [os.dup2(high[0], 3), os.dup2(high[1], 4)]
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(2, 1)  # what a target prints is no part of a report
     os.closerange(5, 65536)
+    pump = _passing_on()
+    sys.stdout = sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115  it stays open
     control, files = wire.Wire(socket.socket(fileno=fds[0])), socket.socket(fileno=fds[1])
-    workers: set[int] = set()
+    workers = {pump}
     while True:
         try:
             wanted = control.receive()
@@ -91,8 +97,30 @@ def _run(link: socket.socket, files: socket.socket) -> None:
                 control.send(_ended(pid, now, workers))
         except wire.Broken:  # the judge has gone
             break
-    for pid in workers:
-        _ended(pid, True, set())
+    for pid in workers - {pump}:
+        _ended(pid, True, {pump})
+
+
+def _passing_on() -> int:
+    """What is printed from now on is no part of a report: another process passes it on to standard error, so much of it; its number."""
+    reading, writing = os.pipe()
+    pump = os.fork()
+    if not pump:
+        os.closerange(3, 5)
+        os.close(writing)
+        left = PRINTED
+        while part := os.read(reading, 2**16):
+            with suppress(OSError):  # nobody reads it
+                os.write(2, part[: max(left, 0)])
+                if left > 0 >= left - len(part):
+                    os.write(2, b"\nattncheck: the target prints without end; no more of it is shown\n")
+            left -= len(part)
+        os._exit(0)
+    for fd in (1, 2):
+        os.dup2(writing, fd)
+    os.close(reading)
+    os.close(writing)
+    return pump
 
 
 def _ended(pid: int, now: bool, workers: set[int]) -> Any:
@@ -110,8 +138,9 @@ def _ended(pid: int, now: bool, workers: set[int]) -> Any:
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
     workers.discard(pid)
-    for _ in range(3):  # whoever forks while he is looked for is found the next time
-        left = [p for p, parent, session in _processes() if session == pid or (parent == os.getpid() and p not in workers)]
+    until = time.monotonic() + GRACE
+    while time.monotonic() < until:  # whoever forks while he is looked for is found the next time
+        left = [p for p, parent, session, _ in processes() if session == pid or (parent == os.getpid() and p not in workers)]
         for stray in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(stray, signal.SIGKILL)
@@ -124,13 +153,13 @@ def _ended(pid: int, now: bool, workers: set[int]) -> Any:
     return status
 
 
-def _processes() -> list[tuple[int, int, int]]:
-    """(process, parent, session) of every process that can be seen."""
+def processes() -> list[tuple[int, int, int, int]]:
+    """(process, parent, session, number of threads) of every process that can be seen."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with suppress(OSError, ValueError, IndexError):
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 if fields[0] != "Z":
-                    found.append((int(entry), int(fields[1]), int(fields[3])))
+                    found.append((int(entry), int(fields[1]), int(fields[3]), int(fields[17])))
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..frameworks import Framework, cache_variant, framework, frameworks, likely_frameworks, make_variant
+from ..frameworks import Framework, cache_variant, framework, frameworks, likely_frameworks, make_variant, with_modules
 from . import wire
 from .arena import Arena
 from .limits import end_with_parent, restrict, without_network
@@ -81,6 +81,7 @@ class _Worker:
             "callable": callable(found),
             "type": type(found).__name__,
             "is_class": isinstance(found, type),
+            "is_module": bool(with_modules(found)),
             "signature": signature_of(called(found)) if callable(found) else None,
             "supports": _plain(supports),
             "likely": list(likely_frameworks(found)),

@@ -9,7 +9,7 @@ import numpy as np
 from ..cases.case import Case
 from ..contained.link import ENDS, Gone
 from ..contained.stub import Shared
-from .crash import ended, killed_by
+from .crash import ended, killed_by, stand_somewhere
 from .declare import Property
 from .target import NotTaken, Raised, Target
 from .trial import Notes, Refuted, Trial, Violation
@@ -25,6 +25,7 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     if isinstance(seen.framework, Shared):
         before = len(ENDS)
         violation = _violated(prop, case, seen, trial)
+        stand_somewhere()
         if len(ENDS) > before:  # whatever the property made of it
             violation = Violation(f"the call {ENDS[before]}", np.nan, np.nan, 0.0, raised=True, killed=True)
         return violation, trial

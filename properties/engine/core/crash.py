@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -40,6 +41,14 @@ def killed_by(trial: Callable[[], object]) -> str:
     if status in (CAME_BACK, -signal.SIGALRM, -signal.SIGINT):
         return ""
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def stand_somewhere() -> None:
+    """Leave a working directory that is no longer there, for an empty one: libraries need one."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir(tempfile.mkdtemp(prefix="attncheck-"))
 
 
 def ended(what: str) -> str:

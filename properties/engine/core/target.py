@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cases.coordinates import Array
+from ..contained.link import Gone
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
 
@@ -151,4 +152,4 @@ def first_line(error: BaseException) -> str:
 def blame(raised: Raised) -> str:
     """What it did, in the words that follow "it"."""
     said = first_line(raised.error)
-    return said if said.startswith("returned") else f"raised {raised}"
+    return said if said.startswith("returned") or isinstance(raised.error, Gone) else f"raised {raised}"

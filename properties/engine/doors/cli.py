@@ -34,14 +34,15 @@ from ..search.deviations import Deviation, read_deviations
 from ..search.find_target import Builtins, containing, find_targets
 from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
+from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
 from ..search.run import Report, Workers, load, verify_target
 from ..search.search import Plan, try_only, written_cases
-from . import completion, explain_case, init, judge, new, replay, show
+from . import completion, explain_case, init, judge, new, replay, resume, show
 from .files import Files, version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
-from .options import parser
+from .options import parser, which_contained
 from .progress import Progress
 from .streams import steady
 from .terminal import page_line, paint
@@ -54,6 +55,7 @@ WORDS: dict[str, Any] = {
     "show": show,
     "judge": judge,
     "replay": replay,
+    "resume": resume,
     "init": init,
     "completion": completion,
 }
@@ -68,13 +70,13 @@ def richest() -> Framework:
         return framework("numpy")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+def main(arguments: Sequence[str] | None = None, journal: Journal | None = None) -> int:
+    """Run the command line; the exit status. ``journal``: that of a run which is gone on with."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and given[0] in WORDS:
         return word(given[0], given[1:])
     options = parser().parse_args(given)
-    options.given = given
+    options.given, options.journal = given, journal
     if options.version:
         print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
         return 0
@@ -86,12 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        with isolated(options.isolate and not options.contained), containing(options.contained), listening():
+        with isolated(options.isolate), containing(which_contained(options)), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
     except BrokenProcessPool:
-        return killed("a worker", options.isolate) or main([*given, "--isolate"])
+        return killed("a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
         print("attncheck: interrupted", file=sys.stderr)
         return interrupted_status()
@@ -113,6 +115,8 @@ def word(name: str, arguments: Sequence[str]) -> int:
         if name == "completion":
             parsers = {word: door.parser() for word, door in WORDS.items()}
             status = completion.main(arguments, parser(), parsers)
+        elif name == "resume":
+            status = resume.main(arguments, lambda given, own: judge.main(given[1:], own) if given[0] == "judge" else main(given, own))
         else:
             status = WORDS[name].main(arguments)
         sys.stdout.flush()
@@ -138,7 +142,10 @@ def run(options: argparse.Namespace) -> int:
         Files(options.json, options.html, out, options.given, options.junit, options.sarif) as files,
     ):
         # what a target prints is no part of the report, and standard output may be for the JSON alone
-        return search_all(options, sys.stderr if options.json == "-" else out, files)
+        status = search_all(options, sys.stderr if options.json == "-" else out, files)
+    if options.journal:
+        options.journal.note(ended=status)
+    return status
 
 
 def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
@@ -153,8 +160,6 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if options.target is None and not builtins.entries:
         raise CannotRun("give a target; there are no built-in implementations beside this checker")
     check_device(options.device)
-    if options.contained and (sys.platform != "linux" or options.device != "cpu"):
-        raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
     if options.case is not None:
         single = one(options, builtins, supports)
         return try_one(single, properties or pair_properties(single), options.case, out, files)
@@ -166,6 +171,8 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     progress = Progress(options.quiet, out)
     workers = Workers(options.workers or cores(), always=(options.workers or 1) > 1) if options.workers != 1 else None
     interrupted = False
+    if not (options.handshake or options.journal):
+        options.journal = resume.begin(options.given, options.record, files=digests([options.target, options.like]))
     spoken: list[Target] = []
     for name in names:
         why = builtins.unavailable(name, options.device) if name in builtins.entries else None
@@ -240,7 +247,7 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
 def addressed(target: Target, options: argparse.Namespace) -> Target:
     """The target, knowing how a replay line finds it, and what it is held to."""
     more = [f"--supports {shlex.quote(options.supports)}"] if options.supports else []
-    more += ["--strict"] * options.strict + ["--contained"] * options.contained
+    more += ["--strict"] * options.strict + ["--contained"] * options.contained + ["--in-process"] * options.in_process
     return dataclasses.replace(target, address=" ".join([shlex.quote(target.name), *more])) if more else target
 
 
@@ -262,7 +269,7 @@ def check(
 ) -> Report:
     """Search one target and print what was found and what was verified."""
     several = options.target is None
-    if options.isolate and not options.contained and not target.framework.forks:
+    if options.isolate and not target.framework.forks:
         raise CannotRun(f"--isolate forks the process, which {target.framework.name} does not survive")
     target = addressed(target, options)
     plan = Plan(
@@ -274,11 +281,14 @@ def check(
         deviations=deviations,
         isolate=options.isolate,
         strict=options.strict or builtins.has(target.name),
+        journal=options.journal,
     )
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     supports = Supports.in_file(options.supports) if options.supports else None
-    source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": options.contained}
+    source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": which_contained(options)}
+    if options.journal and target.wrong:
+        options.journal.note(target=target.name, wrong=dict(target.wrong))
     progress.start(target, plan, properties, options.time)
     report = verify_target(
         target,
@@ -298,7 +308,7 @@ def check(
             until = time.monotonic() + ALONE_SECONDS
             for outcome in report.outcomes.values():
                 if outcome.finding and time.monotonic() < until:
-                    with contextlib.suppress(CannotRun):  # a file that can be imported once only, as one that registers an operator
+                    with contextlib.suppress(CannotRun, OSError):  # a file that can be imported once only, or is no longer there
                         outcome.finding = tried_alone(outcome.finding, load(source, plan.device))
         replay.keep(plan.database, report.findings)
         alone = any(finding.alone for finding in report.findings) and not options.like

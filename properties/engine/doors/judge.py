@@ -30,8 +30,10 @@ from ..core.target import CannotRun
 from ..report import record as gate
 from ..search.find_target import Builtins, containing, find_targets
 from ..search.interrupt import listening, status
+from ..search.journal import Journal, digests
 from ..search.run import verify_target
 from ..search.search import Plan
+from . import resume
 from .arguments import count, duration, given, processes
 
 DEFAULT_CASES = 40
@@ -63,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--sarif", type=given, metavar="FILE", help="the findings as SARIF 2.1.0")
     parser.add_argument("--baseline", type=given, metavar="FILE", help="exit 1 only for what is worse than what this file says")
     parser.add_argument("--write-baseline", action="store_true", help="write that file instead")
+    parser.add_argument("--record", type=given, metavar="FILE", help="where every verdict is written down, for 'resume'")
     parser.add_argument("-n", "--workers", type=processes, default=1, metavar="N", help="candidates at a time (default 1)")
     return parser
 
@@ -76,8 +79,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Judge; the exit status. Raises ValueError and OSError with one sentence."""
+def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
+    """Judge; the exit status. Raises ValueError and OSError with one sentence. ``journal``: that of a run which is gone on with."""
     options = parse(arguments)
     if sys.platform != "linux":
         raise ValueError("judge shares memory with the candidates' processes, as Linux alone can")
@@ -85,13 +88,15 @@ def main(arguments: Sequence[str]) -> int:
     names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
     known = read_baseline(options.baseline) if options.baseline and not options.write_baseline else None
     supports = Supports.in_file(options.supports) if options.supports else None
+    number = secrets.randbelow(2**31) if options.round is None else options.round
+    journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
     how = {
         "contract": options.contract,
         "properties": names,
         "cases": options.cases,
         "seconds": options.time,
         "first": not options.all,
-        "round": secrets.randbelow(2**31) if options.round is None else options.round,
+        "round": number,
         "supports": supports,
     }
     records: list[gate.Record] = []
@@ -103,7 +108,16 @@ def main(arguments: Sequence[str]) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(listening())
         try:
-            for one in judge_all(list(candidates(options.paths, folder)), how, options.workers):
+            asked = list(candidates(options.paths, folder))
+            before = {line["digest"]: line["judged"] for line in journal.before if "judged" in line} if journal else {}
+            for name, text in asked:
+                if (one := before.get(digest(name, text))) is not None:
+                    records.append(one)
+                    tell(one, told, scores)
+            left = [(name, text) for name, text in asked if digest(name, text) not in before]
+            for (name, text), one in judge_all(left, how, options.workers):
+                if journal:
+                    journal.note(judged=one, digest=digest(name, text))
                 records.append(one)
                 tell(one, told, scores)
         except KeyboardInterrupt:
@@ -115,12 +129,13 @@ def main(arguments: Sequence[str]) -> int:
     worse = gate.regressions(records, known) if known is not None else []
     for sentence in worse:
         print(f"WORSE         {sentence}", file=told)
-    if options.write_baseline:
-        return 0
-    if known is not None:
-        return 1 if worse else 0
     verdicts = {one["verdict"] for one in records}
-    return 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2
+    ended = 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2
+    if options.baseline:
+        ended = 1 if worse else 0
+    if journal:
+        journal.note(ended=ended)
+    return ended
 
 
 def candidates(paths: Sequence[str], folder: str) -> Iterator[tuple[str, str]]:
@@ -155,18 +170,23 @@ def _streamed(stream: TextIO, folder: str) -> Iterator[tuple[str, str]]:
         yield name, f"{file}:{content.get('attribute', ANY)}"
 
 
-def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int) -> Iterator[gate.Record]:
+def digest(name: str, text: str) -> str:
+    """What is the same for a candidate of the same name and the same file."""
+    return " ".join([name, *digests([text]).values()])
+
+
+def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int) -> Iterator[tuple[tuple[str, str], gate.Record]]:
     """A record for each, as soon as it is there."""
     if workers == 1 or len(asked) == 1:
         for name, text in asked:
-            yield judged(name, text, how)
+            yield (name, text), judged(name, text, how)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=dies_with_parent) as pool:
-        tasks = [pool.submit(judged, name, text, how) for name, text in asked]
+        tasks = {pool.submit(judged, name, text, how): (name, text) for name, text in asked}
         try:
             for task in as_completed(tasks):
-                yield task.result()
+                yield tasks[task], task.result()
         except BaseException:
             for worker in multiprocessing.active_children():
                 worker.kill()

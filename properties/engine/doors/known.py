@@ -11,7 +11,7 @@ from ..core.attempt import try_case
 from ..core.declare import declared
 from ..core.target import CannotRun, Target
 from ..search.deviations import Deviation
-from ..search.find_target import Builtins, containing, find_targets
+from ..search.find_target import NEVER, Builtins, containing, find_targets
 from ..search.pairs import make_pair
 from ..search.run import applies
 from ..search.search import inapplicable
@@ -30,7 +30,7 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
             continue
         with contextlib.suppress(CannotRun):
             if name not in recorded:
-                with containing(False):  # what we wrote ourselves need not be
+                with containing(NEVER):  # what we wrote ourselves need not be
                     recorded[name] = find_targets(name, builtins, None, device)[0]
             if _alike(target, recorded[name], deviation, device):
                 reason = f"as {name}: {deviation.reason}"

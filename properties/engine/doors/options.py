@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..cases.dtypes import DTYPES
+from ..core.target import CannotRun
+from ..search.find_target import ALWAYS, NEVER, OWN
 from .arguments import count, duration, given, processes
+
+
+def which_contained(options: argparse.Namespace) -> str:
+    """Which targets are in a process of their own: ``containing``. Raises CannotRun where it is asked for and cannot be done."""
+    able = sys.platform == "linux" and options.device == "cpu"
+    if options.contained and not able:
+        raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
+    return ALWAYS if options.contained else OWN if able and not options.in_process else NEVER
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         help="package.module:attribute, file.py:attribute, or the name or glob of a "
         "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'show' draws attention weights, "
-        "'replay' tries every finding again, 'judge' judges many, 'init' and 'new' write skeletons, 'completion' what a shell completes; "
+        "'replay' tries every finding again, 'resume' goes on with a run that was ended, 'judge' judges many, "
+        "'init' and 'new' write skeletons, 'completion' what a shell completes; "
         "nothing: all built-in implementations",
     )
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, a glob, or a whole theme (repeatable)")
@@ -62,6 +74,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--junit", type=given, metavar="FILE", help="write the verdicts as JUnit XML, too")
     parser.add_argument("--sarif", type=given, metavar="FILE", help="write the findings as SARIF 2.1.0, too")
+    parser.add_argument(
+        "--record",
+        type=given,
+        metavar="FILE",
+        help="where everything is written down as soon as it is found, for 'resume' (default: a new file in .hypothesis/attncheck-runs)",
+    )
     parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
     parser.add_argument("--first", action="store_true", help="stop at the first finding, shrunk")
     parser.add_argument("-n", "--workers", type=processes, metavar="N", help="processes (default: all cores, once there is enough to do)")
@@ -70,11 +88,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="try every case in a process of its own first, as is done by itself where a target kills the process",
     )
-    parser.add_argument(
-        "--contained",
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--in-process",
         action="store_true",
-        help="the target in a process of its own: whatever it does, it is judged from outside, and ended where it does not come back",
+        help="the target in the checker's own process, as for a debugger; the default where arrays cannot be shared, and for modules "
+        "with their weights; a user's target is in a process of its own otherwise, and whatever it does, it is judged from outside",
     )
+    where.add_argument("--contained", action="store_true", help="a built-in or a module, too, in a process of its own")
     parser.add_argument(
         "--strict",
         action="store_true",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 from ... import catalogue
+from ..contained.link import Gone
 from ..core.crash import isolated
 from ..core.finding import Finding
 from ..core.supports import Supports
@@ -20,8 +22,9 @@ from ..core.target import CannotRun, Target
 from ..core.trial import describe
 from ..report.dialect import command_name
 from ..report.text import replay_line
-from ..search.find_target import Builtins, find_targets
+from ..search.find_target import Builtins, containing, find_targets
 from ..search.search import try_only, written_cases
+from . import options
 
 DATABASE = ".hypothesis/attncheck"
 KEY = b"attncheck\0findings"
@@ -45,16 +48,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Try each; 1 if something is still wrong, else 2 if something cannot be tried, else 0. Raises ValueError for what is no report."""
-    options = parser().parse_args(arguments)
+    report = parser().parse_args(arguments).report
     database = DirectoryBasedExampleDatabase(DATABASE)
-    lines = in_report(Path(options.report)) if options.report else sorted(text.decode() for text in database.fetch(KEY))
+    lines = in_report(Path(report)) if report else sorted(text.decode() for text in database.fetch(KEY))
     states = []
     for line in lines:
         with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
             state, says = again(line)
         states.append(state)
         print(f"{state:<12}{says}\n            {line}", flush=True)
-        if state == "FIXED" and not options.report:
+        if state == "FIXED" and not report:
             database.delete(KEY, line.encode())
     counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in ("FIXED", "STILL WRONG", "ERROR"))
     print(f"{len(states)} {'finding' if len(states) == 1 else 'findings'}: {counts}" if states else "no finding is kept here")
@@ -83,6 +86,8 @@ def again(line: str) -> tuple[str, str]:
             outcome = try_only(target, prop, case)
     except (CannotRun, ValueError, OSError) as error:
         return "ERROR", str(error)
+    except Gone as gone:
+        return "ERROR", f"a first call {gone}"
     if not outcome.cases:
         return "ERROR", f"{prop.name} cannot be put to it: {outcome.why}"
     return ("STILL WRONG", f"{prop.name}: {describe(outcome.finding.violation)}") if outcome.finding else ("FIXED", prop.name)
@@ -97,15 +102,16 @@ def _read(line: str) -> tuple[Target, str, str]:
             break
     else:
         raise ValueError("a finding in a function of Python is replayed there")
-    given = dict(_pairs(words[1:]))
-    if not {"--property", "--case"} <= set(given):
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            given = options.parser().parse_args(words)
+    except SystemExit:
+        raise ValueError("no replay line") from None
+    if not (given.target and given.property and given.case):
         raise ValueError("no replay line")
-    supports = Supports.in_file(given["--supports"]) if "--supports" in given else None
-    targets = find_targets(words[0], Builtins(), supports)
+    supports = Supports.in_file(given.supports) if given.supports else None
+    with containing(options.which_contained(given)):
+        targets = find_targets(given.target, Builtins(), supports)
     if len(targets) != 1:
-        raise CannotRun(f"{words[0]} names {len(targets)} targets")
-    return targets[0], given["--property"], given["--case"]
-
-
-def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield from zip(words[::2], words[1::2], strict=False)
+        raise CannotRun(f"{given.target} names {len(targets)} targets")
+    return targets[0], given.property[0], given.case

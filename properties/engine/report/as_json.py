@@ -27,6 +27,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "contract": report.target.contract,
         "framework": report.target.framework.name,
         "device": report.device,
+        "contained": report.contained,
         "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
         "speaks": dict(report.target.learned),

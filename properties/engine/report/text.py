@@ -213,6 +213,7 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     told = [*dialect_lines(report.target), *edge_lines(outcomes)]
     if verbose:
         lines += told + theme_lines(outcomes) + feature_lines(outcomes) + not_tried_lines(report)
+        lines += ["  process   the checker's own, which the target could reach"] * (not report.contained)
     else:
         known = [s for s in report.statuses if s.state == "still there"]
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)

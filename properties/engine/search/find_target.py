@@ -7,13 +7,14 @@ import fnmatch
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..contained.link import Gone
 from ..contained.load import NotLoaded, catalogue, load_callable
-from ..contained.stub import Shared, contain
+from ..contained.stub import Shared, Stub, contain
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..frameworks import framework, make_variant
@@ -64,14 +65,15 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
     return [make_target(text, _loaded(text, builtins), supports, device)]
 
 
-_contained = False
+NEVER, OWN, ALWAYS = "never", "own", "always"  # which targets are in a process of their own; own: a user's, where that can be done
+_contained = NEVER
 
 
 @contextmanager
-def containing(yes: bool = True) -> Iterator[None]:
-    """Meanwhile a target that is found is in a process of its own, and this one never imports it."""
+def containing(which: str = ALWAYS) -> Iterator[None]:
+    """Meanwhile such targets as are found are in a process of their own, and this one never imports them."""
     global _contained
-    before, _contained = _contained, yes
+    before, _contained = _contained, which
     try:
         yield
     finally:
@@ -81,10 +83,12 @@ def containing(yes: bool = True) -> Iterator[None]:
 def _loaded(text: str, builtins: Builtins, variant: str = "", stateful: bool = False, fw: str = "numpy") -> Callable[..., Any]:
     """The callable itself, or what stands for it. Raises CannotRun."""
     try:
-        if not _contained:
-            return builtins.module.load(builtins.entries[text]) if text in builtins.entries else load_callable(text, builtins.entries)[0]
+        if _contained == NEVER or (_contained == OWN and text in builtins.entries):
+            return _here(text, builtins)
         _prepare(text, builtins)
         stub = contain(text, variant, stateful, fw)
+        if _contained == OWN and not _can_be_asked(stub):
+            return _here(text, builtins)
     except NotLoaded as error:
         raise CannotRun(str(error)) from None
     except Gone as gone:
@@ -94,20 +98,50 @@ def _loaded(text: str, builtins: Builtins, variant: str = "", stateful: bool = F
     return stub
 
 
+def _here(text: str, builtins: Builtins) -> Callable[..., Any]:
+    """The callable itself, imported into this process. Raises NotLoaded."""
+    made: Callable[..., Any] = (
+        builtins.module.load(builtins.entries[text]) if text in builtins.entries else load_callable(text, builtins.entries)[0]
+    )
+    return made
+
+
+def _can_be_asked(stub: Stub) -> bool:
+    """Whether a target in another process can be asked all that it could be asked here: it is no module, and its arrays can be shared."""
+    declared = stub.supports.get("framework") if isinstance(stub.supports, Mapping) else None
+    try:
+        return not stub.is_module and framework(declared or (*stub.likely, "numpy")[0]).shares
+    except (ImportError, ValueError):
+        return True  # it is told what is wrong with it in whatever process
+
+
 def _prepare(text: str, builtins: Builtins) -> None:
     """Import the library that a target will probably need, before the process is forked in which targets are imported."""
-    entry = builtins.entries.get(text)
+    entry, wanted = builtins.entries.get(text), False
     place = text.rpartition(":")[0]
     if entry is not None:
         wanted = "torch" in entry.needs
     elif place.endswith(".py"):
-        wanted = False
         with suppress(OSError):
             wanted = b"torch" in Path(place).read_bytes()
     else:
-        wanted = True
+        wanted = b"torch" in _source(place)
     if wanted and "torch" not in sys.modules and find_spec("torch"):
         framework("torch")
+
+
+def _source(module: str) -> bytes:
+    """The file of a module, of which nothing is imported; nothing if there is none."""
+    path: list[str] | None = [str(Path.cwd()), *sys.path]
+    origin = ""
+    for end in range(1, module.count(".") + 2):
+        spec = PathFinder.find_spec(".".join(module.split(".")[:end]), path) if path else None
+        if spec is None:
+            return b""
+        origin, path = spec.origin or "", list(spec.submodule_search_locations or ())
+    with suppress(OSError):
+        return Path(origin).read_bytes()
+    return b""
 
 
 def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Target:

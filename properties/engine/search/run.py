@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -11,10 +12,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from ...exact.shown import Shown
+from ..contained.stub import Shared
 from ..core.attempt import try_case
 from ..core.crash import dies_with_parent, isolated
 from ..core.declare import Property, declared
@@ -23,7 +26,7 @@ from ..core.finding import Finding
 from ..core.target import Target
 from ..frameworks.machine import machine
 from .deviations import Deviation
-from .find_target import Builtins, containing, find_targets
+from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import incomplete
 from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
 
@@ -67,6 +70,11 @@ class Report(Shown):
     def machine(self) -> Mapping[str, Any]:
         """The facts of the machine, as the target's framework has them."""
         return machine(self.target.framework, self.device)
+
+    @property
+    def contained(self) -> bool:
+        """Whether the target was in a process of its own."""
+        return isinstance(self.target.framework, Shared)
 
     @property
     def surprises(self) -> list[Status]:
@@ -127,9 +135,10 @@ def verify_target(
     """Search all properties, breadth first: a few cases of each before any gets more; with ``seconds``, round after round until they are over.
 
     A refuted property is not searched again, the others are; with ``first`` nothing is, once one is refuted. The properties of a low
-    ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``).
+    ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``). What the plan's journal says
+    was tried before is not tried again.
     """
-    began = time.monotonic()
+    began = time.monotonic() - (plan.journal.seconds(target.name) if plan.journal else 0.0)
     report = Report(target, plan.device, least=min(FIRST_PASS, plan.examples))
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
     deadline = plan.deadline if seconds is None else began + seconds
@@ -142,14 +151,18 @@ def verify_target(
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
         left = [] if first and target.wrong else left  # that is the first finding
         left.sort(key=lambda p: rank.get(p.name, len(rank)))
-        if workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
-            slices = workers.search(source or {}, left, this)
+        known = plan.journal.known(target, left, this) if plan.journal else {}
+        new = [p for p in left if p.name not in known]
+        if new and workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
+            slices = workers.search(source or {}, new, this)
         else:
-            slices = _serial(target, left, this, progress)
+            slices = _serial(target, new, this, progress)
         found: dict[str, Outcome] = {}
         try:
-            for outcome in slices:
+            for outcome in chain(known.values(), slices):
                 found[outcome.prop.name] = outcome
+                if plan.journal and outcome.prop.name not in known:
+                    plan.journal.tried(this, outcome, time.monotonic() - began)
                 progress(outcome.prop, outcome)
                 if first and outcome.finding:
                     break
@@ -206,7 +219,7 @@ class Workers:
         """One pass over these properties; each outcome when it is there."""
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=dies_with_parent)
+            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=obey)
         share = _share(plan, -(-len(properties) // self.count))
         tasks = [self.pool.submit(_slice, dict(source), prop, share) for prop in properties]
         try:
@@ -225,17 +238,19 @@ class Workers:
             self.pool = None
 
 
+def obey() -> None:
+    """This process ends when the one that started it says so, or has gone; an interruption is that one's business."""
+    dies_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 _LOADED: dict[str, Target] = {}
 
 
 def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
     key = repr(source)
-    contained = bool(source.get("contained"))
-    with (
-        redirect_stdout(sys.stderr),
-        isolated(plan.isolate and not contained),
-        containing(contained),
-    ):  # its prints are no part of the report
+    with redirect_stdout(sys.stderr), isolated(plan.isolate), containing(source.get("contained", NEVER)):
+        # its prints are no part of the report
         if key not in _LOADED:
             _LOADED[key] = load(source, plan.device)
         return search_pass(_LOADED[key], prop, plan)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.database import ExampleDatabase
@@ -33,6 +34,9 @@ from .deviations import Deviation
 from .diagnosis import diagnose
 from .ranges import Ranges
 from .saved import Saved
+
+if TYPE_CHECKING:
+    from .journal import Journal
 
 FIRST_PASS, GROWTH = 4, 3  # cases of every property before any gets more; then three times as many, and so on
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
@@ -116,6 +120,7 @@ class Plan:
     seconds: float | None = None  # how long cases are drawn at most, from the beginning of the search
     strict: bool = True  # what is wrong at an edge alone is a finding, too
     part: int = 0  # the pass that ``search_pass`` makes
+    journal: Journal | None = None  # where what is tried and found is written down
 
     def passes(self) -> list[int]:
         """How many cases each pass draws: all properties get a few before any gets more. Every pass draws its own cases."""
@@ -263,6 +268,8 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             return False
         if violation and not first:
             first.extend((outcome.cases, time.monotonic()))
+            if plan.journal:
+                plan.journal.failing(target.name, prop, case, violation)
         if violation and violation.killed:
             killed[case] = violation
         if violation:

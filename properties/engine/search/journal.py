@@ -1,0 +1,199 @@
+"""What a run has tried and found, written down as it goes: lines of JSON at the end of a file, from which a run that was ended goes on.
+
+A line is one write: who is killed, at whatever moment, loses the line that was being written and no other. Nothing in the file is executed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..core.attempt import try_case
+from ..core.declare import Property
+from ..core.finding import Finding
+from ..core.target import Target
+from ..core.trial import Notes, Violation, describe
+from .ranges import Ranges
+from .search import Edge, Outcome, Plan
+
+FOLDER = ".hypothesis/attncheck-runs"
+KEPT = 20  # runs whose files are kept there
+PLAIN = ("says", "actual", "expected", "allowed", "columns", "raised", "killed", "hint")  # of a violation; arrays are asked for again
+COUNTS = ("cases", "set_aside", "seconds", "not_exercised")
+
+
+class Journal:
+    """The file of one run. ``before`` holds its lines from before the run was ended."""
+
+    def __init__(self, path: str | Path, before: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.path = os.path.abspath(path)
+        self.before = list(before)
+        self.file: int | None = None
+
+    def __reduce__(self) -> Any:
+        return Journal, (self.path,)  # a worker writes to the same file
+
+    def write(self, **what: Any) -> None:
+        """Add a line. Raises OSError."""
+        if self.file is None:
+            self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            size = os.fstat(self.file).st_size
+            if size and os.pread(self.file, 1, size - 1) != b"\n":  # the line that was being written
+                os.write(self.file, b"\n")
+        os.write(self.file, json.dumps(what).encode() + b"\n")
+
+    def begin(self, arguments: Sequence[str], **more: Any) -> None:
+        """The first line: how the run was called, and what says that a file is still the same. Raises OSError."""
+        if not self.before:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            with suppress(FileNotFoundError):
+                os.truncate(self.path, 0)
+            self.write(arguments=list(arguments), folder=os.getcwd(), **more)
+
+    def note(self, **what: Any) -> None:
+        """Add a line if that can be done: a disk that is full does not end a run."""
+        with suppress(OSError):
+            self.write(**what)
+
+    def failing(self, target: str, prop: Property, case: Any, violation: Violation) -> None:
+        """A first failing case, before it is made smaller."""
+        self.note(target=target, failing=prop.name, case=repr(case), line=describe(violation))
+
+    def tried(self, plan: Plan, outcome: Outcome, seconds: float) -> None:
+        """One pass over one property; ``seconds`` since the target's search began."""
+        if not outcome.cases:
+            return
+        place = {"target": outcome.target, "property": outcome.prop.name, "round": plan.round, "part": plan.part}
+        self.note(**place, at=round(seconds, 3), outcome=_outcome(outcome))
+
+    def seconds(self, target: str) -> float:
+        """For how long the target had been searched."""
+        return max((float(line["at"]) for line in self.before if line.get("target") == target and "at" in line), default=0.0)
+
+    def known(self, target: Target, properties: Sequence[Property], plan: Plan) -> dict[str, Outcome]:
+        """What had been made of this pass."""
+        named = {prop.name: prop for prop in properties}
+        place = (target.name, plan.round, plan.part)
+        lines = [line for line in self.before if "outcome" in line and (line["target"], line["round"], line["part"]) == place]
+        return {line["property"]: _read(line["outcome"], named[line["property"]], target) for line in lines if line["property"] in named}
+
+
+def new() -> Journal:
+    """A journal for a run that begins now, in the place where they are kept."""
+    return Journal(Path(FOLDER) / f"{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}.jsonl")
+
+
+def kept() -> list[Path]:
+    """The journals of this folder, the newest last."""
+    return sorted(Path(FOLDER).glob("*.jsonl"))
+
+
+def forget() -> None:
+    """Delete the oldest journals of this folder."""
+    for path in kept()[:-KEPT]:
+        with suppress(OSError):
+            path.unlink()
+
+
+def lines(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a journal; what is none, such as one that was not finished, is left out. Raises OSError, and ValueError for no journal."""
+    found = []
+    for text in Path(path).read_bytes().splitlines():
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        found.append(line)
+    if not found or not isinstance(found[0], dict) or not {"arguments", "folder"} <= set(found[0]):
+        raise ValueError(f"{path} is not what a run has written down")
+    return [line for line in found if isinstance(line, dict)]
+
+
+def digests(texts: Iterable[str | None]) -> dict[str, str]:
+    """Of each file that a text names, what tells whether it is still the same."""
+    places = [text.partition("@")[0].rpartition(":")[0] for text in texts if text and ".py:" in text]
+    return {place: hashlib.sha256(Path(place).read_bytes()).hexdigest() for place in places if Path(place).is_file()}
+
+
+# ---------------------------------------------------------------- an outcome as plain data
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    finding = outcome.finding
+    return {
+        **{name: getattr(outcome, name) for name in COUNTS},
+        "right": [repr(case) for case in outcome.right],
+        "notes": vars(outcome.notes),
+        "features": dict(outcome.features),
+        "sizes": outcome.ranges.sizes,
+        "dtypes": dict(outcome.ranges.dtypes),
+        "edges": {name: [repr(edge.case), _violation(edge.violation)] for name, edge in outcome.edges.items()},
+        "finding": finding
+        and {
+            "case": repr(finding.case),
+            "line": describe(finding.violation),
+            "violation": _violation(finding.violation),
+            "first_at": finding.first_at,
+            "shrink_seconds": finding.shrink_seconds,
+            "matters": finding.matters,
+            "indifferent": finding.indifferent,
+            "failing": [repr(case) for case in finding.failing],
+            "address": finding.address,
+            "alone": finding.alone,
+        },
+    }
+
+
+def _violation(violation: Violation) -> dict[str, Any]:
+    return {name: getattr(violation, name) for name in PLAIN}
+
+
+def _read(said: Mapping[str, Any], prop: Property, target: Target) -> Outcome:
+    case = prop.topic.case.parse
+    return Outcome(
+        prop,
+        target.name,
+        **{name: said[name] for name in COUNTS},
+        right=[case(text) for text in said["right"]],
+        notes=Notes(**said["notes"]),
+        features=Counter(said["features"]),
+        ranges=Ranges({name: (least, most) for name, (least, most) in said["sizes"].items()}, Counter(said["dtypes"])),
+        edges={name: Edge(case(text), Violation(**violation)) for name, (text, violation) in said["edges"].items()},
+        finding=said["finding"] and _again(finding(said["finding"], prop, target.name), target),
+    )
+
+
+def finding(said: Mapping[str, Any], prop: Property, target: str) -> Finding:
+    """A finding as it was written down, without the arrays that were compared."""
+    case = prop.topic.case.parse
+    return Finding(
+        prop,
+        target,
+        case(said["case"]),
+        Violation(**said["violation"]),
+        said["first_at"],
+        said["shrink_seconds"],
+        tuple(said["matters"]),
+        tuple(said["indifferent"]),
+        tuple(case(text) for text in said["failing"]),
+        said["address"],
+        said["alone"],
+    )
+
+
+def _again(found: Finding, target: Target) -> Finding:
+    """The finding with the arrays of its violation, if the target still answers in the same way there."""
+    if found.violation.raised or not found.alone:
+        return found
+    violation = try_case(target, found.prop, found.case)
+    if violation is None or describe(violation) != describe(found.violation):
+        return found
+    return dataclasses.replace(found, violation=violation)

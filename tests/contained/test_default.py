@@ -1,0 +1,170 @@
+"""A user's target is in a process of its own, where that can be done; what is said of it is what would be said of it here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contained.cheats import HEAD
+from properties import catalogue
+from properties.engine.core.target import CannotRun
+from properties.engine.doors.cli import main
+from properties.engine.report.dialect import handshake_text
+from properties.engine.search.find_target import ALWAYS, NEVER, OWN, Builtins, containing, find_targets
+from properties.engine.search.run import Report, verify_target
+from properties.engine.search.search import Plan
+
+FEW = ("--property", "future_tokens_are_ignored", "--property", "rows_sum_to_one", "--cases", "4", "-n", "1", "-q")
+TELLS = "open('process', 'a').write(f'{os.getpid()} ')\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def contained(*arguments: str) -> bool:
+    """Whether the report of a run says so; and no module of this process is the target's, if it does."""
+    for name in ("mine", "parts", "parts.mine"):
+        sys.modules.pop(name, None)
+    assert main([*arguments, *FEW, "--json", "report.json"]) == 0
+    (report,) = json.loads(Path("report.json").read_text())["reports"]
+    said: bool = report["contained"]
+    assert said == (not {"mine", "parts", "parts.mine"} & set(sys.modules))
+    return said
+
+
+def test_a_file_is_and_a_debugger_is_not_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text(HEAD + TELLS + "attention = right\n")
+    assert contained("mine.py:attention")
+    assert str(os.getpid()) not in (folder / "process").read_text()
+    assert "process   " not in capsys.readouterr().out
+    assert not contained("mine.py:attention", "--in-process", "-v")
+    assert str(os.getpid()) in (folder / "process").read_text()
+    assert "  process   the checker's own, which the target could reach\n" in capsys.readouterr().out
+
+
+def test_a_module_of_a_package_is(folder: Path) -> None:
+    """With imports from beside it, and what only a script does left undone."""
+    (folder / "parts").mkdir()
+    (folder / "parts" / "__init__.py").write_text(TELLS.replace("open", "import os; open"))
+    (folder / "parts" / "other.py").write_text(HEAD)
+    (folder / "parts" / "mine.py").write_text(
+        "from .other import right as attention\nif __name__ == '__main__':\n    raise SystemExit(3)\n"
+    )
+    assert contained("parts.mine:attention")
+    assert str(os.getpid()) not in (folder / "process").read_text()
+
+
+def test_workers_keep_to_it(folder: Path) -> None:
+    (folder / "mine.py").write_text(HEAD + TELLS + "attention = right\n")
+    assert main(["mine.py:attention", *FEW, "-n", "2", "--json", "report.json"]) == 0
+    assert json.loads(Path("report.json").read_text())["reports"][0]["contained"]
+    assert len(set((folder / "process").read_text().split())) >= 2
+
+
+def test_what_is_ours_is_not() -> None:
+    with containing(OWN):
+        (ours,) = find_targets("numpy_matmul.attention", Builtins())
+    with containing(ALWAYS):
+        (apart,) = find_targets("numpy_matmul.attention", Builtins())
+    assert not Report(ours, "cpu").contained and Report(apart, "cpu").contained
+
+
+def test_a_module_with_weights_is_asked_here(folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "mine.py").write_text(
+        "import torch\n\n\nclass Layer(torch.nn.Module):\n    def __init__(self, d_model: int = 16, num_heads: int = 4) -> None:\n"
+        "        super().__init__()\n        self.inner = torch.nn.MultiheadAttention(d_model, num_heads, batch_first=True)\n\n"
+        "    def forward(self, x: torch.Tensor) -> torch.Tensor:\n        return self.inner(x, x, x, need_weights=False)[0]\n"
+    )
+    with containing(OWN):
+        (target,) = find_targets("mine.py:Layer", Builtins())
+    with containing(NEVER):
+        (here,) = find_targets("mine.py:Layer", Builtins())
+    assert target.contract == here.contract == "module" and not Report(target, "cpu").contained
+
+
+def test_arrays_that_cannot_be_shared_are_asked_here(folder: Path) -> None:
+    pytest.importorskip("jax")
+    (folder / "mine.py").write_text(
+        "import jax\nimport jax.numpy as jnp\n\n\ndef attention(q, k, v):\n"
+        "    return jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2) / max(q.shape[-1], 1) ** 0.5, -1) @ v\n"
+    )
+    with containing(OWN):
+        (target,) = find_targets("mine.py:attention", Builtins())
+    assert target.framework.name == "jax" and not Report(target, "cpu").contained
+
+
+@pytest.mark.parametrize("options", [("--strict",), ("--in-process",), ()])
+def test_replay_reads_every_line(options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text(HEAD + "attention = wrong\n")
+    assert main(["mine.py:attention", "--property", "rows_sum_to_one", "--cases", "4", "-n", "1", "-q", *options]) == 1
+    capsys.readouterr()
+    assert main(["replay"]) == 1
+    assert "STILL WRONG rows_sum_to_one" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- the same as here
+
+ABLE = [name for name, entry in Builtins().entries.items() if "jax" not in entry.needs and not Builtins().unavailable(name, "cpu")]
+BUILTINS = [pytest.param(name, marks=[] if at % 8 == 0 else [pytest.mark.nightly]) for at, name in enumerate(ABLE)]
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_a_built_in_has_the_same_report(name: str) -> None:
+    """Verdict, findings, and every case, property by property; known deviations are findings here."""
+    told = []
+    for which in (NEVER, ALWAYS):
+        with containing(which):
+            (target,) = find_targets(name, Builtins())
+        report = verify_target(target, catalogue.select(), Plan(examples=1, shrink=False))
+        outcomes = {
+            prop: (o.status, o.cases, o.right, o.edges and list(o.edges), o.notes.compared, o.notes.used)
+            for prop, o in report.outcomes.items()
+        }
+        told.append(
+            (
+                dataclasses.asdict(target.supports),
+                target.untried,
+                outcomes,
+                [(f.prop.name, f.case, f.violation.says) for f in report.findings],
+            )
+        )
+    assert told[0] == told[1]
+
+
+def first_contact() -> list[object]:
+    """Functions of all dialects, if what they import is there; a few in the gate."""
+    if find_spec("torch") is None:
+        return []
+    from benchmarks.first_contact.record import HERE
+    from benchmarks.first_contact.table import ENTRIES
+
+    return [
+        pytest.param(f"{HERE}/{e.module}.py:{e.function}", id=e.function, marks=[] if at % 6 == 0 else [pytest.mark.nightly])
+        for at, e in enumerate(ENTRIES)
+    ]
+
+
+@pytest.mark.parametrize("text", first_contact())
+def test_a_function_speaks_as_it_does_here(text: str) -> None:
+    said = []
+    for which in (NEVER, OWN):
+        with containing(which), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                (target,) = find_targets(text, Builtins())
+                said.append(handshake_text(target.kind.handshake(target, "cpu"), "cpu"))
+            except CannotRun as error:
+                said.append(str(error))
+    assert said[0] == said[1]

@@ -1,0 +1,150 @@
+"""What a target may start, print and take away; each is a finding, or comes to nothing, and the run goes on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.contained.cheats import HEAD
+from properties import catalogue
+from properties.engine.contained import link as links
+from properties.engine.contained.limits import FILE, TASKS
+from properties.engine.contained.template import PRINTED, processes
+from properties.engine.doors.cli import main
+from properties.engine.search.find_target import ALWAYS, Builtins, containing, find_targets
+from properties.engine.search.run import Report, verify_target
+from properties.engine.search.search import Plan
+
+ONE = "rows_sum_to_one"
+
+
+def searched(folder: Path, code: str, **how: Any) -> Report:
+    (folder / "kernel.py").write_text(HEAD + code + "\n")
+    with containing(ALWAYS):
+        (target,) = find_targets(f"{folder / 'kernel.py'}:attention", Builtins())
+    return verify_target(target, catalogue.select((ONE,)), Plan(examples=30, shrink=False, **how))
+
+
+def below(template: int) -> int:
+    """How many processes there are below one."""
+    running, found = processes(), {template}
+    for _ in range(6):
+        found |= {pid for pid, parent, _, _ in running if parent in found}
+    return len(found)
+
+
+@pytest.mark.parametrize("where", ["", "os.setsid()"], ids=["session", "sessions of their own"])
+def test_processes_are_counted_and_ended(where: str, tmp_path: Path) -> None:
+    """By the system, or by the judge while it waits."""
+    code = f"""
+def start():
+    for _ in range({TASKS + 100}):
+        if not os.fork():
+            {where or "pass"}
+            time.sleep(1000)
+            os._exit(0)
+    time.sleep(3)
+attention = after(20, start)
+"""
+    before = below(links.template().pid)
+    report = searched(tmp_path, code)
+    (finding,) = report.findings
+    assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
+    links.template()  # ends what a link has left that nobody holds any more
+    del report
+    until = time.monotonic() + 10
+    while below(links.template().pid) > before + 1 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert below(links.template().pid) <= before + 1
+
+
+def test_the_system_has_the_limits(tmp_path: Path) -> None:
+    """Where a namespace of its own is allowed, there is one for the number of processes and threads, too."""
+    code = f"""
+import resource
+open({str(tmp_path / "limits")!r}, "w").write(" ".join(str(resource.getrlimit(x)[0]) for x in (
+    resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)))
+attention = right
+"""
+    report = searched(tmp_path, code)
+    tasks, file, core = map(int, (tmp_path / "limits").read_text().split())
+    assert (file, core) == (FILE, 0)
+    stub: Any = report.target.function
+    assert tasks == (TASKS if stub.without_network else resource.getrlimit(resource.RLIMIT_NPROC)[0])
+
+
+def test_a_file_has_an_end(tmp_path: Path) -> None:
+    """A larger one cannot be written; the file is sparse, so that nothing is filled here."""
+    code = f"""
+def write():
+    with open({str(tmp_path / "large")!r}, "wb") as file:
+        file.seek({FILE})
+        file.write(b"x")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+attention = after(20, write)
+"""
+    (finding,) = searched(tmp_path, code).findings
+    assert "OSError: [Errno 27] File too large" in finding.violation.says
+
+
+def test_what_is_printed_has_an_end(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown so far, and slows nobody down; the verdict is that of the answers."""
+    monkeypatch.setattr(links.Link, "templates", [])  # a run of its own
+    report = searched(tmp_path, "def attention(q, k, v):\n    print('x' * 10**6)\n    os.write(2, b'y' * 10**6)\n    return right(q, k, v)")
+    assert report.ok and report.cases == 30
+    templates = links.Link.templates
+    for template in templates:
+        template.wire.close()
+    del report
+    until, said = time.monotonic() + 10, ""
+    while time.monotonic() < until and "no more of it is shown" not in said:
+        said += capfd.readouterr().err
+        time.sleep(0.05)
+    assert "the target prints without end; no more of it is shown" in said
+    assert PRINTED <= len(said) < PRINTED + 1000
+
+
+def test_what_is_printed_is_passed_on(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links.Link, "templates", [])
+    searched(tmp_path, "print('said on import')\nattention = right")
+    until, said = time.monotonic() + 10, ""
+    while time.monotonic() < until and "said on import" not in said:
+        said += capfd.readouterr().err
+        time.sleep(0.05)
+    assert "said on import" in said
+
+
+@pytest.mark.parametrize(
+    "then, says",
+    [("return right(q, k, v)", "FileNotFoundError"), ("os._exit(4)", "ended the process, which cannot be started again")],
+    ids=["and goes on", "and exits"],
+)
+def test_a_folder_that_is_deleted(
+    then: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the target's file and all that is kept of a run: what was found is told."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    code = f"""
+import shutil
+
+def attention(q, k, v):
+    if k.shape[2] == 3:
+        shutil.rmtree({str(folder)!r}, ignore_errors=True)
+        os.getcwd() if {then.startswith("return")} else None
+        {then}
+    return right(q, k, v)
+
+attention.supports = {{"framework": "numpy", "dtypes": ["float64"]}}
+"""
+    (folder / "kernel.py").write_text(HEAD + code)
+    assert main(["kernel.py:attention", "--property", ONE, "--cases", "40", "-n", "1", "-q"]) == 1
+    told = capsys.readouterr()
+    assert says in told.out and "Traceback" not in told.err and f"REFUTED  {ONE}" in told.out
+    assert os.path.isdir(os.getcwd())
