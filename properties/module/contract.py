@@ -15,6 +15,7 @@ from typing import Any
 from ..engine.cases.draws import Strategy
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
+from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.core.trial import Trial
@@ -23,6 +24,7 @@ from . import cases
 from .cases import MODULE, Case
 from .construct import make, recipes
 from .learn import learned
+from .measure import measured
 from .names import Sizes
 from .pairing import paired
 from .speech import LAYOUTS, Speech
@@ -144,6 +146,9 @@ class Module(Contract):
     def features(self, target: Target, case: Case) -> Iterable[str]:
         yield case.dtype
         yield from super().features(target, case)
+
+    def measure(self, target: Target, finding: Finding) -> tuple[Case, str] | None:
+        return measured(target, finding)
 
     def paired(self, target: Target, reference: Target) -> Target:
         return paired(target, reference)
