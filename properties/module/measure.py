@@ -111,7 +111,7 @@ def _seen(steps: Steps, t: ModuleTrial, shape: tuple[int, ...]) -> Array | None:
         }
         seen = ways[steps.mask]()
     if t.causal and t.self_attends and steps.frontier is not None:
-        earlier = np.tri(*shape, k=steps.frontier, dtype=bool)[None, None]
+        earlier = np.tri(shape[0], shape[1], k=steps.frontier, dtype=bool)[None, None]
         seen = earlier if seen is None else seen & earlier
     return seen
 
