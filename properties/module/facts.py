@@ -164,7 +164,8 @@ def _positions(subject: Subject, module: Any) -> str:
 def _of_positions(module: Any) -> list[str]:
     """Parameters, buffers, submodules and attributes that are called after positions."""
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers(), *module.named_modules())]
-    names += [name for name in vars(module) if not name.startswith("_")] + [type(module).__name__]
+    names += [name for name, value in vars(module).items() if not (name.startswith("_") or value is None or value is False)]
+    names += [type(module).__name__]
     lasts = {name: name.rpartition(".")[2].lower() for name in names}
     return [name for name, last in lasts.items() if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES]
 
