@@ -176,7 +176,11 @@ def _in_logits(subject: Subject, module: Any) -> bool:
     given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
     if not told:
         return not subject.facts.positions or bool(given)
-    return all(any(word in name for word in IN_LOGITS) and not name.endswith(("_v", "values", "value")) for name in told)
+    with hooks(subject.framework).watched() as called:
+        answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
+    if any(name.startswith(("conv", "unfold", "pad")) for name in called):  # neighbours, and zeros beyond the ends
+        return False
+    return all(any(word in name for word in IN_LOGITS) and not name.endswith("_v") and "value" not in name for name in told)
 
 
 def _sinks(module: Any, heads: int) -> str:
