@@ -4,6 +4,7 @@
     python -m benchmarks.false_alarms 200000 --round 2000          # others
     python -m benchmarks.false_alarms 300000 --honest --cases 2    # the honest variants instead, two cases a property and round
     python -m benchmarks.false_alarms 1 --honest --cases 150 --part 1/2    # every second of them, with the default budget
+    python -m benchmarks.false_alarms 50000 --honest --only "honest_modules.*" --cases 20 --kept modules.jsonl    # modules alone
     python -m benchmarks.false_alarms 18000000 --honest --cases 150 --round 1 --kept benchmarks/honest.jsonl    # twenty rounds
 
 Known deviations are set aside, as in any run. Prints a line a target and round, and each refutation in full; exit status 1 if there is one.
@@ -13,6 +14,7 @@ What takes days can be done in pieces: a target and round that raised no alarm i
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import sys
 import time
@@ -30,9 +32,10 @@ from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
 
 
-def honest_targets() -> list[Target]:
-    """Correct attentions, layers, positions, packs and caches that compute in unusual ways."""
-    return [make_target(f"mutants.{name}", variant.function) for name, variant in load_all()[1].items()]
+def honest_targets(only: str) -> list[Target]:
+    """Correct attentions, layers, positions, packs, caches and modules that compute in unusual ways."""
+    chosen = {name: variant for name, variant in load_all()[1].items() if fnmatch.fnmatch(name, only)}
+    return [make_target(f"mutants.{name}", variant.function) for name, variant in chosen.items()]
 
 
 def read_kept(file: Path | None) -> dict[tuple[str, int, int], int]:
@@ -47,6 +50,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--round", type=int, default=1000, help="the first round")
     parser.add_argument("--cases", type=int, default=40, help="of a property in a round")
     parser.add_argument("--honest", action="store_true", help="the honest variants, not the built-ins")
+    parser.add_argument("--only", default="*", metavar="GLOB", help="these honest variants alone")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="every N-th target from the I-th on, for N processes side by side")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="what has been tried, a line each; nothing in it is tried again")
     options = parser.parse_args(arguments)
@@ -55,7 +59,7 @@ def main(arguments: list[str]) -> int:
     warnings.simplefilter("ignore")  # those of the targets
     builtins = Builtins()
     here = [name for name in builtins.entries if builtins.unavailable(name, "cpu") is None]
-    targets = honest_targets() if options.honest else [find_targets(name, builtins)[0] for name in here]
+    targets = honest_targets(options.only) if options.honest else [find_targets(name, builtins)[0] for name in here]
     targets = targets[first - 1 :: every]
     cases: Counter[str] = Counter()
     dtypes: Counter[str] = Counter()

@@ -30,7 +30,7 @@ from .cache import caches
 from .engine.core.contract import make, register
 from .engine.core.declare import Property
 from .linear import linear_attention
-from .module import padding, projections, state, tokens, twin
+from .module import decoding, padding, projections, state, tokens, twin
 from .multihead import layers
 from .pack import packed
 from .position import distances, positions
@@ -61,6 +61,7 @@ BUILT_IN: tuple[ModuleType, ...] = (
     linear_attention,
     tokens,
     padding,
+    decoding,
     state,
     twin,
     projections,

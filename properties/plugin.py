@@ -25,6 +25,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "file.py:attribute, or the name or glob of a built-in (repeatable; default: all built-ins)",
         },
     ),
+    ("--like", {"metavar": "REFERENCE", "help": "put each target to the same calls as this one, instead of the properties"}),
     ("--device", {"default": "cpu", "help": "the device on which to check, cpu or cuda"}),
     ("--cases", {"type": int, "default": 60, "metavar": "N", "help": "cases per property (default 60)"}),
     ("--round", {"type": int, "default": 0, "metavar": "N", "help": "another round draws other cases"}),
@@ -77,6 +78,8 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
         targets = [target for target in targets if target not in foreign]
         foreign = [target.kind.handshake(target, device) for target in foreign]
+        if like := _option(config, "like"):
+            targets, foreign = [], _pairs([*targets, *foreign], like, builtins, device)
         plan = Plan(
             examples=_option(config, "cases"),
             round=_option(config, "round"),
@@ -86,6 +89,17 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         )
         config.stash[_TARGETS] = {"targets": targets, "foreign": foreign, "plan": plan}
     return config.stash[_TARGETS]
+
+
+def _pairs(targets: list[Any], like: str, builtins: Any, device: str) -> list[Any]:
+    """Each target beside its reference."""
+    from .engine.core.target import CannotRun
+    from .engine.doors.known import beside
+
+    try:
+        return [beside(target, like, builtins, device) for target in targets]
+    except CannotRun as error:
+        raise pytest.UsageError(f"attncheck: {error}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -112,6 +126,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             made = [
                 pytest.param(target, dtype, id=f"{target.name}-{dtype}")
                 for target in (*targets, *foreign)
+                if target.like is None
                 for dtype in target.dtypes
                 if fits(target, dtype, **needs)
             ]

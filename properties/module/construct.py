@@ -100,8 +100,10 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Maker
         for parameter in _parameters(cls):
             maker: Maker | None
             try:
-                if parameter.name not in given and parameter.default is parameter.empty and _is_config(parameter.name):
-                    makers = list(_configs(cls, parameter))
+                makers = list(_configs(cls, parameter)) if parameter.name not in given and _is_config(parameter.name) else []
+                if parameter.default is None:
+                    makers = makers[:-1]  # none is made up where none is needed
+                if makers and parameter.default in (None, parameter.empty):
                     configured, maker = True, makers[min(choice, len(makers) - 1)]
                 else:
                     maker = _argument(cls, parameter, given, small)
@@ -134,6 +136,8 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return lambda _: value
     required = default is parameter.empty
     meant = role(name, CONSTRUCTOR_ROLES)
+    if meant == "layer" and default is None:  # a layer that does not know its place takes no cache
+        return lambda sizes: sizes.value("layer")
     if not required and (not small or meant not in SIZED or not isinstance(default, int | float) or isinstance(default, bool)):
         return None
     hint = annotation(cls, parameter)
@@ -173,6 +177,8 @@ def _is_config(name: str) -> bool:
 def _configs(cls: Callable[..., Any], parameter: inspect.Parameter) -> Iterator[Maker]:
     """Configurations: of the class that is annotated, or of one beside it whose name fits; at last one made up from what is asked of it."""
     hint = annotation(cls, parameter)
+    several = [each for each in typing.get_args(hint) if each is not type(None)]  # Config | None
+    hint = several[0] if len(several) == 1 and type(None) in typing.get_args(hint) else hint
     candidates = [hint] if _is_class(hint) and hint not in (dict, object) else []
     if not candidates and hint is None:
         beside = vars(sys.modules.get(getattr(cls, "__module__", ""), typing))

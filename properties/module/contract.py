@@ -15,6 +15,7 @@ from typing import Any
 from ..engine.cases.draws import Strategy
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
+from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.core.trial import Trial
@@ -23,10 +24,11 @@ from . import cases
 from .cases import MODULE, Case
 from .construct import make, recipes
 from .learn import learned
+from .measure import measured
 from .names import Sizes
 from .pairing import paired
-from .speech import LAYOUTS
-from .structure import KNOWN, USUAL, confirmed
+from .speech import LAYOUTS, Speech
+from .structure import KNOWN, USUAL, confirmed, headed
 from .subject import Facts, Subject, of_instance
 from .trial import ModuleTrial
 
@@ -54,7 +56,7 @@ class Module(Contract):
             return None
         subject = learned(subject, device)
         structure, nearest = confirmed(subject)
-        subject = dataclasses.replace(subject, structure=structure, nearest=nearest)
+        subject = dataclasses.replace(subject, structure=structure, nearest=nearest, headed=headed(subject))
         target = Target(name, subject, self.name, supports, fw, (), fw.dtypes)
         return self._told(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
@@ -65,6 +67,10 @@ class Module(Contract):
             if structure and structure.scale in KNOWN and structure.scale != USUAL
             else {}
         )
+        if structure and structure.tiled:
+            differs["heads"] = f"query head h reads key head h % {structure.kv_heads}, not h // {structure.heads // structure.kv_heads}"
+        if _of(target).speech.layout == "lbd":
+            differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
         return dataclasses.replace(target, learned=_words(_of(target)), differs=differs)
 
     def _with_dtypes(self, target: Target, device: str) -> Target:
@@ -141,6 +147,9 @@ class Module(Contract):
         yield case.dtype
         yield from super().features(target, case)
 
+    def measure(self, target: Target, finding: Finding) -> tuple[Case, str] | None:
+        return measured(target, finding)
+
     def paired(self, target: Target, reference: Target) -> Target:
         return paired(target, reference)
 
@@ -213,14 +222,26 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "self": "" if facts.sees_itself else "its tokens see those of the memory alone",
         "rows": "one row comes back for all tokens" if speech.pooled else "",
         "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
+        "logits alone": "" if facts.in_logits else f"more than weights may depend on positions: {facts.positions}",
         "whole": "some tokens never see each other: a window" if facts.local else "",
         "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
         "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
         "dropout": "" if facts.dropout else "there is no dropout in it",
+        "cache": "" if speech.keeping else "it keeps no cache" + (f" that is understood: {subject.untold}" if subject.untold else ""),
+        "begins anew": "nothing says how its cache is emptied" if _goes_on(speech) else "",
+        "handed back": "" if speech.keeping and speech.keeping.kind == "handed back" else "its cache is none that comes back",
+        "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
+        "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",
     }
     return reasons[word]
+
+
+def _goes_on(speech: Speech) -> bool:
+    """Whether a module keeps a cache, and goes on with it whatever it is told."""
+    keeping = speech.keeping
+    return keeping is not None and keeping.kind == "within" and not (keeping.reset or keeping.where or "start" in speech.roles.values())
 
 
 def _words(subject: Subject) -> dict[str, str]:
@@ -231,9 +252,15 @@ def _words(subject: Subject) -> dict[str, str]:
     if speech.pooled:
         told["output"] = "one row for each sequence"
     told["causal"] = facts.causal or (f"if {speech.flag}" if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+    if {"angles", "cosine"} & set(speech.roles.values()):
+        told["angles"] = speech.table
     told["positions"] = facts.positions or "none: the order of tokens does not matter"
     if speech.mask:
         told[speech.mask.parameter] = speech.mask.words
+    if speech.keeping:
+        told["cache"] = speech.keeping.words
+    elif subject.untold:
+        told["cache"] = f"none that is understood: {subject.untold}"
     if facts.local:
         told["window"] = "some tokens never see each other"
     if facts.sinks:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.coordinates import Array
-from .names import ALWAYS_CAUSAL, FORWARD_ROLES, LONGEST, POSITIONS, SINKS, TABLES, role
-from .speech import Tokens, hooks
+from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
+from .speech import PLACED, Tokens, hooks
 from .subject import Facts, Subject, answer, dropouts, tokens_for
 
 MEMORY, SHORT, LONG = 7, 8, 12
@@ -75,11 +75,12 @@ def found_out(subject: Subject, module: Any) -> Subject:
         facts,
         local=_local(subject, module, facts),
         positions=_positions(subject, module),
-        sinks=_sinks(module),
+        sinks=_sinks(module, subject.speech.heads),
         dropout=bool(dropouts(module)),
         longest=_longest(subject, module, facts),
     )
-    return replace(subject, facts=facts)
+    subject = replace(subject, facts=facts)
+    return replace(subject, facts=replace(facts, in_logits=_in_logits(subject, module)))
 
 
 def _memory(subject: Subject) -> int | None:
@@ -113,10 +114,10 @@ def _length(subject: Subject, wanted: int) -> int:
 def _causal(subject: Subject, module: Any) -> str:
     """Why no token may see a later one: by its name, or because hardly any does; empty if they may."""
     kind = type(module).__name__.lower()
-    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")) and not _mask_says(module):
+    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")) and not mask_says(module):
         return f"its name is {type(module).__name__}"
     for name in ("is_causal", "causal"):
-        if getattr(module, name, None) is True and not _mask_says(module):
+        if getattr(module, name, None) is True and not mask_says(module):
             return f"{name} is True"
     length = _length(subject, SHORT)
     if length < 3:
@@ -127,7 +128,7 @@ def _causal(subject: Subject, module: Any) -> str:
     return "tokens see no later ones" if hidden >= 0.5 else ""
 
 
-def _mask_says(module: Any) -> bool:
+def mask_says(module: Any) -> bool:
     """Whether causality is what a mask says, as in Hugging Face's models: there ``is_causal`` is a hint to kernels."""
     return hasattr(module, "config") and "attention_mask" in formal_of(module)
 
@@ -146,14 +147,11 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
 
 def _positions(subject: Subject, module: Any) -> str:
     """What says that it is made to tell the order of tokens."""
-    supplied = [name for name, meant in subject.speech.roles.items() if meant in ("angles", "complex angles", "position ids", "cosine")]
+    supplied = [name for name, meant in subject.speech.roles.items() if meant in PLACED]
     if supplied:
         return f"it takes {supplied[0]}"
-    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers(), *module.named_modules())]
-    for name in (*names, *(name for name in vars(module) if not name.startswith("_")), type(module).__name__):
-        last = name.rpartition(".")[2].lower()
-        if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES:
-            return f"it has {name}"
+    if named := _of_positions(module):
+        return f"it has {named[0]}"
     wide = [m for m in module.modules() if isinstance(getattr(m, "kernel_size", None), tuple) and max(m.kernel_size) > 1]
     if wide:
         return f"it has a {type(wide[0]).__name__}"
@@ -163,8 +161,34 @@ def _positions(subject: Subject, module: Any) -> str:
     return f"it computes with {found}" if found else ""
 
 
-def _sinks(module: Any) -> str:
+def _of_positions(module: Any) -> list[str]:
+    """Parameters, buffers, submodules and attributes that are called after positions."""
+    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers(), *module.named_modules())]
+    names += [name for name, value in vars(module).items() if not (name.startswith("_") or value is None or value is False)]
+    names += [type(module).__name__]
+    lasts = {name: name.rpartition(".")[2].lower() for name in names}
+    return [name for name, last in lasts.items() if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES]
+
+
+def _in_logits(subject: Subject, module: Any) -> bool:
+    """Whether what tells positions is called after what enters logits alone: rotations, biases of distances; or nothing tells them."""
+    told = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
+    given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
+    if not told:
+        return not subject.facts.positions or bool(given)
+    with hooks(subject.framework).watched() as called:
+        answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
+    if any(name.startswith(("conv", "unfold", "pad")) for name in called):  # neighbours, and zeros beyond the ends
+        return False
+    return all(any(word in name for word in IN_LOGITS) and not name.endswith("_v") and "value" not in name for name in told)
+
+
+def _sinks(module: Any, heads: int) -> str:
     """What says that the weights of tokens need not sum to one."""
+    for name, inner in module.named_modules():
+        across = {getattr(inner, side, None) for side in ("in_features", "out_features", "in_channels", "out_channels")} - {None}
+        if across == {heads} and getattr(inner, "bias", None) is not None:
+            return f"{name} adds to them, across heads"
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
     names += [name for name, value in vars(module).items() if value is True]
     return next((name for name in names if any(word in name.rpartition(".")[2].lower() for word in SINKS)), "")

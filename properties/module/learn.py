@@ -13,16 +13,16 @@ import numpy as np
 
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers
+from .caching import with_keeping
 from .construct import needs_gpu
-from .facts import formal_of, found_out, influences
+from .facts import NEGLIGIBLE, formal_of, found_out, influences
 from .masks import with_mask
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import Speech, call, first_array, hooks
+from .speech import PLACED, TABLES, Speech, call, first_array, hooks
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
-SUPPLIED = ("angles", "cosine", "sine", "complex angles", "position ids", "start")
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
 
 
@@ -34,8 +34,10 @@ def learned(subject: Subject, device: str) -> Subject:
     spoken = _with_layout(spoken, module)
     _refuse_others(spoken, module)
     spoken = _with_memory(spoken, module)
+    spoken = _with_table(spoken, module)
     spoken = found_out(spoken, module)
     spoken = with_mask(spoken, module)
+    spoken = with_keeping(spoken, module)
     return _with_sizes(spoken)
 
 
@@ -81,6 +83,8 @@ def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | 
     """The speech, where an output has the axes that it should have."""
     batch, length, _ = x
     if speech.layout == "bdhw":
+        if len(out) == 2 and out[0] == batch:
+            return replace(speech, pooled=True)
         return speech if len(out) == 4 and (out[0], *out[2:]) == (batch, 1, length) else None
     if speech.layout == "bdl":
         return speech if len(out) == 3 and (out[0], out[2]) == (batch, length) else None
@@ -97,7 +101,9 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
             by_position = tuple(
                 name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
             )
-            yield Speech(roles, by_position, layout, width, width, *_heads(module, width), extra=extra)
+            turned = {"angles", "cosine", "complex angles"} & set(roles.values())
+            for table in TABLES if turned else list(TABLES)[:1]:
+                yield Speech(roles, by_position, layout, width, width, *_heads(module, width), extra=extra, table=table)
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
@@ -141,7 +147,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         needed = parameter in required or parameter.kind is parameter.VAR_POSITIONAL
         if at == 0 and not (asked or meant in ("query", "key", "value")):
             roles[name] = "tokens"
-        elif (meant in ("query", "key", "value") and (asked or needed)) or (meant == "memory" and needed) or (meant in SUPPLIED and needed):
+        elif (meant in ("query", "key", "value") and (asked or needed)) or (meant == "memory" and needed) or (meant in PLACED and needed):
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
             extra[name] = False
@@ -149,7 +155,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             extra[name] = None
         elif needed:
             unknown.append(name)
-    supplied = {p.name: known[p.name] for p in usable if known[p.name] in SUPPLIED and p not in required}
+    supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and p not in required}
     if not unknown:
         yield roles, extra
         if supplied:
@@ -243,6 +249,23 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
             continue
         if out.shape[:2] == itself.shape[:2] and not np.array_equal(out, itself):
             return replace(other, facts=replace(other.facts, takes_memory=True))
+    return subject
+
+
+def _with_table(subject: Subject, module: Any) -> Subject:
+    """In which form angles turn queries and keys: later positions at the same distances then change nothing. As it is if they always do."""
+    if not {"angles", "cosine", "complex angles"} & set(subject.speech.roles.values()):
+        return subject
+    length = (subject.facts.lengths or (LENGTH,))[0]
+    plain = tokens_for(subject.speech, BATCH, length, None if subject.facts.sees_itself else MEMORY, 3)
+    for table in (subject.speech.table, *TABLES):
+        other = replace(subject, speech=replace(subject.speech, table=table))
+        try:
+            here, there = (answer(other, module, replace(plain, shift=shift)) for shift in (0, 5))
+        except (Exception, SystemExit):
+            continue
+        if np.allclose(here, there, rtol=0, atol=NEGLIGIBLE * np.abs(here).max()):
+            return other
     return subject
 
 

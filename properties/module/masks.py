@@ -39,16 +39,20 @@ def with_mask(subject: Subject, module: Any) -> Subject:
         return subject
     first: Saying | None = None
     changing: Saying | None = None
+    partial: Saying | None = None  # right, but not where there are more sequences than tokens: an axis is cut to the length
     for saying in _candidates(subject, module):
         effect = _effect(subject, module, saying)
         if effect == "right":
             own = subject.facts.sees_itself and subject.facts.takes_memory and _effect(subject, module, saying, MEMORY) != "right"
-            return replace(subject, speech=replace(subject.speech, mask=replace(saying, own=own)))
+            told = replace(saying, own=own)
+            if _takes_many(subject, module, saying):
+                return replace(subject, speech=replace(subject.speech, mask=told))
+            partial = partial or told
         if effect == "changes":
             changing = changing or saying
         elif effect == "none":
             first = first or saying
-    kept = changing or first
+    kept = partial or changing or first
     return replace(subject, speech=replace(subject.speech, mask=kept)) if kept else subject
 
 
@@ -102,6 +106,17 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     if not leaks and sees and not same:
         return "right"
     return "none" if same else "changes"
+
+
+def _takes_many(subject: Subject, module: Any, saying: Saying) -> bool:
+    """Whether a mask in this form is taken with more sequences than tokens."""
+    length = (subject.facts.lengths or (3,))[0]
+    plain = tokens_for(subject.speech, length + 4, length, None if subject.facts.sees_itself else MEMORY, 5)
+    try:
+        answer(replace(subject, speech=replace(subject.speech, mask=saying)), module, with_seen(plain, {0: (1,)}))
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def changed(tokens: Tokens, places: dict[int, tuple[int, ...]]) -> Tokens:

@@ -22,7 +22,7 @@ CONSTRUCTOR = {
     "dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk",
     "length": "max_len max_length block_size context_length max_seq_len max_seq_length seq_len seq_length n_ctx max_position_embeddings "
     "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
-    "ctx_length max_token_len n_tokens num_tokens max_tokens max_position spacial_dim",
+    "ctx_length max_token_len n_tokens num_tokens max_tokens max_position",
     "hidden": "d_ff ffn_dim dim_feedforward intermediate_size mlp_dim ff_dim hidden_features ffn_hidden d_ffn d_inner n_inner dff d_hidden "
     "feedforward_dim mlp_hidden_dim ffn_size n_hidden ff_size ffn_hidden_size ffn_embed_dim",
     "dropout": "dropout dropout_p attn_dropout drop p dropout_rate attn_drop proj_drop attn_pdrop resid_pdrop embd_pdrop attention_dropout "
@@ -34,6 +34,7 @@ CONSTRUCTOR = {
     "bias": "bias qkv_bias use_bias attention_bias proj_bias add_bias",
     "epsilon": "eps norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon",
     "theta": "rope_theta rope_base base theta rotary_base",
+    "side": "spacial_dim spatial_dim",
     "memory": "",
 }
 CONFIG = "config cfg args conf params hparams hp opt opts options model_args model_config configuration c_fg settings"
@@ -51,17 +52,30 @@ FORWARD = {
     "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_lens valid_len",
     "causal": "is_causal causal autoregressive_mask masked use_causal_mask causal_mask autoregressive future_mask_flag",
     "weights": "need_weights output_attentions return_attention return_attn return_weights return_attn_weights need_attn return_attentions",
-    "angles": "position_embeddings rotary_pos_emb position_embedding cos_sin",
-    "complex angles": "freqs_cis freqs freq_cis rotary_freqs",
-    "cosine": "cos",
-    "sine": "sin",
-    "position ids": "position_ids positions pos_ids cache_position",
-    "start": "start_pos offset start_position pos_offset",
-    "past": "past_key_value past_key_values layer_past kv_cache cache past past_kv layer_cache past_key_value_states",
-    "use cache": "use_cache return_cache",
+    "angles": "position_embeddings rotary_pos_emb position_embedding cos_sin rotary_emb image_rotary_emb rope",
+    "complex angles": "freqs_cis freqs freq_cis rotary_freqs freqs_complex",
+    "cosine": "cos freqs_cos cos_cached rope_cos cos_emb rotary_cos",
+    "sine": "sin freqs_sin sin_cached rope_sin sin_emb rotary_sin",
+    "position ids": "position_ids positions pos_ids",
+    "position row": "cache_position input_pos",
+    "start": "start_pos offset start_position pos_offset cache_offset",
+    "past": "past_key_value past_key_values layer_past kv_cache cache past past_kv layer_cache past_key_value_states past_kvs kvcache "
+    "key_value_cache prev_kv cache_kv incremental_state",
+    "use cache": "use_cache return_cache use_kv_cache store_cache",
 }
 ALWAYS_CAUSAL = ("causal", "masked", "autoregressive", "gpt")  # in the name of a class: tokens see no later ones
 POSITIONS = ("pos", "rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")
+IN_LOGITS = (
+    "rope",
+    "rotary",
+    "alibi",
+    "relative",
+    "rel_",
+    "slopes",
+    "freq",
+    "bucket",
+    "distance",
+)  # positions that weights alone depend on
 TABLES = {"cos", "sin"}  # as whole words
 SINKS = (
     "sink",
@@ -119,6 +133,7 @@ class Sizes:
             "bias": True,
             "epsilon": 1e-5,
             "theta": 10000.0,
+            "side": 3,
         }
         return known[role]
 

@@ -15,6 +15,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
 from ..engine.core.target import NotTaken, Raised
 from ..engine.frameworks import Buffers, Framework, Modules
+from .names import FORWARD_ROLES, role
 
 LAYOUTS = {
     "bld": "(batch, length, features)",
@@ -34,6 +35,19 @@ SHAPES = {
     "lengths": "(batch,), the number of seen tokens",
 }
 SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden", "added")
+PLACED = ("angles", "cosine", "sine", "complex angles", "position ids", "position row", "start")  # what says where tokens stand
+PAIRS = "(length, half of it, 2)"
+TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
+    "(1, length, width of a head)": lambda x: np.concatenate([x, x], -1)[None],
+    "(length, width of a head)": lambda x: np.concatenate([x, x], -1),
+    "(length, half of it)": lambda x: x,
+    "(1, length, half of it)": lambda x: x[None],
+    "(1, 1, length, width of a head)": lambda x: np.concatenate([x, x], -1)[None, None],
+    PAIRS: lambda x: x,
+    "(1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None],
+    "(length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1),
+    "(1, 1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None, None],
+}
 FIELDS = ("last_hidden_state", "hidden_states", "out", "output", "attn_output", "sample", "x")
 
 
@@ -53,6 +67,39 @@ class Saying:
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """How a module keeps the tokens that it was told, for those that come after."""
+
+    kind: str  # handed back: what a call returns is given to the next one; filled: an object that calls fill; within: in the module
+    parameter: str = ""  # of the cache
+    flag: str = ""  # asks for it
+    at: int | str = ""  # where it stands in what comes back
+    empty: Callable[[], Any] = dict  # an object to be filled
+    where: str = ""  # an optional parameter that says at which position tokens begin
+    reset: str = ""  # the method that empties the module
+    steps: bool = False  # it takes one token at a time, after the first ones
+
+    @property
+    def words(self) -> str:
+        """For the report."""
+        asked = f" with {self.flag}=True" if self.flag else ""
+        kinds = {
+            "handed back": f"{self.parameter}: what a call returns{asked} is given to the next one",
+            "filled": f"{self.parameter}: a {type(self.empty()).__name__} that calls fill",
+            "within": f"in the module{asked}" + (f", emptied by {self.reset}()" if self.reset else ""),
+        }
+        return kinds[self.kind] + ("; one token at a time" if self.steps else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What was told before some tokens."""
+
+    start: int  # how many tokens
+    cache: Any = None
+
+
+@dataclass(frozen=True)
 class Speech:
     """How ``forward`` is called."""
 
@@ -67,6 +114,8 @@ class Speech:
     flag: str = ""  # the parameter that makes it causal
     pooled: bool = False  # one row comes back for each sequence
     extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
+    keeping: Keeping | None = None  # its cache
+    table: str = "(1, length, width of a head)"  # the shape of the angles that it is given
 
     def name(self, role: str) -> str:
         """Their parameter of a role; empty if there is none."""
@@ -81,6 +130,8 @@ class Tokens:
     memory: Array | None = None  # (B, S, D'); None: the tokens themselves
     seen: Array | None = None  # (B, L or 1, S) bool; None: no mask is given
     is_causal: bool = False
+    kept: Kept | None = None  # with a cache, of what was told before; None: without one
+    shift: int = 0  # the position of the first token
 
     @property
     def keys(self) -> int:
@@ -120,6 +171,10 @@ def arguments_of(
 ) -> dict[str, Any]:
     """The arguments under their names."""
 
+    kept = tokens.kept
+    start = tokens.shift if kept is None else kept.start
+    mark += f" after {kept.start}" if kept else ""  # a cache may hold on to the tokens themselves
+
     def array(name: str, carrier: Array) -> Any:
         return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech.layout), dtype, device, "contiguous")
 
@@ -132,15 +187,31 @@ def arguments_of(
             made[name] = x
         elif meant in ("key", "value") or (meant == "memory" and tokens.memory is not None):
             made[name] = memory
-        elif meant in ("angles", "cosine", "sine", "complex angles", "position ids"):
-            made[name] = _positions(meant, length, speech.head_dim, fw, buffers, dtype, device)
-        elif meant == "start":
-            made[name] = 0
+        elif meant in PLACED:
+            made[name] = _positions(meant, start, length, speech, fw, buffers, dtype, device)
+    if speech.keeping and kept:
+        made |= _cached(speech.keeping, kept, length, fw, device)
     if speech.flag and tokens.is_causal:
         made[speech.flag] = True
     if speech.mask and tokens.seen is not None:
         made[speech.mask.parameter] = said(speech.mask, tokens.seen, tokens, speech.heads, fw, buffers, dtype, device)
     return made
+
+
+def _cached(keeping: Keeping, kept: Kept, length: int, fw: Framework, device: str) -> dict[str, Any]:
+    """The arguments with which tokens are told after others."""
+    made: dict[str, Any] = {keeping.flag: True} if keeping.flag else {}
+    if keeping.parameter:
+        made[keeping.parameter] = kept.cache
+    if keeping.where:
+        meant = role(keeping.where, FORWARD_ROLES)
+        made[keeping.where] = kept.start if meant == "start" else _numbered(meant, kept.start, length, fw, device)
+    return made
+
+
+def _numbered(meant: str, start: int, length: int, fw: Framework, device: str) -> Any:
+    at = np.arange(start, start + length)
+    return fw.integers(at if meant == "position row" else at[None], device)
 
 
 def laid_out(x: Array, layout: str) -> Array:
@@ -154,18 +225,25 @@ def laid_out(x: Array, layout: str) -> Array:
     return x[0] if layout == "ld" else x
 
 
-def _positions(meant: str, length: int, dim: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
-    """What a module is given of the positions 0, 1, …, for heads of ``dim`` features."""
-    at = np.arange(length)
-    if meant == "position ids":
-        return fw.integers(at[None], device)
-    angles = at[:, None] * 10000.0 ** (-np.arange(0, dim, 2) / dim)  # (L, dim / 2)
+def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    """What a module is given of the positions start, start + 1, …
+
+    Angles are computed in more digits than float64 has: a table of them is off by one rounding, wherever it begins.
+    """
+    if meant == "start":
+        return start
+    if meant in ("position ids", "position row"):
+        return _numbered(meant, start, length, fw, device)
+    at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.head_dim
+    angles = at[:, None] * np.longdouble(10000) ** (-np.arange(0, dim, 2) / np.longdouble(dim))  # (L, dim / 2)
+
+    def array(name: str, x: Array) -> Any:
+        return buffers.array(name, round_to(dtype, x.astype(np.float64)), dtype, device, "contiguous")
+
     if meant == "complex angles":
-        both = np.stack([np.cos(angles), np.sin(angles)], -1)
-        pairs = buffers.array("complex angles", round_to(dtype, both), dtype, device, "contiguous")
-        return hooks(fw).pairs_as_complex(pairs)
-    twice = np.concatenate([angles, angles], -1)[None]  # (1, L, dim): halves
-    cos, sin = (buffers.array(n, round_to(dtype, f(twice)), dtype, device, "contiguous") for n, f in (("cos", np.cos), ("sin", np.sin)))
+        pairs = array("complex angles", np.stack([np.cos(angles), np.sin(angles)], -1))
+        return pairs if speech.table == PAIRS else hooks(fw).pairs_as_complex(pairs)
+    cos, sin = (array(name, TABLES[speech.table](f(angles))) for name, f in (("cos", np.cos), ("sin", np.sin)))
     return {"cosine": cos, "sine": sin}.get(meant, (cos, sin))
 
 

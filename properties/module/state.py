@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ..engine.core.declare import declare
 from .cases import MANY, MODULE
 from .speech import Tokens, first_array, hooks, laid_out
+from .structure import by_heads
 from .subject import set_dropout
 from .trial import ModuleTrial
 
@@ -20,7 +22,7 @@ def module_the_same_call_gives_the_same_bits(t: ModuleTrial) -> None:
     first = t.run()
     with t.target.framework.chance(t.case.seed + 1), hooks(t.target.framework).still():
         again = t.result()
-    t.same_bits(t._read(again, t.inputs), first, "the same call gave other bits at row {row}")
+    t.same_bits(t.read(again, t.inputs), first, "the same call gave other bits at row {row}")
 
 
 @module("arguments after = before", exact=True, dtypes="all")
@@ -82,7 +84,7 @@ def module_an_answer_stays(t: ModuleTrial) -> None:
 def module_output_has_the_right_form(t: ModuleTrial) -> None:
     """Tokens of any number come back as as many, of the type and on the device of the tokens, and finite."""
     result = t.result()
-    out = t._read(result, t.inputs)
+    out = t.read(result, t.inputs)
     _, dtype, device = t.form(result)
     if (dtype, device) != (t.case.dtype, t.case.device):
         t.fail(f"returned {dtype} on {device}, expected {t.case.dtype} on {t.case.device}")
@@ -125,7 +127,7 @@ def module_dropout_is_on_in_train(t: ModuleTrial) -> None:
     outs = []
     for seed in range(3):
         with t.target.framework.chance(seed), hooks(t.target.framework).still():
-            outs.append(t._read(t.result(module=made), t.inputs))
+            outs.append(t.read(t.result(module=made), t.inputs))
     if np.array_equal(outs[0], outs[1]) and np.array_equal(outs[1], outs[2]):
         t.fail("three calls in train mode gave the same bits: the dropout of 0.5 does nothing")
 
@@ -135,31 +137,32 @@ def module_recording_changes_nothing(t: ModuleTrial) -> None:
     """A call that records gradients answers as one that does not: no fast path says something else."""
     fw, still = t.target.framework, t.run()
     with fw.chance(t.case.seed):
-        recorded = t._read(t.result(), t.inputs)
+        recorded = t.read(t.result(), t.inputs)
     t.agree(recorded, still, lambda: t.allowed() * 2, "row {row} is another one where gradients are recorded")
 
 
 # ---------------------------------------------------------------- weights
 
 
-@module(
-    "∂(Σ out·g)/∂w is there, finite, and not 0 for every parameter w",
-    length=MANY,
-    batch=(2, 3),
-    magnitude=0,
-    padded=False,
-    memory=(None, 3, 5, 8),
-)
-def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
-    """Every parameter gets a gradient, a finite one, and not nothing."""
-    fw = t.target.framework
-    made = t.made()
+LEARNING: dict[str, Any] = {"length": MANY, "batch": (2, 3), "magnitude": 0, "padded": False, "memory": (None, 3, 5, 8)}
+
+
+def learning(t: ModuleTrial) -> Any:
+    """The module of the case, with the gradients of Σ out · g in its parameters."""
+    fw, made = t.target.framework, t.made()
     for parameter in made.parameters():
         parameter.requires_grad_(True)
     result = first_array(t.result(module=made), fw)
     shape, dtype, device = fw.describe(result)
     t.send_back(result, t.buffers.array("grad", t.noise("grad", shape), dtype, device, "contiguous"))
-    for name, parameter in made.named_parameters():
+    return made
+
+
+@module("∂(Σ out·g)/∂w is there, finite, and not 0 for every parameter w", **LEARNING)
+def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
+    """Every parameter gets a gradient, a finite one, and not nothing."""
+    fw = t.target.framework
+    for name, parameter in learning(t).named_parameters():
         if parameter.grad is None:
             t.fail(f"no gradient reaches {name}: no output depends on it")
         found = fw.read(parameter.grad)
@@ -167,6 +170,21 @@ def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
             t.fail(f"the gradient of {name} is not finite")
         if not found.any():
             t.fail(f"the gradient of {name} is 0 everywhere")
+
+
+@module("∂(Σ out·g)/∂w ≠ 0 for what every head reads and writes", about=("named",), **LEARNING)
+def module_gradients_reach_every_head(t: ModuleTrial) -> None:
+    """Every head learns: in no projection is the gradient 0 for all features of a head."""
+    made = learning(t)
+    held = dict(made.named_parameters())
+    for part, (name, axis) in by_heads(made).items():
+        grad = held[name].grad
+        if grad is None:
+            continue  # no gradient at all is another property's
+        found = np.abs(t.target.framework.read(grad)).max(1 - axis)  # of every feature of the heads
+        idle = np.flatnonzero(~found.reshape(-1, t.speech.head_dim).any(1))
+        if len(idle) and found.any():
+            t.fail(f"the gradient of {name} ({part}) is 0 for head {idle[0]}")
 
 
 @module("a module that takes over the state of another answers as it does", exact=True)

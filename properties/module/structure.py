@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.coordinates import Array
+from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework
 from . import bound
 from .names import CONSTRUCTOR_ROLES, role
@@ -162,6 +163,28 @@ def named_parts(module: Any) -> dict[str, tuple[str, str]]:
         )
         found[part] = (name, bias)
     return found
+
+
+def by_heads(module: Any) -> dict[str, tuple[str, int]]:
+    """Part → (weight, the axis along which the features of its heads stand), of projections that are linear layers of their own."""
+    kinds = {f"{place}.weight".lstrip("."): type(m).__name__ for place, m in module.named_modules()}
+    found = {part: weight for part, (weight, _) in named_parts(module).items() if kinds.get(weight) == "Linear"}
+    return {part: (found[part], int(part == "o")) for part in "qkvo" if part in found} if {"q", "k", "v", "o"} <= set(found) else {}
+
+
+def headed(subject: Subject) -> bool:
+    """Whether the features of these projections are those of its heads."""
+    try:
+        module = subject.module("float64", "cpu", 1)
+    except CannotRun:
+        return False
+    held = dict(module.named_parameters())
+    sizes = [held[name].shape[axis] for name, axis in by_heads(module).values()]
+    return (
+        bool(sizes)
+        and sizes[0] == sizes[-1] == subject.speech.heads * subject.speech.head_dim
+        and not any(n % subject.speech.head_dim for n in sizes)
+    )
 
 
 def candidates(module: Any, width: int, known_heads: int) -> Iterator[Structure]:

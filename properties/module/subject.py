@@ -27,6 +27,7 @@ class Facts:
     sees_itself: bool = True  # tokens can be their own memory
     takes_memory: bool = False
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
+    in_logits: bool = False  # weights alone depend on positions, nothing else
     sinks: str = ""  # what says that weights of tokens need not sum to one
     local: bool = False  # some tokens do not see each other, and not because they are later
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
@@ -48,6 +49,8 @@ class Subject:
     fixed: bool = True  # whether its sizes are what somebody gave
     structure: Any = None  # its projections, where they are recognised and confirmed
     take: Callable[[Any, Any], None] | None = None  # gives its module the weights of the one that it is compared with
+    headed: bool = False  # whether linear layers of known names project for heads of one width
+    untold: str = ""  # why its cache is not understood
     nearest: Any = None  # what its names allow, where nothing is confirmed
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

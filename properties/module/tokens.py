@@ -3,6 +3,7 @@
 These hold of every attention, whatever its weights: a module is asked twice, and its answers are compared.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from .speech import Tokens
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name)
+CALM = 0.5  # of the matrices: logits without a scale, as T5's, are then so near that no token has a weight of 0
 
 
 def somewhere(t: ModuleTrial, count: int) -> int:
@@ -55,9 +57,9 @@ def module_prefix_of_output_is_output_of_prefix(t: ModuleTrial) -> None:
 )
 def module_every_token_is_seen(t: ModuleTrial) -> None:
     """The last row sees every token: another token somewhere changes it, and every other row that may see it."""
-    x, place = t.inputs, somewhere(t, t.case.length)
+    x, place, calm = t.inputs, somewhere(t, t.case.length), t.made(gain=CALM)
     other = Tokens(t.other(x.x, (np.arange(t.case.length) == place)[None]), None, None, x.is_causal)
-    unmoved = (t.run(other) == t.run()).all(2, keepdims=True)  # (B, L, 1)
+    unmoved = (t.run(other, calm) == t.run(x, calm)).all(2, keepdims=True)  # (B, L, 1)
     asked = np.arange(t.case.length)[None, :, None] >= (place if t.causal else 0)
     t.same_bits(unmoved & asked, np.zeros_like(unmoved), f"row {{row}} is the same bits with another token {place}")
 
@@ -69,7 +71,8 @@ def module_every_token_of_the_memory_is_seen(t: ModuleTrial) -> None:
     place = somewhere(t, count)
     assert x.memory is not None
     other = Tokens(x.x, t.other(x.memory, (np.arange(count) == place)[None]), None, x.is_causal)
-    unmoved = (t.run(other) == t.run()).all(2, keepdims=True)
+    calm = t.made(gain=CALM)
+    unmoved = (t.run(other, calm) == t.run(x, calm)).all(2, keepdims=True)
     t.same_bits(unmoved, np.zeros_like(unmoved), f"row {{row}} is the same bits with another token {place} of the memory")
 
 
@@ -148,6 +151,14 @@ def module_rows_meet_only_the_memory(t: ModuleTrial) -> None:
     t.same_bits(t.run(other), t.run(), "row {row} changed with other rows", here[None, :, None])
 
 
+@module("out(x, angles of p + n) = out(x, angles of p)", about=("angles", "self"), memory=None)
+def module_rotations_tell_distances_alone(t: ModuleTrial) -> None:
+    """Where angles are given, queries and keys turn by them, and nothing else: later positions at the same distances change nothing."""
+    shift = 1 + t.choice("shift", 16)
+    moved = replace(t.inputs, shift=shift)
+    t.agree(t.run(moved), t.run(), lambda: t.allowed(moved) + t.allowed(), f"row {{row}} is another one where positions begin at {shift}")
+
+
 # ---------------------------------------------------------------- weights that sum to one
 
 
@@ -163,6 +174,15 @@ def module_equal_tokens_answer_as_one(t: ModuleTrial) -> None:
     t.agree(
         out, np.broadcast_to(t.run(one), out.shape), lambda: t.allowed(same) + t.allowed(one), "row {row} is not that of the token alone"
     )
+
+
+@module("x_j = c for all j  ⇒  out_i = out_0", about=("self", "logits alone", "sum to one", "rows"), memory=None, padded=False)
+def module_equal_tokens_give_equal_rows(t: ModuleTrial) -> None:
+    """Weights sum to one, and positions enter logits alone: where all tokens are the same, all rows are."""
+    x = t.inputs
+    same = Tokens(np.repeat(x.x[:, :1], t.case.length, 1), None, None, x.is_causal)
+    out = t.run(same)
+    t.agree(out, np.broadcast_to(out[:, :1], out.shape), lambda: 2 * t.allowed(same), "row {row} is not the first one, of equal tokens")
 
 
 @module(

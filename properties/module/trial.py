@@ -43,11 +43,11 @@ class ModuleTrial(Trial):
             self.subject.take(made, self.like.module)
         return made
 
-    def made(self, sizes: Sizes | None = None) -> Any:
-        """Another one of the same weights. Raises Raised."""
+    def made(self, sizes: Sizes | None = None, gain: float = 1.0) -> Any:
+        """Another one of the same weights; ``gain`` multiplies its matrices. Raises Raised."""
         case = self.case
         try:
-            return self.subject.module(case.dtype, case.device, case.seed, 1.0, sizes or case.sizes)
+            return self.subject.module(case.dtype, case.device, case.seed, gain, sizes or case.sizes)
         except CannotRun as error:
             raise Raised(error) from None
 
@@ -119,7 +119,7 @@ class ModuleTrial(Trial):
         """The output (B, L, D') of a call without gradients. All calls of a trial with the same shapes use the same memory. Raises Raised."""
         tokens = self.inputs if tokens is None else tokens
         with hooks(self.target.framework).still(), self.target.framework.chance(self.case.seed):
-            return self._read(self.result(tokens, module), tokens)
+            return self.read(self.result(tokens, module), tokens)
 
     def result(self, tokens: Tokens | None = None, module: Any = None) -> Any:
         """What the module returns, whatever it is. Raises Raised."""
@@ -136,7 +136,8 @@ class ModuleTrial(Trial):
         """The gradient of Σ result · weights into every parameter. Raises Raised."""
         dataclasses.replace(self.target, function=lambda: hooks(self.target.framework).send_back(result, weights)).apply()
 
-    def _read(self, result: Any, tokens: Tokens) -> Array:
+    def read(self, result: Any, tokens: Tokens) -> Array:
+        """The output (B, L, D') in what the module returns for these tokens. Raises Raised."""
         out = read(result, self.speech, self.target.framework)
         rows = 1 if self.speech.pooled else tokens.x.shape[1]
         if out.ndim != 3 or out.shape[:2] != (len(tokens.x), rows):

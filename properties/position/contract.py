@@ -11,6 +11,7 @@ Only the first one or two arguments are required. A parameter that the callable 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from ..engine.core.trial import Trial
 from . import cases
 from .call import answer
 from .cases import POSITIONS, TOPICS, Case
+from .tables import narrow, rotation_of, tabled, takes_none
 from .trial import PositionTrial
 
 declare = partial(declaring.declare, contract=POSITIONS.name)
@@ -129,7 +131,32 @@ class Rotary(Positions):
     capabilities = ("rotation_gradients",)
     batched = True
 
+    def recognise(self, formal: Formal) -> bool:
+        return super().recognise(formal) or tabled(formal)
+
+    def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
+        """A function of tables, ``f(q, k, cos, sin)``, is a rotation once they are made for it."""
+        if works or not tabled(formal):
+            return None
+        rotation, pairing = rotation_of(target, formal, device)
+        pairing = target.supports.pairing if "pairing" in declared else pairing
+        told = {"x": rotation.axes, "pairing": pairing} | ({"cos, sin": rotation.shape} if rotation.shape else {"table": "complex numbers"})
+        empty = "zero_sizes" in declared or takes_none(rotation, device)
+        if not empty:
+            told["sizes"] = "one position or more: none at all is refused"
+        if rotation.two:
+            told["heads"] = "even ones are rotated as q, odd ones as k"
+        return dataclasses.replace(
+            target,
+            function=rotation,
+            supports=dataclasses.replace(target.supports, pairing=pairing, zero_sizes=target.supports.zero_sizes and empty),
+            parameters=("base",),
+            learned={**target.learned, **told},
+        )
+
     def smoke(self, target: Target, dtype: str, device: str) -> str:
+        if dtype == "float64" and narrow(target, device):
+            return "it computes in float32, whatever it is given"
         fw, shape = target.framework, (2, 3, 5, target.supports.head_dims[0] if target.supports.head_dims else 4)
         return _wrong(target, shape, dtype, True, fw.full(shape, 1.0, dtype, device), fw.integers(np.arange(5.0), device))
 

@@ -338,6 +338,27 @@ def test_the_pytest_door(kernel: str) -> None:
     assert "has no attribute 'futur'; did you mean future" in typo.stderr + typo.stdout
 
 
+def test_the_pytest_door_takes_a_reference(kernel: str) -> None:
+    """``pytest --like REFERENCE``: one test for every target, that it answers as the reference does."""
+
+    def pytest_on(name: str, like: str) -> subprocess.CompletedProcess[str]:
+        place = Path(kernel).resolve()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--cases", "10", "--impl", f"{place}:{name}"]
+        return subprocess.run(
+            [*command, "--like", f"{place}:{like}", "properties/test_properties.py"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+            check=False,
+        )
+
+    same, parted, no_pair = pytest_on("attention", "attention"), pytest_on("future", "attention"), pytest_on("attention", "nobody")
+    assert same.returncode == 0 and "1 passed" in same.stdout
+    assert parted.returncode == 1 and "REFUTED  answers_are_those_of_the_reference" in parted.stdout and " --like " in parted.stdout
+    assert no_pair.returncode > 1 and "has no attribute 'nobody'" in no_pair.stderr + no_pair.stdout
+
+
 def test_verify(kernel: str) -> None:
     """In a notebook: a verdict that prints itself."""
     from properties.engine.doors.checks import verify

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +127,38 @@ def test_what_has_no_signature_can_be_mapped_over_the_batch() -> None:
         "torch.nn.functional:scaled_dot_product_attention@vmap", Builtins(), {"mask_rank": 2, "mask_and_causal": False}
     )
     assert {"attn_mask", "is_causal", "scale", "enable_gqa"} <= set(target.parameters)
+
+
+FAILS = """
+import torch
+from torch import nn
+
+
+def attention(q, k, v):
+    if torch.compiler.is_exporting():
+        raise RuntimeError("no graph of this")
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.h, self.qkv, self.proj = num_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.h, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.proj(attention(q, k, v).transpose(1, 2).flatten(2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "prop"), [("attention", "output_is_inside_the_bound"), ("SelfAttention", "module_the_same_call_gives_the_same_bits")]
+)
+def test_what_fails_under_a_variant_alone_is_a_finding(name: str, prop: str, tmp_path: Path) -> None:
+    """It can be called without the variant: what it raises under it is no reason to stop."""
+    (tmp_path / "mine.py").write_text(FAILS)
+    (target,) = find_targets(f"{tmp_path / 'mine.py'}:{name}@export", Builtins())
+    finding = search(target, PROPERTIES[prop], Plan(examples=5, shrink=False)).finding
+    assert finding and finding.violation.raised and "no graph of this" in finding.violation.says
+    (plain,) = find_targets(f"{tmp_path / 'mine.py'}:{name}", Builtins())
+    assert not search(plain, PROPERTIES[prop], Plan(examples=5)).finding

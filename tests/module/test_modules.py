@@ -27,7 +27,7 @@ from properties.module.trial import ModuleTrial
 
 ROOT = Path(__file__).parents[2]
 MUTANTS, HONEST = ({name: m for name, m in table.items() if m.contract == "module"} for table in load_all())
-THEMES = ("tokens", "padding", "state", "twin", "projections")
+THEMES = ("tokens", "padding", "decoding", "state", "twin", "projections")
 
 
 # ---------------------------------------------------------------- found out
@@ -210,3 +210,48 @@ def test_what_a_module_lacks_is_named() -> None:
     assert inapplicable(causal, PROPERTIES["module_the_memory_has_no_order"]) == "it takes no memory"
     assert inapplicable(causal, PROPERTIES["module_hidden_tokens_are_ignored"]) == "the target takes no mask"
     assert inapplicable(causal, PROPERTIES["rows_sum_to_one"]).startswith("is about")
+
+
+class WithNeighbours(HONEST["honest_modules.Relative"].function):  # type: ignore[misc, name-defined]
+    """Relative positions, and a convolution of the values over tokens, with zeros beyond the ends."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.near = nn.Conv1d(d_model, d_model, 3, padding=1, groups=d_model)
+
+    def finish(self, out: Any) -> Any:
+        return super().finish(out + self.near(out.mT).mT)
+
+
+@pytest.mark.parametrize(
+    ("thing", "alone"),
+    [
+        (HONEST["honest_modules.Relative"].function, True),
+        (HONEST["honest_modules.InWindows"].function, True),
+        (HONEST["honest_modules.Grouped"].function, True),
+        (HONEST["honest_modules.HandsBack"].function, False),  # nothing is called after the positions that it computes
+        (WithNeighbours, False),
+    ],
+    ids=lambda thing: getattr(thing, "__name__", str(thing)),
+)
+def test_positions_that_enter_logits_alone_are_told_by_names(thing: Any, alone: bool) -> None:
+    target = make_target("mine", thing)
+    assert target.function.facts.in_logits is alone  # type: ignore[attr-defined]
+    assert bool(inapplicable(target, PROPERTIES["module_equal_tokens_give_equal_rows"])) is not alone
+
+
+def test_tokens_first_and_heads_in_turn_are_told() -> None:
+    class InTurn(HONEST["honest_modules.ByEinsum"].function):  # type: ignore[misc, name-defined]
+        """Query head h reads key head h % 2."""
+
+        def __init__(self, d_model: int, num_heads: int) -> None:
+            super().__init__(d_model, num_heads)
+            self.w_k, self.w_v = (nn.Parameter(torch.randn(d_model, num_heads // 2, d_model // num_heads)) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            q = torch.einsum("bld,dhk->bhlk", x, self.w_q)
+            k, v = (torch.einsum("bsd,dhk->bhsk", x, w).repeat(1, 2, 1, 1) for w in (self.w_k, self.w_v))
+            return torch.einsum("bhlk,hkd->bld", (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v, self.w_o)
+
+    assert make_target("mine", InTurn).differs == {"heads": "query head h reads key head h % 2, not h // 2"}
+    assert set(make_target("mine", nn.MultiheadAttention(32, 4)).differs) == {"tokens"}

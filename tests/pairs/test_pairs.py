@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,11 @@ SAME = {
     "two built-ins": (builtin("torch_sdpa.math"), builtin("torch_manual.attention")),
     "other axes, another framework": (right, other_axes),
     "linear attention, two forms": (linear_attention.parallel, linear_attention.recurrent),
+    "loops against NumPy": (builtin("loops.attention"), builtin("numpy_matmul.attention")),
+    "an own layer against PyTorch's": (builtin("torch_manual.multihead"), builtin("torch_mha.train")),
+    "an own encoder layer against PyTorch's": (builtin("transformer_layers.encoder"), builtin("torch_layers.encoder_train")),
+    "an own decoder layer against PyTorch's": (builtin("transformer_layers.decoder"), builtin("torch_layers.decoder_train")),
+    "two rotations": (builtin("positions_torch.rotary"), builtin("positions_torch.rotary_complex")),
     "two caches": (builtin("caches_numpy.Contiguous"), builtin("caches_torch.Paged")),
     "own names against PyTorch's": (Plain, nn.MultiheadAttention(32, 4, batch_first=True)),
     "fused against separate, causal by a flag": (OfDataclass, Right),
@@ -122,6 +128,20 @@ def test_a_difference_of_dialect_is_told_once_and_not_compared() -> None:
     verdict = verify_pair(last, right, cases=30)
     assert verdict.ok and verdict.report.target.differs == {"causal": "bottom-right; the reference: top-left"}
     assert "is_causal" not in verdict.report.target.parameters
+
+
+def test_rows_without_keys_are_left_out_where_they_give_other_things_and_no_other_rows() -> None:
+    """One gives 0 there, the other nothing that is a number; a scale that is off by a millionth is refuted beside it."""
+    own, theirs = builtin("torch_manual.multihead"), builtin("torch_mha.train")
+    verdict = verify_pair(own, theirs, cases=30)
+    assert verdict.ok and verdict.report.target.differs == {"empty_rows": "zero; the reference: nan"}
+
+    def slightly(query: Any, key: Any, value: Any, weights: Any, **options: Any) -> Any:
+        return own(query * (1 + 1e-6), key, value, weights, **options)
+
+    slightly.supports = own.supports  # type: ignore[attr-defined]
+    slightly.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
+    assert not verify_pair(slightly, theirs, cases=30).ok
 
 
 def test_what_is_no_pair_is_told_in_one_sentence() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..registry import Function, honest
-from .modular import Attention
+from .modular import Attention, Decoder, Holding, InDictionary, Started, Turned, Windowed
 
 
 def _right(idea: str, source: str = "common practice") -> Any:
@@ -159,3 +159,69 @@ class ByEinsum(nn.Module):
 class Pool(Attention):
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return self.attend(x.mean(1, keepdim=True), x, None, False)[:, 0]
+
+
+# ---------------------------------------------------------------- with a cache, or angles from outside
+
+
+@_right("causal, rotated positions; keys and values come back, and are given to the next call", "huggingface/transformers")
+class HandsBack(Decoder):
+    pass
+
+
+@_right("keys and values stay in the module until it is reset", "rasbt/LLMs-from-scratch")
+class Holds(Holding):
+    pass
+
+
+@_right("two layers keep their keys and values in a dictionary that calls fill", "openai/whisper")
+class FillsDictionary(InDictionary):
+    pass
+
+
+@_right("keys and values stand in slots of the module, written from start_pos on", "meta-llama/llama")
+class WritesSlots(Started):
+    pass
+
+
+@_right("cosines and sines of the positions come from outside", "huggingface/transformers")
+class IsTurned(Turned):
+    pass
+
+
+@_right("neighbouring features turn together; cosines and sines come from outside, each twice", "lucidrains/rotary-embedding-torch")
+class TurnsNeighbours(Turned):
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * sin
+
+
+@_right("a sliding window, kept with a cache of as many tokens", "mistralai/mistral-inference")
+class Slides(Decoder):
+    def place(self, past: Any) -> int:
+        return 0 if past is None else int(past[2])
+
+    def forward(self, x: Tensor, past: Any = None, use_cache: bool = False) -> Any:
+        out, kept = self.attend(x, past, use_cache)
+        assert kept is not None
+        return out, (*kept, self.place(past) + x.shape[1])
+
+    def frontier(self, rows: int, keys: int) -> Tensor:
+        return super().frontier(rows, keys).triu(keys - rows - 4)
+
+    def keep(self, k: Tensor, v: Tensor, new: int) -> Any:
+        return k[:, :, -4:], v[:, :, -4:]
+
+
+@_right("windows of 16 tokens with learned relative positions: one length alone", "microsoft/Swin-Transformer")
+class InWindows(Windowed):
+    pass
+
+
+@_right("talking heads with biases: weights do not sum to one", "facebookresearch/deit")
+class TalkingWithBias(Talking):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.before, self.after = nn.Linear(num_heads, num_heads), nn.Linear(num_heads, num_heads)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.attend(x, x, None, False)

@@ -70,3 +70,154 @@ class Attention(nn.Module):
 
     def finish(self, out: Tensor) -> Any:
         return self.out_proj(out)
+
+
+# ---------------------------------------------------------------- with a cache
+
+Past = tuple[Tensor, Tensor] | None
+
+
+def rotated(x: Tensor, start: int) -> Tensor:
+    """x (B, H, L, d), features i and i + d/2 turned by the positions start, start + 1, …"""
+    d = x.shape[-1]
+    steps = torch.arange(d // 2, device=x.device, dtype=torch.float64)
+    turn = torch.outer(torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float64), 10000.0 ** (-2 * steps / d))
+    return halves_turned(x, turn.cos().to(x.dtype).repeat(1, 2), turn.sin().to(x.dtype).repeat(1, 2))
+
+
+def halves_turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+class Decoder(nn.Module):
+    """Causal self-attention with rotated positions; what comes back beside the output is given to the next call.
+
+    forward(x (B, L, D), past, use_cache) → ((B, L, D), past)
+    """
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, d_model // num_heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor, past: Past = None, use_cache: bool = False) -> Any:
+        return self.attend(x, past, use_cache)
+
+    def attend(self, x: Tensor, past: Past, asked: bool) -> tuple[Tensor, Past]:
+        q, k, v = (w(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for w in (self.q_proj, self.k_proj, self.v_proj))
+        start = self.place(past)
+        k, v = self.extend(past, rotated(k, start), v)
+        weights = self.hide(self.logits(rotated(q, start), k, asked), asked).softmax(-1)
+        return self.finish(weights @ v), self.keep(k, v, x.shape[1])
+
+    def place(self, past: Past) -> int:
+        return 0 if past is None else past[0].shape[2]
+
+    def extend(self, past: Past, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return (k, v) if past is None else (torch.cat([past[0], k], 2), torch.cat([past[1], v], 2))
+
+    def logits(self, q: Tensor, k: Tensor, asked: bool) -> Tensor:
+        return q @ k.mT * self.head_dim**-0.5
+
+    def frontier(self, rows: int, keys: int) -> Tensor:
+        return torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
+
+    def hide(self, logits: Tensor, asked: bool) -> Tensor:
+        return logits.masked_fill(~self.frontier(*logits.shape[2:]).to(logits.device), float("-inf"))
+
+    def keep(self, k: Tensor, v: Tensor, new: int) -> Past:
+        return k, v
+
+    def finish(self, out: Tensor) -> Any:
+        return self.out_proj(out.transpose(1, 2).flatten(2))
+
+
+class Holding(Decoder):
+    """The same, with the cache in the module."""
+
+    held: Past = None
+
+    def forward(self, x: Tensor, use_cache: bool = False) -> Any:  # type: ignore[override]
+        out, past = self.attend(x, self.held if use_cache else None, use_cache)
+        if use_cache:
+            self.held = past
+        return out
+
+    def reset_cache(self) -> None:
+        self.held = None
+
+
+class InDictionary(nn.Module):
+    """Two layers, whose keys and values are kept in a dictionary."""
+
+    names = ("first", "second")
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Decoder(d_model, num_heads) for _ in self.names)
+
+    def forward(self, x: Tensor, cache: dict[str, Any] | None = None) -> Tensor:
+        for name, layer in zip(self.names, self.layers, strict=True):
+            out, past = layer(x, None if cache is None else cache.get(name))
+            if cache is not None:
+                cache[name] = past
+            x = x + out
+        return x
+
+
+class Started(Decoder):
+    """The same, with slots in the module that are written from ``start_pos`` on."""
+
+    slots: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor, start_pos: int) -> Any:  # type: ignore[override]
+        past = None
+        if start_pos and self.slots is not None:
+            past = self.slots[0][:, :, :start_pos], self.slots[1][:, :, :start_pos]
+        return self.attend(x, past, True)[0]
+
+    def extend(self, past: Past, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        start, new = 0 if past is None else past[0].shape[2], k.shape[2]
+        if past is None:
+            self.slots = k.new_zeros(*k.shape[:2], 128, k.shape[3]), k.new_zeros(*k.shape[:2], 128, k.shape[3])
+        assert self.slots is not None
+        for slots, told in zip(self.slots, (k, v), strict=True):
+            slots[:, :, start : start + new] = told
+        seen = self.read(start, new)
+        return self.slots[0][:, :, seen], self.slots[1][:, :, seen]
+
+    def read(self, start: int, new: int) -> slice:
+        return slice(0, start + new)
+
+
+class Turned(Attention):
+    """Self-attention to which the cosines and sines of its positions are given."""
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[override]
+        q, k, v = (self.split(y) for y in self.project(x, x))
+        q, k, v = self.turned(q, k, v, cos, sin)
+        return self.finish(self.merge(self.mix(self.drop(self.weigh(self.logits(q, k))), v)))
+
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.turn(q, cos, sin), self.turn(k, cos, sin), v
+
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return halves_turned(x, cos, sin)
+
+
+class Windowed(Attention):
+    """Windows of 16 tokens, with a learned number for every pair of places."""
+
+    axis = -1
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.relative_position_bias = nn.Parameter(torch.zeros(num_heads, 16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        q, k, v = (self.split(y) for y in self.project(x, x))
+        return self.finish(self.merge(self.mix(self.drop(self.weigh(self.logits(q, k), self.relative_position_bias)), v)))
+
+    def weigh(self, logits: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
+        return (logits + bias).softmax(self.axis)

@@ -125,9 +125,14 @@ class DeviationCheck:
 
 
 def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None) -> list[Check | ConventionsCheck]:
-    """Every property that applies to every target; of those whose conventions are asked for (no strict plan) these, too."""
-    made: list[Check | ConventionsCheck] = [] if plan.strict else [ConventionsCheck(target) for target in targets]
-    every = (Check(target, prop, plan) for target in targets for prop in properties or catalogue.select())
+    """Every property that applies to every target; of those whose conventions are asked for (no strict plan) these, too.
+
+    Of a target beside a reference: that both answer alike, and nothing else.
+    """
+    alone = [target for target in targets if target.like is None]
+    made: list[Check | ConventionsCheck] = [] if plan.strict else [ConventionsCheck(target) for target in alone]
+    asked = {id(target): properties or catalogue.select() if target.like is None else pair_properties(target) for target in targets}
+    every = (Check(target, prop, plan) for target in targets for prop in asked[id(target)])
     return made + [check for check in every if not check.inapplicable]
 
 

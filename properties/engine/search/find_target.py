@@ -164,4 +164,13 @@ def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Ta
     except ValueError as error:
         raise CannotRun(str(error)) from None
     supports = dataclasses.replace(target.supports, framework=fw.name, **(known.narrows if known else {}))
-    return make_target(f"{target.name}@{variant}", function, supports, device)
+    try:
+        return make_target(f"{target.name}@{variant}", function, supports, device)
+    except CannotRun as error:
+        if "compiler" in str(error).lower():  # there is none on this machine: nothing is said of the target
+            raise
+    # It can be called without the variant: what it raises under it is a finding, not a reason to stop.
+    dtypes = tuple(dtype for dtype in target.dtypes if dtype in (supports.dtypes or target.dtypes))
+    return dataclasses.replace(
+        target, name=f"{target.name}@{variant}", function=function, supports=supports, dtypes=dtypes or target.dtypes
+    )

@@ -1,0 +1,202 @@
+"""Caches of modules: how one is given, asked for and handed on, found by what it does.
+
+A way to keep a cache is right if tokens that are told in chunks get the rows that they have among all tokens so far. Where no way is
+right, the first under which the past matters at all is kept: then the properties of caches say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.target import CannotRun, Raised, first_line
+from ..engine.frameworks import Buffers, Framework
+from .construct import recipes
+from .facts import NEGLIGIBLE, formal_of, mask_says
+from .names import FORWARD_ROLES, Sizes, role
+from .speech import Keeping, Kept, Speech, Tokens, call, hooks, read
+from .subject import Subject, answer, tokens_for
+
+BATCH, CHUNKS = 2, (3, 1, 2)  # a first chunk, then one token, then several
+STEPS = (3, 1, 1, 1)
+RESETS = ("reset_cache", "reset_kv_cache", "clear_cache", "clear_kv_cache", "empty_cache", "flush_cache", "reset")
+
+
+class Cached:
+    """Sequences that are told to one module, chunk by chunk; ``ask`` calls it."""
+
+    def __init__(self, keeping: Keeping, module: Any, ask: Callable[[Tokens], Any], fw: Framework) -> None:
+        self.keeping, self.ask, self.fw, self.start = keeping, ask, fw, 0
+        self.cache = keeping.empty() if keeping.kind == "filled" else None
+        if keeping.reset:
+            getattr(module, keeping.reset)()
+
+    def tell(self, x: Array) -> Any:
+        """What the module returns for the next tokens (B, n, D)."""
+        result = self.ask(Tokens(x, kept=Kept(self.start, self.cache)))
+        if self.keeping.kind == "handed back":
+            self.cache = _at(result, self.keeping.at)
+        self.start += x.shape[1]
+        return result
+
+
+def parts(x: Array, sizes: tuple[int, ...]) -> list[Array]:
+    """Consecutive chunks of tokens (B, L, D)."""
+    return np.split(x, np.cumsum(sizes)[:-1], axis=1)
+
+
+def with_keeping(subject: Subject, module: Any) -> Subject:
+    """The subject with its cache; as it is if it has none, or none that is understood, which is told."""
+    speech, facts = subject.speech, subject.facts
+    if speech.layout not in ("bld", "lbd") or speech.pooled or facts.lengths or not facts.sees_itself:
+        return subject
+    changing: Keeping | None = None
+    said = ""
+    for keeping in _candidates(module, speech, subject.framework):
+        for steps in (True,) if mask_says(module) else (False, True):
+            tried = replace(keeping, steps=steps)
+            try:
+                effect = _effect(subject, module, tried)
+            except Raised as raised:
+                said = said or f"{keeping.parameter or keeping.flag}: {first_line(raised.error)}"
+                continue
+            except (Exception, SystemExit) as error:
+                said = said or f"{keeping.parameter or keeping.flag}: {type(error).__name__}: {first_line(error)}"
+                continue
+            if effect == "right":
+                return replace(subject, speech=replace(speech, keeping=tried))
+            if effect == "changes":
+                changing = changing or tried
+            break
+    if changing and (facts.causal or _attends_once(subject, module)):
+        return replace(subject, speech=replace(speech, keeping=changing))
+    return replace(subject, untold=said) if said else subject
+
+
+# ---------------------------------------------------------------- ways to keep one
+
+
+def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]:
+    formal = formal_of(module)
+    meant = {name: role(name, FORWARD_ROLES) for name in formal}
+    pasts = [name for name, what in meant.items() if what == "past"]
+    flags = [name for name, what in meant.items() if what == "use cache"]
+    places = [name for name, what in meant.items() if what in ("start", "position ids", "position row") and name not in speech.roles]
+    starts = "start" in speech.roles.values()
+    reset = next((name for name in RESETS if callable(getattr(module, name, None))), "")
+    for where, name in product(("", *places), pasts):
+        for empty in _empties(module, formal[name]):
+            for flag in (*flags, ""):
+                yield Keeping("filled", name, flag, "", empty, where)
+        for flag in (*flags, ""):
+            for at in _spots(module, speech, name, flag, where, fw):
+                yield Keeping("handed back", name, flag, at, where=where)
+    if not pasts:
+        for where, flag in product(("", *places), flags or [""]):
+            if flag or starts or where:
+                yield Keeping("within", flag=flag, where=where, reset=reset)
+
+
+def _empties(module: Any, parameter: inspect.Parameter) -> Iterator[Callable[[], Any]]:
+    """Empty caches: of the class that is annotated, of those beside the module that are called so, a dictionary."""
+    beside = vars(sys.modules.get(type(module).__module__, inspect))
+    hint = parameter.annotation
+    named = [hint] if inspect.isclass(hint) else []
+    named += [thing for name, thing in beside.items() if inspect.isclass(thing) and name.lower().endswith("cache")]
+    for cls in dict.fromkeys(named):
+        if cls is dict or inspect.isabstract(cls) or hasattr(cls, "forward"):
+            continue
+        try:
+            for maker in recipes(cls, {}):
+                made = _maker(maker)
+                made()
+                yield made
+                break
+        except (Exception, SystemExit):
+            continue
+    yield dict
+
+
+def _maker(maker: Callable[[Sizes], Any]) -> Callable[[], Any]:
+    return lambda: maker(Sizes())
+
+
+def _spots(module: Any, speech: Speech, name: str, flag: str, where: str, fw: Framework) -> list[int | str]:
+    """Where something stands in what comes back that may be a cache."""
+    keeping = Keeping("handed back", name, flag, where=where)
+    asked = replace(speech, keeping=keeping)
+    tokens = tokens_for(speech, BATCH, CHUNKS[0], None)
+    try:
+        with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0):
+            result = call(module, asked, replace(tokens, kept=Kept(0)), fw, Buffers(fw), "float64", "cpu")
+    except (Exception, SystemExit):
+        return []
+    if isinstance(result, tuple | list):
+        return [at for at in range(len(result) - 1, 0, -1) if _holds_arrays(result[at], fw)]
+    held = result if isinstance(result, Mapping) else vars(result) if hasattr(result, "__dict__") else {}
+    return [at for at in held if role(at, FORWARD_ROLES) == "past" and _holds_arrays(held[at], fw)]
+
+
+def _holds_arrays(thing: Any, fw: Framework) -> bool:
+    if isinstance(thing, tuple | list):
+        return any(_holds_arrays(inner, fw) for inner in thing)
+    if isinstance(thing, Mapping):
+        return any(_holds_arrays(inner, fw) for inner in thing.values())
+    return fw.is_array(thing) or any(fw.is_array(inner) for inner in getattr(thing, "__dict__", {}).values())
+
+
+def _at(result: Any, at: int | str) -> Any:
+    if isinstance(at, int):
+        return result[at]
+    return result[at] if isinstance(result, Mapping) else getattr(result, at)
+
+
+# ---------------------------------------------------------------- what they do
+
+
+def _effect(subject: Subject, module: Any, keeping: Keeping) -> str:
+    """right; changes: the past matters, but not as it does without a cache; none: it does not matter. Whatever is raised passes."""
+    fw, speech = subject.framework, replace(subject.speech, keeping=keeping)
+    whole = tokens_for(speech, BATCH, sum(CHUNKS), None, 5).x
+    sizes = STEPS if keeping.steps else CHUNKS
+
+    def cached(start: int) -> Cached:
+        own = subject.module("float64", "cpu", 1)  # nothing was told to it
+
+        def ask(tokens: Tokens) -> Any:
+            with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0):
+                return call(own, speech, tokens, fw, Buffers(fw), "float64", "cpu")
+
+        held = Cached(keeping, own, ask, fw)
+        held.start = start
+        return held
+
+    held, at, right, matters = cached(0), 0, True, False
+    for chunk in parts(whole, sizes):
+        out = read(held.tell(chunk), speech, fw)
+        wanted = answer(subject, module, Tokens(whole[:, : at + chunk.shape[1]]))[:, at:]
+        if out.shape != wanted.shape:
+            raise CannotRun(f"returned shape {out.shape} for {chunk.shape[1]} tokens after {at}")
+        if at:
+            right = right and bool((np.abs(out - wanted) <= NEGLIGIBLE * np.abs(wanted).max()).all())
+            try:
+                alone = read(cached(at).tell(chunk), speech, fw)
+                matters = matters or not np.allclose(out, alone, rtol=NEGLIGIBLE, equal_nan=True)
+            except (Exception, SystemExit):  # without its past it cannot be called
+                matters = True
+        at += chunk.shape[1]
+    return "right" if right and matters else "changes" if matters else "none"
+
+
+def _attends_once(subject: Subject, module: Any) -> bool:
+    """Whether there is one softmax in it: in a stack of layers that are not causal, later tokens change what earlier ones keep."""
+    with hooks(subject.framework).watched() as names:
+        answer(subject, module, tokens_for(subject.speech, 1, 3, None))
+    return sum(name in ("softmax", "scaled_dot_product_attention") for name in names) == 1

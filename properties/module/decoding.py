@@ -1,0 +1,91 @@
+"""Caches of modules: tokens that are told in chunks are answered as among all tokens so far, and nothing else is left of them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.declare import declare
+from .caching import Cached, parts
+from .cases import MODULE
+from .speech import Tokens
+from .trial import ModuleTrial
+
+TOKENS = (2, *(3, 4, 5, 6, 7, 8, 9) * 3, 12, 16, 17, 31, 33, 64)
+module = partial(declare, contract=MODULE.name, length=TOKENS, memory=None, padded=False, is_causal=False)
+
+
+def begun(t: ModuleTrial, made: Any = None) -> Cached:
+    """A new sequence, told to the module of the case."""
+    own = t.module if made is None else made
+    ask: Callable[[Tokens], Any] = lambda tokens: t.result(tokens, own)  # noqa: E731
+    return Cached(t.speech.keeping, own, ask, t.target.framework)
+
+
+def chunks(t: ModuleTrial, length: int) -> tuple[int, ...]:
+    """Sizes of two to four chunks: steps of one token, or one or two larger chunks after a first one."""
+    ways = ("steps",) if t.speech.keeping.steps else ("steps", "one", "two")
+    way = ways[t.choice("way", len(ways))]
+    if way == "steps" or length < 3:
+        steps = min(1 + t.choice("steps", 3), length - 1)
+        return (length - steps, *(1,) * steps)
+    first = 1 + t.choice("first", length - 2)
+    rest = length - first
+    second = 1 + t.choice("second", rest - 1) if way == "two" and rest > 1 else rest
+    return tuple(size for size in (first, second, rest - second) if size)
+
+
+def told(t: ModuleTrial, x: Array, held: Cached) -> list[Array]:
+    """The answers (B, n, D') to the chunks of a sequence."""
+    return [t.read(held.tell(part), Tokens(part)) for part in parts(x, chunks(t, x.shape[1]))]
+
+
+@module("out(x_n … x_m | cache of x_0 … x_n−1) = out(x_0 … x_m)_n…m", about=("cache",), dtypes="all")
+def module_a_cache_answers_as_no_cache(t: ModuleTrial) -> None:
+    """Told in chunks, the last tokens get the rows that they get among all tokens without a cache."""
+    sizes = chunks(t, t.case.length)
+    last = told(t, t.inputs.x, begun(t, t.made()))[-1]
+    at = t.case.length - sizes[-1]
+    t.agree(last, t.run()[:, at:], lambda: 2 * t.allowed()[:, at:], f"row {{row}} of the last of chunks of {sizes} tokens is another one")
+
+
+@module("out(x, cache asked for) = out(x)", about=("cache",))
+def module_asking_for_a_cache_changes_nothing(t: ModuleTrial) -> None:
+    """The first tokens of a sequence are answered with a cache as without one."""
+    out = t.read(begun(t, t.made()).tell(t.inputs.x), t.inputs)
+    t.agree(out, t.run(), lambda: 2 * t.allowed(), "row {row} is another one where a cache is asked for")
+
+
+@module("out of a second sequence = out of the first", about=("cache", "begins anew"), exact=True)
+def module_a_second_sequence_starts_anew(t: ModuleTrial) -> None:
+    """After another sequence, of another length, a sequence is answered with a new cache as in a new module: nothing is left in it."""
+    made = t.made()
+    told(t, t.tokens("earlier", min(t.case.length + 3, t.facts.longest), t.speech.width), begun(t, made))
+    for out, fresh in zip(told(t, t.inputs.x, begun(t, made)), told(t, t.inputs.x, begun(t, t.made())), strict=True):
+        t.same_bits(out, fresh, "row {row} of a second sequence is another one than in a new module")
+
+
+@module("cached: out[b] depends on x[b] alone", about=("cache",), exact=True, batch=(2, 3, 4))
+def module_cached_sequences_are_independent(t: ModuleTrial) -> None:
+    """With a cache, too, other tokens in all other sequences do not change a bit of this one."""
+    here = np.arange(t.case.batch) == t.choice("element", t.case.batch)
+    outs = [told(t, x, begun(t, t.made())) for x in (t.inputs.x, t.other(t.inputs.x, ~here))]
+    for one, other in zip(*outs, strict=True):
+        t.same_bits(other, one, "row {row} of sequence {head} changed with another sequence", here[:, None, None])
+
+
+@module("out(x | cache), out(y | cache), out(x | cache): the first = the last", about=("cache", "handed back"), exact=True)
+def module_a_cache_can_be_continued_twice(t: ModuleTrial) -> None:
+    """What came back is not changed by the next call: two continuations of the same past do not meet."""
+    held = begun(t)
+    last = chunks(t, t.case.length)[-1]
+    x = t.inputs.x
+    held.tell(x[:, :-last])
+    past, start = held.cache, held.start
+    outs = []
+    for part in (x[:, -last:], t.other(x[:, -last:], True), x[:, -last:]):
+        held.cache, held.start = past, start
+        outs.append(t.read(held.tell(part), Tokens(part)))
+    t.same_bits(outs[2], outs[0], "row {row} is another one after another continuation of the same cache")
