@@ -31,9 +31,13 @@ def with_dropout(target: Target, question: Question) -> Target:
     if flag:
         still = replace(question, target=_with(target, theirs, {flag: not TRAINING[flag]}))
         off = still.off(plain, replace(inputs, dropout=0.9, chance=1))
-        if off is not None and off >= NEAR:
+        if off is not None and off >= NEAR and not TRAINING[flag]:
+            flag = ""  # flash-attention's `deterministic` is about the backward pass
+        elif off is not None and off >= NEAR:
             says = f"weights are dropped where {flag} is {not TRAINING[flag]}, off by {off:.2g}"
             target = replace(target, wrong={**target.wrong, theirs: says})
+    if theirs == "dropout_p" and not flag:
+        return target
     dropping = _with(target, theirs, {flag: TRAINING[flag]} if flag else {})
     off = replace(question, target=dropping).off(plain, replace(inputs, dropout=0.5, chance=1))
     if off is None or off < NEAR:
