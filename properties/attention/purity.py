@@ -8,7 +8,7 @@ import numpy as np
 
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.supports import FEATURES
-from ..engine.core.target import Raised
+from ..engine.core.target import NotTaken, Raised
 from ..engine.frameworks import LAYOUTS
 from .call import arrays, attend, call
 from .contract import declare
@@ -183,6 +183,8 @@ def refuses(t: Trial, illegal: Inputs, what: str) -> None:
     """The call raises, whatever it raises."""
     try:
         out = attend(t.target, illegal, t.buffers)
+    except NotTaken:
+        raise
     except Raised:
         return
     shapes = f"q {illegal.q.shape}, k {illegal.k.shape}, v {illegal.v.shape}"

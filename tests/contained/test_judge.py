@@ -152,3 +152,29 @@ def test_judging_goes_on_where_it_was_ended(folder: Path, capsys: pytest.Capture
     place.write_text(place.read_text() + "\n")
     asked.clear()
     assert main(["resume", "run.jsonl"]) == 1 and asked == [str(place), *(line["judged"]["candidate"] for line in judged[2:])]
+
+
+def test_a_candidate_is_held_to_a_reference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of other names and axes, too; what is no pair with it cannot be judged."""
+    (folder / "candidates" / "axes.py").write_text(
+        HEAD
+        + "def attention(query, key, value):\n    q, k, v = (np.moveaxis(x, 1, 2) for x in (query, key, value))\n"
+        + "    return np.moveaxis(right(q, k, v), 1, 2)\n"
+    )
+    (folder / "candidates" / "rotary.py").write_text("def attention(x, positions):\n    return x\n")
+    (folder / "reference.py").write_text(HEAD + "def plain(q, k, v):\n    return right(q, k, v)\n")
+    rest = ("--reference", "reference.py:plain", "--cases", "12", "--round", "3", "--json", "scores.jsonl")
+    assert main(["judge", "candidates", *rest]) == 1
+    scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
+    verdicts = {name: one["verdict"] for name, one in scores.items()}
+    assert verdicts == {
+        **dict.fromkeys(("axes", "right", "model"), "nothing found"),
+        **dict.fromkeys(("dies", "rotary"), "cannot be run"),
+        "wrong": "refuted",
+    }
+    assert all(scores[name]["cases"] == 12 for name in ("axes", "right"))
+    replay = scores["wrong"]["findings"][0]["replay"]
+    assert "--like reference.py:plain" in replay and "answers_are_those_of_the_reference" in replay
+    with pytest.raises(SystemExit):
+        main(["judge", "candidates", *rest, "--property", "values"])
+    assert "give one of them" in capsys.readouterr().err

@@ -14,10 +14,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import permissive
 import pytest
 
+from properties.catalogue import PROPERTIES
 from properties.engine.doors.cli import main
 from properties.engine.search import journal
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 ROOT = Path(__file__).parents[2]
 KERNEL = """
@@ -192,3 +196,15 @@ def test_old_runs_are_forgotten(folder: Path) -> None:
     assert main([*FEW, "-n", "1", "-q"]) == 1
     left = sorted(path.name for path in kept.iterdir())
     assert len(left) == journal.KEPT and left[0] == "2000-01-01-000006-1.jsonl"
+
+
+def test_an_outcome_is_read_as_it_was_written() -> None:
+    """With what was left out, which later passes are added to."""
+    target = make_target("mine", permissive.attention, {"length_multiple": 8, "dtypes": ["float64"]})
+    for name in ("chunks_merge_to_the_whole", "output_is_inside_the_bound"):
+        outcome = search(target, PROPERTIES[name], Plan(12))
+        read = journal._read(json.loads(json.dumps(journal._outcome(outcome))), PROPERTIES[name], target)
+        assert read == outcome and bool(read.notes.not_taken) is (name == "chunks_merge_to_the_whole")
+        before = sum(read.notes.not_taken.values())
+        read.add(outcome)
+        assert sum(read.notes.not_taken.values()) == 2 * before

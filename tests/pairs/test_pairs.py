@@ -167,3 +167,21 @@ def test_the_command_line_replays_what_it_finds(
     case = line[line.index("--case") :].split('"')[1]
     assert main(["two.py:one", "--like", "two.py:other", "--property", "answers_are_those_of_the_reference", "--case", case]) == 1
     assert main(["two.py:one", "--like", "two.py:nobody"]) == 2
+
+
+def test_lengths_of_a_pair_are_multiples_of_both() -> None:
+    """A call that one of them does not take is not made, and proves nothing against the other."""
+
+    def fours(q: Any, k: Any, v: Any) -> Any:
+        assert q.shape[2] % 4 == k.shape[2] % 4 == 0
+        return right(q, k, v)
+
+    def sixes(q: Any, k: Any, v: Any) -> Any:
+        assert q.shape[2] % 6 == k.shape[2] % 6 == 0
+        return right(q, k, v)
+
+    fours.supports, sixes.supports = ({"framework": "torch", "length_multiple": multiple} for multiple in (4, 6))  # type: ignore[attr-defined]
+    both = verify_pair(fours, sixes, cases=12)
+    assert both.ok and both.report.target.supports.length_multiple == 12
+    (outcome,) = both.report.outcomes.values()
+    assert outcome.cases == 12 and all(size % 12 == 0 for size in outcome.ranges.sizes["keys"])

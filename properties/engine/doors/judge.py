@@ -31,12 +31,14 @@ from ..report import record as gate
 from ..search.find_target import Builtins, containing, find_targets
 from ..search.interrupt import listening, status
 from ..search.journal import Journal, digests
+from ..search.pairs import pair_properties
 from ..search.run import verify_target
 from ..search.search import Plan
 from . import resume
 from .arguments import count, duration, given, processes
+from .known import beside
 
-DEFAULT_CASES = 40
+DEFAULT_CASES, PAIR_CASES = 40, 300
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +53,10 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--contract", type=given, default="attention", help="what a candidate must be (default attention)")
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
-    parser.add_argument("--cases", type=count, default=DEFAULT_CASES, metavar="N", help=f"cases a property (default {DEFAULT_CASES})")
+    parser.add_argument("--reference", type=given, metavar="REF", help="what a candidate must answer like, instead of the properties")
+    parser.add_argument(
+        "--cases", type=count, metavar="N", help=f"cases a property (default {DEFAULT_CASES}; {PAIR_CASES} with a reference)"
+    )
     parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
     parser.add_argument("--all", action="store_true", help="go on past the first finding")
     parser.add_argument("--round", type=int, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
@@ -76,6 +81,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = reader.parse_args(arguments)
     if options.write_baseline and not options.baseline:
         reader.error("--write-baseline needs --baseline FILE")
+    if options.reference and options.property:
+        reader.error("--reference asks for the answers of the reference, --property for properties: give one of them")
     return options
 
 
@@ -93,7 +100,8 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     how = {
         "contract": options.contract,
         "properties": names,
-        "cases": options.cases,
+        "reference": options.reference,
+        "cases": options.cases or (PAIR_CASES if options.reference else DEFAULT_CASES),
         "seconds": options.time,
         "first": not options.all,
         "round": number,
@@ -215,6 +223,12 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
             return gate.cannot(name, why, time.monotonic() - began, "incomplete")
         plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=None if budget is None else began + budget)
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
+        if how["reference"]:
+            try:
+                target = beside(target, how["reference"], Builtins(), "cpu")
+            except (CannotRun, link.Gone) as error:
+                return gate.cannot(name, " ".join(str(error).split()), time.monotonic() - began)
+            properties = list(pair_properties(target))
         try:
             report = verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK)
         except Exception as error:  # ours: the others are judged all the same

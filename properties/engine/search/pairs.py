@@ -7,6 +7,7 @@ conventions differ, that is told once, and what depends on them is not asked.
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..cases.coordinates import Array
 from ..core.declare import Property, declared
-from ..core.target import CannotRun, Raised, Target, blame
+from ..core.target import CannotRun, NotTaken, Raised, Target, blame
 
 DIALECT = ("causal", "empty_rows", "masked_nan", "default_scale", "pairing")  # keys of supports that say what an answer means
 ABLE = ("value_dim", "zero_sizes", "mask_and_causal", "odd_dim")  # of which both must be able
@@ -43,6 +44,7 @@ def make_pair(target: Target, reference: Target) -> Target:
         mask_kinds=tuple(kind for kind in mine.mask_kinds if kind in theirs.mask_kinds),
         mask_axes=tuple(axes for axes in mine.mask_axes if axes in theirs.mask_axes),
         max_length=min(lengths) if lengths else None,
+        length_multiple=math.lcm(mine.length_multiple, theirs.length_multiple),
         head_dims=tuple(sorted(dims)) or None,
     )
     without = {"is_causal"} if "causal" in differs else set()
@@ -103,6 +105,8 @@ def compare(trial: Any, prop: Property) -> None:
     beside.like = trial
     try:
         others = target.kind.answers(beside, prop)
+    except NotTaken:
+        raise
     except Raised as raised:
         trial.fail(f"it answers, and the reference {blame(raised)}")
     asked = [where for runs in zip(trial.runs, beside.runs, strict=False) for where in _asked(trial.target, *runs)]

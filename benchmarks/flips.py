@@ -1,0 +1,76 @@
+"""Verdicts that flip: the same run again and again, in a process of its own each time; what is not the same bit for bit is counted.
+
+    python -m benchmarks.flips            # 10 targets, 20 times
+    python -m benchmarks.flips 200        # 200 times; hours
+
+Compared is the whole of ``--json`` but for times, among them the count of what a finding took.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+WRONG = """
+import numpy as np
+
+def attention(q, k, v, is_causal=False):
+    s = q @ k.swapaxes(-1, -2) * max(q.shape[-1], 1) ** -0.5 {}
+    s = np.where(np.tri(*s.shape[-2:], {}, dtype=bool), s, -np.inf) if is_causal else s
+    w = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
+    return (w / w.sum(-1, keepdims=True) @ v{}).astype(q.dtype)
+"""
+BUILTINS = (
+    "numpy_matmul.attention",
+    "loops.attention",
+    "torch_manual.attention",
+    "torch_sdpa.math",
+    "positions_numpy.rotary",
+    "caches_numpy.Contiguous",
+)
+FILES = {
+    "right": WRONG.format("", "0", ""),
+    "one_too_far": WRONG.format("", "1", ""),
+    "off_by_a_millionth": WRONG.format("* (1 + 1e-6)", "0", ""),
+    "one_in_a_thousand": WRONG.format("", "0", " * (1 + (np.random.random() < 0.001))"),  # its verdict may differ, as its answers do
+}
+TIMES = ("seconds", "shrink_seconds", "found_after")
+
+
+def same(report: Any) -> Any:
+    """A report without its times."""
+    if isinstance(report, dict):
+        return {key: same(value) for key, value in report.items() if key not in TIMES}
+    return [same(value) for value in report] if isinstance(report, list) else report
+
+
+def main(times: int = 20) -> int:
+    flipped = 0
+    with tempfile.TemporaryDirectory() as place:
+        for name, code in FILES.items():
+            (Path(place) / f"{name}.py").write_text(code)
+        for target in (*BUILTINS, *(f"{name}.py:attention" for name in FILES)):
+            seen: dict[str, int] = {}
+            statuses: dict[int, int] = {}
+            for _ in range(times):
+                with tempfile.TemporaryDirectory() as empty:
+                    text = target if ".py" not in target else f"{place}/{target}"
+                    command = [sys.executable, "-m", "properties", text, "--cases", "10", "-n", "1", "-q", "--json", "report.json"]
+                    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+                    status = subprocess.run(command, cwd=empty, env=environment, capture_output=True).returncode
+                    report = json.dumps(same(json.loads((Path(empty) / "report.json").read_text())), sort_keys=True)
+                seen[report] = seen.get(report, 0) + 1
+                statuses[status] = statuses.get(status, 0) + 1
+            flipped += len(statuses) > 1
+            print(f"{target:34} {times} runs, exit status {statuses}, {len(seen)} different reports", flush=True)
+    print(f"{flipped} targets whose verdict flipped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))
