@@ -22,7 +22,7 @@ def window_of(question: Question, reading: Reading) -> tuple[int, int] | None:
     at = np.arange(len(seen))
     distance = at[None, :] - at[:, None]
     left, right = (int(max((sign * distance)[seen].max(initial=0), 0)) for sign in (-1, 1))
-    known = left < len(seen) - 1 and right in (0, left)
+    known = 0 < left < len(seen) - 1 and right in (0, left)
     return (left, right) if known and np.array_equal(seen, (distance >= -left) & (distance <= right)) else None
 
 

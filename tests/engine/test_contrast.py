@@ -179,7 +179,7 @@ def test_a_file_that_can_be_imported_once_only_is_reported_on(
     (tmp_path / "mine.py").write_text(once + REMEMBERS)
     monkeypatch.chdir(tmp_path)
     try:
-        assert main(["mine.py:attention", "--property", "output_is_inside_the_bound"]) == 1
+        assert main(["mine.py:attention", "--property", "output_is_inside_the_bound", "--in-process"]) == 1
     finally:
         del sys.imported_once  # type: ignore[attr-defined]
     assert "REFUTED" in capsys.readouterr().out

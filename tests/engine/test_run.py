@@ -217,7 +217,7 @@ class Pool:
     made: ClassVar[list[Pool]] = []
 
     def __init__(self, count: int, mp_context: Any, initializer: Any) -> None:
-        assert mp_context.get_start_method() == "spawn" and initializer is run.dies_with_parent
+        assert mp_context.get_start_method() == "spawn" and initializer is run.obey
         self.count, self.tasks, self.ended = count, [], dict[str, bool]()
         self.made.append(self)
 
@@ -270,13 +270,13 @@ def test_a_worker_loads_a_target_once(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(run, "_LOADED", {})
     for name, stub in (("load", loads), ("search_pass", searches), ("isolated", note("isolated")), ("containing", note("containing"))):
         monkeypatch.setattr(run, name, stub)
-    for source, isolate in (({"text": "one"}, False), ({"text": "one"}, True), ({"text": "two", "contained": True}, True)):
+    for source, isolate in (({"text": "one"}, False), ({"text": "one"}, True), ({"text": "two", "contained": "always"}, True)):
         assert run._slice(source, FOUR[0], Plan(device="there", isolate=isolate)).cases == 5
     assert loaded == [("one", "there"), ("two", "there")] and capsys.readouterr().out == ""
     assert around == [
-        *(("isolated", False), ("containing", False)),
-        *(("isolated", True), ("containing", False)),
-        *(("isolated", False), ("containing", True)),  # its process is another one already
+        *(("isolated", False), ("containing", "never")),
+        *(("isolated", True), ("containing", "never")),
+        *(("isolated", True), ("containing", "always")),
     ]
 
 

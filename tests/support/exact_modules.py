@@ -1,6 +1,6 @@
 """A module of attention that is right, written once more, and one mistake for every property of modules.
 
-They know no implementation.
+They know no implementation; what has a cache, or is given angles, is that which the mutants change.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from impls.mutants.module import honest_modules, module_caches
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 
@@ -155,4 +156,34 @@ MISTAKES: dict[str, Target] = {
         weights=lambda self, s, seen: (s * s.shape[1] ** -0.5).masked_fill(~seen, -INF).softmax(-1)
     ),
     "module_is_as_near_to_its_twin_as_rounding_explains": module_with(after=lambda self, out, x: out.bfloat16().to(x.dtype)),
+}
+
+
+CACHED = (
+    "module_a_cache_answers_as_no_cache",
+    "module_asking_for_a_cache_changes_nothing",
+    "module_a_second_sequence_starts_anew",
+    "module_cached_sequences_are_independent",
+    "module_a_cache_can_be_continued_twice",
+)
+TURNED = ("module_rotations_tell_distances_alone", "module_equal_tokens_give_equal_rows")
+# What needs more than the exact module has: a cache, or angles.
+EXACT_FOR = dict.fromkeys((*CACHED, "module_gradients_reach_every_head"), make_target("an exact cache", honest_modules.HandsBack))
+EXACT_FOR |= dict.fromkeys(TURNED, make_target("exact turns", honest_modules.IsTurned))
+MISTAKES |= {
+    name: make_target("wrong", wrong)
+    for name, wrong in zip(
+        (*CACHED, *TURNED, "module_gradients_reach_every_head"),
+        (
+            module_caches.RestartedPositions,
+            module_caches.AskedUnscaled,
+            module_caches.CountsOn,
+            module_caches.KeptMean,
+            module_caches.AppendedInPlace,
+            module_caches.RotatedValues,
+            module_caches.BiasOfWeights,
+            module_caches.WithoutLastHead,
+        ),
+        strict=True,
+    )
 }

@@ -15,6 +15,7 @@ from properties.engine.core.target import Target
 CHAPTERS = [vars(import_module(path.stem)) for path in sorted(Path(__file__).parent.glob("exact_*.py"))]
 EXACT: dict[str, Target] = {topic: target for chapter in CHAPTERS for topic, target in chapter.get("EXACT", {}).items()}
 MADE: dict[str, Target] = {name: target for chapter in CHAPTERS for name, target in chapter.get("MISTAKES", {}).items()}
+EXACT_FOR: dict[str, Target] = {name: target for chapter in CHAPTERS for name, target in chapter.get("EXACT_FOR", {}).items()}
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
 BACKWARD = ("gradients", "feature_gradients")  # those: test_gradient_properties, test_feature_gradients
@@ -23,4 +24,4 @@ NAMES = tuple(name for name, prop in PROPERTIES.items() if prop.theme not in BAC
 
 def target_for(prop: Property) -> Target:
     """The exact target that a property is about."""
-    return EXACT.get(prop.contract) or (LAYER if prop.contract == "multihead" else ATTENTION)
+    return EXACT_FOR.get(prop.name) or EXACT.get(prop.contract) or (LAYER if prop.contract == "multihead" else ATTENTION)
