@@ -132,6 +132,11 @@ class Link:
         self.crowd = sum(threads for pid, _, _, threads in running if pid in below)
         return self.crowd > TASKS
 
+    def _too_many(self) -> str:
+        """What is wrong with how much was running when it was last looked; "" if nothing."""
+        crowd, self.crowd = self.crowd, 0
+        return f"started {crowd} processes and threads" if crowd > TASKS else ""
+
     def _lives(self) -> bool:
         """Whether its process has not ended, and has not started too much; a child of it may still hold the socket."""
         if self._crowded():
@@ -184,10 +189,10 @@ class Link:
         except wire.Late:
             self.hung += 1
             WAITED.append(seconds)
-            raise self._broken(f"gave no answer in {seconds:.0f} s: it hangs") from None
+            self._crowded()
+            raise self._broken(self._too_many() or f"gave no answer in {seconds:.0f} s: it hangs") from None
         except wire.Broken:
-            crowd, self.crowd = self.crowd, 0
-            raise self._broken(f"started {crowd} processes and threads" if crowd > TASKS else "") from None
+            raise self._broken(self._too_many()) from None
         except BaseException:  # Ctrl-C: what comes now would be taken for the answer to the next message
             self.socket.close()
             self.socket = None

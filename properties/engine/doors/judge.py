@@ -218,7 +218,7 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         if isinstance(target.framework, Shared) and attribute.startswith(ANY):
             text = f"{place}:{target.framework.attribute}"
         target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)} --contained --round {how['round']}")
-        if how["contract"] not in ("any", target.contract):
+        if not how["reference"] and how["contract"] not in ("any", target.contract):
             why = f"it is {target.contract}, not {how['contract']}"
             return gate.cannot(name, why, time.monotonic() - began, "incomplete")
         plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=None if budget is None else began + budget)
