@@ -31,6 +31,7 @@ FACTS: dict[str, Any] = {
     "arithmetic": {"float64": "same", "float32": "same", "float16": "eager", "bfloat16": "eager"},
     "masked_nan": "leaks",
 }
+NATIVE = FACTS["arithmetic"] | {"float16": "stored", "bfloat16": "stored"}  # _masked_softmax stores s − max, exp and their sum
 
 
 @supports(**FACTS | {"empty_rows": "nan"})
@@ -51,7 +52,7 @@ def train(
     return call(query, key, value, weights, num_heads, need_weights=need_weights, training=True, **masks)
 
 
-@supports(**FACTS | {"empty_rows": "nan"})
+@supports(**FACTS | {"empty_rows": "nan", "arithmetic": NATIVE})
 @torch.no_grad()
 def eval_weights(
     query: Tensor,
@@ -69,7 +70,7 @@ def eval_weights(
     return call(query, key, value, weights, num_heads, need_weights=True, training=False, **masks)
 
 
-@supports(**FACTS | {"returns_weights": False})
+@supports(**FACTS | {"returns_weights": False, "arithmetic": NATIVE})
 @torch.no_grad()
 def eval_fast(
     query: Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import time
 from dataclasses import dataclass, replace
@@ -126,7 +127,7 @@ class Question:
         }
         for name, size in sizes.items():
             fields[name] = -(-size // multiple) * multiple if name in lengths else size
-        return replace(make_inputs(Case(**fields, **self._window())), default_scale=self.scale)
+        return replace(_made(Case(**fields, **self._window())), default_scale=self.scale)
 
     def _window(self) -> dict[str, Any]:
         return always(self.target.supports.window) if self.target.supports.window else {}
@@ -200,6 +201,9 @@ class Question:
             if near[exact.empty].all():
                 return convention
         return ""
+
+
+_made = functools.lru_cache(128)(make_inputs)  # a few small calls, asked in many readings
 
 
 def exactly(inputs: Inputs, causal: str, empty_rows: str = "zero") -> oracle.Exact:

@@ -9,6 +9,8 @@ from ..attention.cases import DIRECTIVES
 from ..engine.cases.field import field
 from ..engine.core.contract import Topic
 
+SHARED = ("nothing", "all", "key and value", "query and key", "query and value")
+
 
 @dataclass(frozen=True, repr=False)
 class Case(of_attention.Case):
@@ -20,6 +22,27 @@ class Case(of_attention.Case):
         varied=(True, False),
         why="the projections have biases, or none: a bias forgotten, or added twice",
     )
+    unbiased: str = field(
+        "",
+        choices=("", "k", "qkv", "o"),
+        drawn=("", "", "", "k", "qkv", "o"),
+        varied=("", "k"),
+        says="no bias of {}",
+        why="where there are biases, the projections that have none: one that looks at another's",
+        unusual={"k": "as in Whisper: a bias of the keys changes no weight"},
+    )
+    shared: str = field(
+        "nothing",
+        choices=SHARED,
+        drawn=("nothing", "nothing", "nothing", "all", "all", "key and value", "query and key", "query and value"),
+        varied=("nothing", "all"),
+        says="{} one array",
+        why="which of query, key and value are one and the same array: libraries take other, faster paths then",
+    )
+
+    def __post_init__(self) -> None:
+        if self.shared not in ("nothing", "key and value"):
+            object.__setattr__(self, "keys", self.queries)
 
 
 MULTIHEAD = Topic("multihead", "layers", Case, tuple(Case.fields()), DIRECTIVES)

@@ -61,8 +61,18 @@ class LayerTrial(Trial):
 
     @cached_property
     def layer(self) -> LayerInputs:
-        """The arguments of the call that the case stands for: cross-attention with random projections."""
-        return self.make_layer(self.case.keys)
+        """The arguments of the call that the case stands for, with random projections."""
+        made = self.make_layer(self.case.keys)
+        match self.case.shared:
+            case "all":
+                return made.but(key=made.query, value=made.query)
+            case "key and value":
+                return made.but(value=made.key)
+            case "query and key":
+                return made.but(key=made.query)
+            case "query and value":
+                return made.but(value=made.query)
+        return made
 
     @cached_property
     def self_attention(self) -> LayerInputs:
@@ -79,7 +89,7 @@ class LayerTrial(Trial):
 
         weights = {name: tensor(name, (width, width), max(width, 1) ** -0.5) for name in MATRICES}
         if case.with_bias:
-            weights |= {name: tensor(name, (width,)) for name in BIASES}
+            weights |= {name: tensor(name, (width,)) for name in BIASES if name[2] not in case.unbiased}
         return LayerInputs(
             query=tensor("query", (case.batch, case.queries, width), 2.0**case.magnitude),
             key=tensor("key", (case.batch, keys, width)),
@@ -94,7 +104,7 @@ class LayerTrial(Trial):
 
     def padding(self) -> Array:
         """(B, S) bool, True = padding; at least one key of every sequence stays."""
-        batch, keys = self.case.batch, self.case.keys
+        batch, keys, _ = self.layer.key.shape
         draw = bits(self.case.seed, "padding", (batch, 1)) >> np.uint64(33)
         return np.arange(keys) >= 1 + (draw % np.uint64(max(keys, 1))).astype(np.int64)
 

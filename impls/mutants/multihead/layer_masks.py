@@ -307,3 +307,40 @@ def mask_of_heads_read_as_batch(query: Tensor, key: Tensor, value: Tensor, weigh
     if mask is not None and mask.ndim == 3 and query.shape[0] == options["num_heads"]:
         options["attn_mask"] = mask[:, None]
     return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "self-attention takes the hint of causality for the mask, and forgets what else the mask hides",
+    source="pytorch/pytorch#178588",
+    killed_by="self_attention_is_inside_the_bound",
+    contract="multihead",
+    bug="A33",
+)
+def hint_instead_of_the_mask(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if query is key is value and options.get("is_causal"):
+        options["attn_mask"] = None
+    return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "self-attention without weights, which is faster, forgets the mask",
+    source="teaching code",
+    killed_by="need_weights_changes_nothing",
+    contract="multihead",
+)
+def fast_path_forgets_the_mask(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if query is key is value and not options.get("need_weights", True):
+        options["attn_mask"] = None
+    return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "where one array is query, key and value, a mask takes the place of causality",
+    source="teaching code",
+    killed_by="layer_ignores_future_tokens",
+    contract="multihead",
+)
+def mask_instead_of_causality(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if query is key is value and options.get("attn_mask") is not None:
+        options["is_causal"] = False
+    return multihead(query, key, value, weights, **options)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..attention.core import mix
 from ..attention.state import remembered
 from ..registry import mutant
-from .layer import Answer, Weights, multihead
+from .layer import Answer, Weights, multihead, renamed
 
 
 @mutant(
@@ -133,3 +133,25 @@ def first_memory_kept(query: Tensor, key: Tensor, value: Tensor, weights: Weight
 def zeros(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
     out, weight = multihead(query, key, value, weights, **options)
     return out * 0.0, weight
+
+
+@mutant(
+    "whether there are biases is asked of the keys alone, whose bias Whisper leaves out",
+    source="teaching code",
+    killed_by="layer_is_inside_the_bound",
+    contract="multihead",
+)
+def biases_asked_of_the_keys(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if "b_k" not in weights:
+        weights = renamed(weights, b_q=None, b_v=None, b_o=None)
+    return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "without a bias of the output projection that of the values is added",
+    source="teaching code",
+    killed_by="layer_is_inside_the_bound",
+    contract="multihead",
+)
+def bias_of_the_values_twice(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    return multihead(query, key, value, renamed(weights, b_o=weights.get("b_o", weights.get("b_v"))), **options)
