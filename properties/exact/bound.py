@@ -99,6 +99,9 @@ def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) 
         error = (soft.excess + soft.upper * np.expm1(rest)) * (1 + oracle_share(exact, a))
         limit = np.where(soft.gamma < 0.5, 1 + 4 * soft.gamma, np.inf)  # a normalised weight is no larger than 1
         error = np.where(soft.loss >= HULL_ONLY, limit, np.minimum(error, limit)) + a.tiny
+        if a.stored:  # exponentials lost where they are stored, and in the sum by which they are divided
+            lost = np.minimum(a.eta_p, soft.upper)
+            error = error + lost + soft.p * lost.sum(-1, keepdims=True)
         error = error + (max(a.u_p, a.u_out) + ROUNDED) * (soft.p + error) + max(a.eta_p, a.eta_out)
         error = np.where(exact.row_posed[..., None] & ~soft.overflow & ~np.isnan(error), error, np.inf)
         error = settle_empty(exact, soft, error)

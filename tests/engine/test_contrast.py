@@ -48,14 +48,14 @@ def ahead(count: int) -> Callable[..., Tensor]:
 
 
 @cache
-def two_ahead() -> tuple[Report, dict[str, list[Reading]]]:
-    report = report_of("causality", "softmax", "scaling", "symmetry", frontier=ahead(2))
-    return report, read_report(report, SUSPECTS)
+def two_ahead() -> Report:
+    return report_of("causality", frontier=ahead(2))
 
 
 def test_a_suspect_that_is_wrong_where_the_target_is_right_is_no_reading() -> None:
     """A frontier two too far answers on two keys as if there were none."""
-    report, readings = two_ahead()
+    report = report_of("causality", "softmax", "scaling", "symmetry", frontier=ahead(2))
+    readings = read_report(report, SUSPECTS)
     assert report.findings
     named = {reading.name for found in readings.values() for reading in found if not reading.wrong and reading.whole}
     assert not named & {"mutants.causal.ignored", "mutants.causal.bottom_right", "mutants.causal.training_path_forgets_causality"}
@@ -80,8 +80,7 @@ def test_a_suspect_that_remembers_is_not_held_to_cases_it_saw_in_another_order()
 
 
 def test_what_only_resembles_is_said_to() -> None:
-    report, readings = two_ahead()
-    reading = next(reading for found in readings.values() for reading in found)
+    report, reading = two_ahead(), Reading("mutants.one", "one mistake")
     there = next(case for outcome in report.outcomes.values() for case in outcome.right)
     said = {
         kind: reading_lines([Reading(reading.name, reading.mistake, **facts)])[0]
@@ -187,8 +186,8 @@ def test_a_file_that_can_be_imported_once_only_is_reported_on(
 
 def test_a_slight_finding_is_shown_where_it_is_a_mistake_of_its_own() -> None:
     """Beside a gross one; where the gross mistake explains it, too, that is shown instead."""
-    report, readings = two_ahead()
-    (gross, slight), reading = report.findings[:2], next(reading for found in readings.values() for reading in found)
+    report, reading = two_ahead(), Reading("mutants.one", "one mistake")
+    gross, slight = report.findings[:2]
     slight = dataclasses.replace(slight, violation=dataclasses.replace(slight.violation, actual=1.0, expected=1 + 1e-9))
     report = dataclasses.replace(
         report, outcomes={f.prop.name: dataclasses.replace(report.outcomes[f.prop.name], finding=f) for f in (gross, slight)}

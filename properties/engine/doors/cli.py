@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     options = parser().parse_args(given)
     options.given, options.journal = given, journal
     if options.version:
-        print(f"attncheck {version()}" + f"\n{machine_text(machine(richest(), options.device))}" * options.verbose)
+        print(f"attncheck {version()}")
+        if options.verbose:
+            print(machine_text(machine(richest(), options.device)))
         return 0
     if options.target == "":
         print("attncheck: the target is empty", file=sys.stderr)
