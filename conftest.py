@@ -6,7 +6,7 @@ pytest_plugins = ["properties.plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--honest-cases", type=int, default=3, metavar="N", help="cases per property of every honest variant (default 3)")
+    parser.addoption("--honest-cases", type=int, default=2, metavar="N", help="cases per property of every honest variant (default 2)")
     parser.addoption("--nightly", action="store_true", help="also what only a longer run can show: the tests marked nightly")
 
 

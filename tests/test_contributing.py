@@ -150,7 +150,7 @@ def checked(run: Run, target: str, *more: str, status: int = 0) -> str:
     return run("properties", target, "--cases", "5", *more, status=status).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_property(tree: Path, run: Run) -> None:
     made = run("properties", "new", "property", "rows_of_a_pack_are_finite", "--theme", "packed")
     assert made.stdout.startswith("properties/pack/packed.py: rows_of_a_pack_are_finite\n")
@@ -198,7 +198,7 @@ def test_an_implementation(tree: Path, run: Run) -> None:
     assert "NOTHING FOUND  ten_lines.attention" in checked(run, "ten_lines.attention", "--property", "causality")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_contract(tree: Path, run: Run) -> None:
     run("properties", "new", "contract", "gated_unit")
     (tree / "units.py").write_text(

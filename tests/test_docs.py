@@ -41,7 +41,7 @@ def attncheck(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(ROOT, target, target)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # and tox run -e docs
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_a_page_runs(page: Path, attncheck: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")

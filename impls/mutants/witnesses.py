@@ -363,7 +363,7 @@ def _layer(
     E: int = 6,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
-    biases: bool = True,
+    biases: str = "qkvo",
     mask: str = "",
     padding: str = "",
     cross: bool = True,
@@ -383,8 +383,7 @@ def _layer(
     if alike == "query, key":
         key = query
     weights = {f"w_{name}": normal(E, E) for name in "qkvo"}
-    if biases:
-        weights.update({f"b_{name}": normal(E) for name in "qkvo"})
+    weights.update({f"b_{name}": normal(E) for name in biases})
     if mask:
         kind, form = mask.split(":")
         options["attn_mask"] = _mask(random, kind, form, (B, H, L, S), dtype)
@@ -400,10 +399,14 @@ def _layer(
 
 LAYER: tuple[dict[str, Any], ...] = (
     {},
-    {"biases": False},
-    {"biases": False, "need_weights": False},
+    {"biases": ""},
+    {"biases": "", "need_weights": False},
     {"need_weights": False},
+    {"biases": "qvo"},
+    {"biases": "qkv"},
     {"cross": False},
+    {"cross": False, "is_causal": True, "mask": "bool:BHLS"},
+    {"cross": False, "need_weights": False, "mask": "bool:BHLS"},
     {"alike": "key, value"},
     {"alike": "query, key"},
     {"S": 7},

@@ -31,7 +31,7 @@ def test_the_exact_answer_passes(name: str) -> None:
     assert outcome.status == "passed" and outcome.cases == count
 
 
-@pytest.mark.parametrize(("kind", "least"), [("eager+lse", 0.9), ("stored+lse", 0.88)])
+@pytest.mark.parametrize(("kind", "least"), [pytest.param("eager+lse", 0.9, marks=pytest.mark.nightly), ("stored+lse", 0.88)])
 def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float) -> None:
     """Zeros, the mean of V and a dropped mask lie outside the bound on nine cases of ten of the central property.
 
@@ -53,7 +53,7 @@ def test_the_small_attention_is_right_without_a_mistake() -> None:
     target = make_target("right", changed(), FACTS)
     for prop in PROPERTIES.values():
         if not inapplicable(target, prop):
-            outcome = search(target, prop, Plan(examples=8))
+            outcome = search(target, prop, Plan(examples=4))
             assert outcome.finding is None, outcome.finding
 
 
@@ -134,7 +134,10 @@ REFUTED_BY: dict[str, set[str]] = {
 KEPT_AT_RANDOM = {"finite_results_do_not_overflow", "even_and_odd_keys_err_alike", "small_weights_show_the_scale"}
 
 
-@pytest.mark.parametrize("answer", TRIVIAL)
+MEASURED = ("NaN", "the first argument")  # of which only some properties are refuted
+
+
+@pytest.mark.parametrize("answer", [pytest.param(name, marks=[pytest.mark.nightly] * (name in MEASURED)) for name in TRIVIAL])
 def test_a_trivial_answer_is_refuted(answer: str) -> None:
     """Zeros and the mean of V by these properties at least; random numbers by all that look at numbers, but three."""
     target = make_target(answer, changed(after=TRIVIAL[answer]), FACTS)

@@ -105,9 +105,7 @@ MOMENTS = [random.Random(number).random() for number in range(50)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "share", [pytest.param(x, id=f"{at}", marks=[pytest.mark.nightly] if at else []) for at, x in enumerate(MOMENTS)]
-)
+@pytest.mark.parametrize("share", [pytest.param(x, id=f"{at}", marks=[pytest.mark.nightly] if at else []) for at, x in enumerate(MOMENTS)])
 def test_a_run_that_is_killed_goes_on(share: float, folder: Path, undisturbed: tuple[dict[str, Any], float]) -> None:
     expected, seconds = undisturbed
     path = killed_and_resumed(folder, [share * seconds, (1 - share) * seconds], "-n", "1")

@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 def test_no_honest_kernel_leaves_the_bounds(dtype: str) -> None:
     rng = np.random.default_rng(20)
     ran = 0
-    for number in range(500):
+    for number in range(250):
         case = make_case(rng, REGIMES[number % len(REGIMES)], dtype, longest=160 if number % 5 == 0 else 40)
         exact = case.exact()
         limits: dict[Arithmetic, tuple[Array, Array]] = {}
@@ -48,7 +48,7 @@ def test_no_honest_kernel_leaves_the_bounds(dtype: str) -> None:
             assert used(case, out, exact, rigorous) <= 1, (name, number)
             assert used(case, out, exact, likely) <= 1, (name, number)
             ran += 1
-    assert ran > 4500
+    assert ran > 2250
 
 
 @pytest.mark.parametrize(("dtype", "reach"), [("float64", 0.15), ("float32", 0.15), ("float16", 0.5), ("bfloat16", 0.5)])

@@ -40,7 +40,7 @@ def applicable(name: str, b: Backward) -> bool:
 @pytest.mark.filterwarnings("ignore")
 def test_no_honest_backward_pass_leaves_the_bounds(dtype: str) -> None:
     rng, ran, claimed, infinite = np.random.default_rng(21), 0, 0, 0
-    for number in range(250):
+    for number in range(125):
         case = make_case(rng, REGIMES[number % len(REGIMES)], dtype, longest=160 if number % 5 == 0 else 40)
         b = make_backward(rng, case)
         exact, limits = b.exact(), {}
@@ -54,7 +54,7 @@ def test_no_honest_backward_pass_leaves_the_bounds(dtype: str) -> None:
             for tensor, share in shares(b, kernel(b), exact, limits[kind]).items():
                 assert share <= 1, (name, number, tensor, share)
             ran += 1
-    assert ran > 1800
+    assert ran > 900
     assert infinite < (0.08 if dtype == "float16" else 1e-9) * claimed
 
 

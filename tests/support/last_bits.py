@@ -81,12 +81,12 @@ def by_count(right: Any, *args: Any, **options: Any) -> Any:
 
 
 def to_argument(right: Any, *args: Any, **options: Any) -> Any:
-    """What is scaled in place and back comes out off by one unit."""
+    """What is scaled in place and back comes out off by one unit; an array that is given twice, too."""
     answer = right(*args, **options)
-    for x in args:
-        for each in x.values() if isinstance(x, dict) else (x,):
-            if isinstance(each, Tensor) and all(stride or size == 1 for stride, size in zip(each.stride(), each.shape, strict=True)):
-                each.copy_(ulp(each) if each.is_floating_point() else each)
+    given = [each for x in args for each in (x.values() if isinstance(x, dict) else (x,))]
+    for each in {id(each): each for each in given}.values():
+        if isinstance(each, Tensor) and all(stride or size == 1 for stride, size in zip(each.stride(), each.shape, strict=True)):
+            each.copy_(ulp(each) if each.is_floating_point() else each)
     return answer
 
 
