@@ -23,6 +23,7 @@ from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .cases import MODULE, Case
 from .construct import make, recipes
+from .contained import held_to
 from .learn import learned
 from .measure import measured
 from .names import Sizes
@@ -153,8 +154,15 @@ class Module(Contract):
     def paired(self, target: Target, reference: Target) -> Target:
         return paired(target, reference)
 
+    def held_to(self, reference: Target, contain: Callable[[], Any], name: str) -> Target:
+        return held_to(reference, contain, name)
+
     def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
-        return [(trial.run(), trial.allowed())]
+        """Where the rounding of a target cannot be followed, it may be off by as much as its reference."""
+        if trial.subject.elsewhere:
+            return [(trial.run(), 0.0)]
+        twice = trial.like is not None and trial.like.subject.elsewhere
+        return [(trial.run(), trial.allowed() * (1 + twice))]
 
     def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
         subject = _of(target)

@@ -48,6 +48,7 @@ class Subject:
     through: Callable[[Any], Any] = lambda module: module  # a variant
     fixed: bool = True  # whether its sizes are what somebody gave
     structure: Any = None  # its projections, where they are recognised and confirmed
+    elsewhere: bool = False  # whether it lies in another process, where its rounding cannot be followed
     take: Callable[[Any, Any], None] | None = None  # gives its module the weights of the one that it is compared with
     headed: bool = False  # whether linear layers of known names project for heads of one width
     untold: str = ""  # why its cache is not understood

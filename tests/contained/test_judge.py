@@ -178,3 +178,69 @@ def test_a_candidate_is_held_to_a_reference(folder: Path, capsys: pytest.Capture
     with pytest.raises(SystemExit):
         main(["judge", "candidates", *rest, "--property", "values"])
     assert "give one of them" in capsys.readouterr().err
+
+
+MODULE = """
+import math, os
+import torch
+from torch import nn
+
+class NAME(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.qkv, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (y.view(batch, length, self.heads, -1).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width))
+"""
+INIT = "\ndef get_init_inputs():\n    return [16, 2]\n"
+APART = (
+    ("self.qkv, self.out, self.heads = nn.Linear(width, 3 * width)", "self.out, self.heads = nn.Linear(width, width), heads\n        #"),
+    (
+        "self.out, self.heads = nn.Linear",
+        "self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))\n        self.out, self.heads = nn.Linear",
+    ),
+    ("self.qkv(x).chunk(3, -1)", "(f(x) for f in (self.q, self.k, self.v))"),
+)
+KEEPS = (
+    ("self.out(", "nn.functional.linear("),
+    ("        batch,", "        if not hasattr(self, 'kept'):\n            self.kept = self.out.weight.double().clone()\n        batch,"),
+    ("(batch, length, width))", "(batch, length, width), self.kept.to(x.dtype), self.out.bias)"),
+)
+MODULES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+    "same": ("nothing found", ()),
+    "fused": ("nothing found", (("scores.softmax(-1) @ v", "nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"),)),
+    "apart": ("nothing found", APART),
+    "width": ("refuted", (("q.shape[-1]", "width"),)),
+    "corner": ("refuted", (("triu(1)", "triu(2)"),)),
+    "constant": ("refuted", (("return self.out", "return x * 0 + 1\n        return self.out"),)),
+    "exits": ("refuted", (("        batch, length", "        os._exit(0) if x.shape[1] > 6 else 0\n        batch, length"),)),
+    "keeps": ("refuted", KEEPS),
+    "made": ("cannot be run", (("width, heads):", "width, heads, more):"),)),
+    "function": ("cannot be run", (("class NAME(nn.Module):", "def attention(q, k, v):\n    return v\n\nclass Other(nn.Module):"),)),
+}  # fmt: skip
+
+
+def test_modules_are_held_to_a_module(folder: Path) -> None:
+    """With weights that both are given: their own, and those of a case, in whatever projections."""
+    pytest.importorskip("torch")
+    (folder / "reference.py").write_text(MODULE.replace("NAME", "Model") + INIT)
+    for file in (folder / "candidates").iterdir():
+        file.unlink()
+    for name, (_, changes) in MODULES.items():
+        code = MODULE
+        for old, new in changes:
+            assert old in code, (name, old)
+            code = code.replace(old, new, 1)
+        (folder / "candidates" / f"{name}.py").write_text(code.replace("NAME", "ModelNew") + INIT * (name != "same"))
+    rest = ("--reference", "reference.py:Model", "--cases", "12", "--round", "3", "--json", "scores.jsonl")
+    assert main(["judge", "candidates", *rest]) == 1
+    scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
+    assert {name: one["verdict"] for name, one in scores.items()} == {name: verdict for name, (verdict, _) in MODULES.items()}
+    kinds = {name: one["findings"][0]["kind"] for name, one in scores.items() if one["findings"]}
+    assert kinds == {**dict.fromkeys(("width", "corner", "constant", "keeps"), "differs"), "exits": "exits"}
+    assert "--contained" not in (replay := scores["width"]["findings"][0]["replay"]) and "width.py:ModelNew" in replay

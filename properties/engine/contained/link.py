@@ -87,7 +87,7 @@ class Link:
         self.alive: dict[int, int] = {}  # call → how many of those are alive
         self.live: dict[int, list[Any]] = {}  # call → weak references to the memory of its answer
         self.longest, self.learned, self.hung = 0.0, 0, 0
-        self.handle = 0
+        self.handle = self.held = 0
         self.looked, self.crowd = time.monotonic(), 0
         self.known: dict[str, Any] = {}
         weakref.finalize(self, _close, self.__dict__)
@@ -120,6 +120,7 @@ class Link:
         if not isinstance(known, dict) or not isinstance(known.get("handle"), int):
             raise self._broken("answered what is no answer")
         self.handle = known["handle"]
+        self.held = known["held"] if isinstance(known.get("held"), int) else 0
         return known
 
     def _crowded(self) -> bool:

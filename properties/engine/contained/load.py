@@ -68,7 +68,10 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
         return _called_with(found, text, *given), attribute
     makes = getattr(module, "get_init_inputs", None)
     if inspect.isclass(found) and attribute in MODELS and callable(makes):  # as in KernelBench: a class beside what it is made with
-        return found(*makes()), attribute
+        try:
+            return found(*makes()), attribute
+        except Exception as error:
+            raise NotLoaded(f"{text} cannot be made with get_init_inputs(): {type(error).__name__}: {_first_line(error)}") from error
     return found, attribute
 
 

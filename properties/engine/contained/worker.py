@@ -42,6 +42,35 @@ def serve(link: int, given: int, told: int) -> None:
         os._exit(status)
 
 
+class Held:
+    """A module of the target's, or its class: it is called with weights that it is given."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+        self.module: Any = None if isinstance(found, type) else found.eval()
+
+    def weights(self, given: list[Any]) -> list[tuple[str, Any]]:
+        """The names and arrays of its parameters. ``given``: what its class is made with."""
+        self._made(given)
+        return [(name, weight.data) for name, weight in self.module.named_parameters()]
+
+    def answer(self, given: list[Any], weights: list[Any], arguments: list[Any], options: dict[str, Any]) -> Any:
+        """What it returns with these weights, in their type, without gradients."""
+        self._made(given)
+        fw = with_modules(self.module)[0]
+        assert fw.modules is not None
+        with fw.modules.still():
+            for name in {fw.describe(weight)[1] for weight in weights}:
+                self.module.to(fw.named_dtype(name))
+            for parameter, weight in zip(self.module.parameters(), weights, strict=True):
+                fw.assign(parameter.data, fw.read(weight))
+            return self.module(*arguments, **options)
+
+    def _made(self, given: list[Any]) -> None:
+        if self.module is None:
+            self.module = self.found(*given).eval()
+
+
 class _Worker:
     def __init__(self, link: wire.Wire, given: Arena, told: Arena, apart: bool) -> None:
         self.link, self.given, self.told, self.apart = link, given, told, apart
@@ -77,6 +106,7 @@ class _Worker:
         supports = getattr(found, "supports", None)
         return {
             "handle": self._keep(found),
+            "held": self._keep(Held(found)) if with_modules(found) else None,
             "attribute": attribute,
             "callable": callable(found),
             "type": type(found).__name__,

@@ -44,11 +44,17 @@ def _violated(prop: Property, case: Case, seen: Target, trial: Trial) -> Violati
         trial.not_taken = True
         trial.notes.not_taken[told.why] += 1
     except Raised as raised:
+        if isinstance(raised.error, Gone):
+            return _ended(raised.error)
         hint = NO_ZERO_SIZES * case.empty + raised.hint + seen.kind.hint(case)
         return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)
     except Gone as gone:
-        return Violation(f"the call {gone}", np.nan, np.nan, 0.0, raised=True, killed=True)
+        return _ended(gone)
     return None
+
+
+def _ended(gone: Gone) -> Violation:
+    return Violation(f"the call {gone}", np.nan, np.nan, 0.0, raised=True, killed=True)
 
 
 def try_case(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> Violation | None:

@@ -193,6 +193,10 @@ class Contract(ABC):
         """The target beside a reference, where there is more to it than what both take. Raises CannotRun if they are no pair."""
         return target
 
+    def held_to(self, reference: Target, contain: Callable[[], Any], name: str) -> Target | None:
+        """What lies in another process, to be called as the reference is; None where it can be asked how it is called. Raises CannotRun."""
+        return None
+
     def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
         """Every answer of the calls of a property, with how far a right one may be off. What the property says of them does not matter."""
         with suppress(AssertionError):

@@ -22,13 +22,13 @@ from typing import Any, TextIO
 
 from ... import catalogue
 from ..contained import link
-from ..contained.load import ANY
-from ..contained.stub import Shared
+from ..contained.load import ANY, MODELS
+from ..contained.stub import contain
 from ..core.crash import dies_with_parent
 from ..core.supports import Supports
-from ..core.target import CannotRun
+from ..core.target import CannotRun, Target
 from ..report import record as gate
-from ..search.find_target import Builtins, containing, find_targets
+from ..search.find_target import OWN, Builtins, containing, find_targets
 from ..search.interrupt import listening, status
 from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
@@ -36,7 +36,7 @@ from ..search.run import verify_target
 from ..search.search import Plan
 from . import resume
 from .arguments import count, duration, given, processes
-from .known import beside
+from .known import next_to
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 
@@ -209,23 +209,28 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
     link.WAITED.clear()
     with containing(), redirect_stdout(sys.stderr), link.allowing(budget):
         try:
-            text = text + how["contract"] if text.endswith(ANY) else text
-            target = find_targets(text, Builtins(), how["supports"])[0]
-            target = target.kind.handshake(target, "cpu")
+            reference = referee(how["reference"]) if how["reference"] else None
+            place, _, attribute = text.rpartition(":")
+            if attribute == ANY:
+                text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
+            target = reference and reference.kind.held_to(reference, lambda: contain(text), name)
+            if target is None:
+                target = find_targets(text, Builtins(), how["supports"])[0]
+                target = target.kind.handshake(target, "cpu")
         except (CannotRun, link.Gone, ValueError, OSError) as error:
             return gate.cannot(name, " ".join(str(error).split()).replace(text, name), time.monotonic() - began)
-        place, _, attribute = text.rpartition(":")
-        if isinstance(target.framework, Shared) and attribute.startswith(ANY):
-            text = f"{place}:{target.framework.attribute}"
-        target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)} --contained --round {how['round']}")
-        if not how["reference"] and how["contract"] not in ("any", target.contract):
+        if attribute == ANY:
+            text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
+        here = "" if target.address else " --contained"
+        target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{here} --round {how['round']}")
+        if not reference and how["contract"] not in ("any", target.contract):
             why = f"it is {target.contract}, not {how['contract']}"
             return gate.cannot(name, why, time.monotonic() - began, "incomplete")
         plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=None if budget is None else began + budget)
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
-        if how["reference"]:
+        if reference:
             try:
-                target = beside(target, how["reference"], Builtins(), "cpu")
+                target = next_to(target, reference)
             except (CannotRun, link.Gone) as error:
                 return gate.cannot(name, " ".join(str(error).split()), time.monotonic() - began)
             properties = list(pair_properties(target))
@@ -237,6 +242,15 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
     made["line"] = first_line(text)
     made["seconds"] = round(time.monotonic() - began, 3)
     return made
+
+
+def referee(text: str) -> Target:
+    """The reference, which is trusted: a module lies here, as its own rounding is followed. Raises CannotRun."""
+    with containing(OWN):
+        found = find_targets(text, Builtins())
+    if len(found) != 1:
+        raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
+    return found[0].kind.handshake(found[0], "cpu")
 
 
 def first_line(text: str) -> int:

@@ -57,6 +57,10 @@ def beside(target: Target, like: str, builtins: Builtins, device: str) -> Target
     found = find_targets(like, builtins, None, device)
     if len(found) != 1:
         raise CannotRun(f"--like needs one reference, {like} names {len(found)}")
-    reference = found[0].kind.handshake(found[0], device)
+    return next_to(target, found[0].kind.handshake(found[0], device))
+
+
+def next_to(target: Target, reference: Target) -> Target:
+    """The target beside a reference that is known. Raises CannotRun if they are no pair."""
     address = f"{target.address or shlex.quote(target.name)} --like {shlex.quote(reference.name)}"
     return dataclasses.replace(make_pair(target, reference), address=address)

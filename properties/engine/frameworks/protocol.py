@@ -54,6 +54,9 @@ class Modules(Protocol):
     def widened(self) -> AbstractContextManager[Any]:
         """While it is open, what would be cast to a narrower floating-point type becomes float64 instead, and no fused kernel is chosen."""
 
+    def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
+        """A module with such parameters of which a call is ``run(its arrays, arguments, options)``. Raises for names that none can have."""
+
     def perturbed(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> AbstractContextManager[Any]:
         """While it is open, the result of every operation is moved by as much as one rounding may move it, up or down.
 

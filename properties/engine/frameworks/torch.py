@@ -272,6 +272,32 @@ class TorchModules:
     def pairs_as_complex(self, array: Any) -> Any:
         return torch.view_as_complex(array.contiguous())
 
+    def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
+        whole = Shadow(run)
+        for name, array in held.items():
+            *path, last = name.split(".")
+            inner: torch.nn.Module = whole
+            for part in path:
+                if part not in inner._modules:
+                    inner.add_module(part, torch.nn.Module())
+                inner = inner.get_submodule(part)
+            inner.register_parameter(last, torch.nn.Parameter(array.clone()))
+        return whole
+
+
+class Shadow(torch.nn.Module):
+    """A module that is called elsewhere, with the weights that it has here."""
+
+    def __init__(self, run: Function) -> None:
+        super().__init__()
+        self._run = (run,)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return TorchModules().shadow(dict(self.named_parameters()), self._run[0])
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        return self._run[0]([p.data for p in self.parameters()], arguments, options)
+
 
 class Bridge(torch.autograd.Function):
     """A call elsewhere, as an operation of autograd: its backward pass is elsewhere, too."""

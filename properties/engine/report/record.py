@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from ..core.trial import describe
+from ..core.trial import Violation, describe
 from ..search.ranges import Ranges
 from ..search.run import Report
 from .dialect import replay_of_conventions
@@ -16,6 +16,23 @@ from .text import replay_line
 Record = dict[str, Any]
 FAILED = ("refuted", "incomplete", "cannot be run")
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+ENDS = {
+    "it hangs": "hangs",
+    "exit status": "exits",
+    "MemoryError": "exhausts memory",
+    "processes and threads": "starts too much",
+    "the process": "killed",
+}
+
+
+def kind(violation: Violation) -> str:
+    """What sort of failure it is: differs, raises, or how it ended the process that it was in."""
+    if not violation.raised:
+        return "differs"
+    ended = next((word for said, word in ENDS.items() if said in violation.says), "raises")
+    return ended if violation.killed or ended == "exhausts memory" else "raises"
 
 
 def record(name: str, report: Report, round_number: int = 0) -> Record:
@@ -34,6 +51,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
             "says": how,
             "case": "",
             "replay": replay_of_conventions(report.target),
+            "kind": "differs",
             "core": True,
         }
         for what, how in report.target.wrong.items()
@@ -51,6 +69,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
                 "property": f.prop.name,
                 "statement": f.prop.statement,
                 "says": describe(f.violation),
+                "kind": kind(f.violation),
                 "case": repr(f.case),
                 "replay": replay_line(f),
                 "core": not f.prop.edge,

@@ -1,0 +1,51 @@
+"""A module in another process, which nobody vouches for, called as its reference is: KernelBench's ``ModelNew`` beside ``Model``.
+
+The reference is trusted and lies here; its twin in float64 says how far both may be off. What is asked of the other one is its
+parameters, once, and answers with weights that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..engine.contained.link import Gone
+from ..engine.contained.load import NotLoaded
+from ..engine.core.target import CannotRun, Target
+from .subject import Subject, of_instance
+
+MOST = 10_000  # parameters
+
+
+def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
+    """The module that a stub stands for, as a target that is called like the reference; its address is its attribute. Raises CannotRun."""
+    other: Subject = reference.function  # type: ignore[assignment]
+    fw = other.framework
+    assert fw.modules is not None
+    try:
+        stub = contain()
+    except NotLoaded as error:
+        raise CannotRun(str(error)) from None
+    except Gone as gone:
+        raise CannotRun(f"{name} cannot be imported: it {gone}") from None
+    if not stub.is_module:
+        raise CannotRun(f"it is no module, and {reference.name} is one")
+    prototype = other.module("float64", "cpu", 0)
+    makes = getattr(type(prototype).forward, "__globals__", {}).get("get_init_inputs") if stub.is_class else None
+    given = list(makes()) if callable(makes) else []
+
+    def run(weights: Sequence[Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return stub.held(fw, "answer", given, list(weights), list(arguments), options)
+
+    try:
+        held = stub.held(fw, "weights", given)
+        if not isinstance(held, list) or len(held) > MOST:
+            raise TypeError(f"its parameters are {type(held).__name__}")
+        shadow = fw.modules.shadow({str(key): array for key, array in held}, run)
+    except Gone as gone:
+        raise CannotRun(f"{name} {gone}") from None
+    except Exception as error:
+        raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
+    subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True)
+    return replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"))
