@@ -45,6 +45,7 @@ class Conventions:
         for ask in (
             self._beside,
             self._scale,
+            self._base,
             self._precision,
             self._corner,
             self._alone,
@@ -121,6 +122,24 @@ class Conventions:
             self.target = replace(
                 target, parameters=(*target.parameters, parameter), learned={**target.learned, "beside the output": BESIDE[parameter]}
             )
+
+    def _base(self) -> None:
+        """The base of the log-sum-exp that comes back."""
+        if "return_lse" not in self.target.parameters:
+            return
+        fw, inputs = self.target.framework, replace(self.question.inputs(), default_scale=self.scale)
+        seen = self.question.seen(self.reading)
+        try:
+            second = second_array(answer(seen, inputs.but(return_lse=True), seen.buffers()), fw)
+        except Raised:
+            return
+        exact = exactly(inputs, "top-left").lse
+        if second is None or tuple(fw.describe(second)[0]) != exact.shape:
+            return
+        offs = {base: float(np.abs(fw.read(second) * factor - exact).max()) for base, factor in (("e", 1.0), ("2", np.log(2)))}
+        if self._nearer(offs["2"], offs["e"]):
+            self.reading = replace(self.reading, binary=True)
+            self.differs["log-sum-exp"] = f"to the base 2, as FlashInfer's; as a natural logarithm off by {offs['e']:.2g}"
 
     def _scale(self) -> None:
         """The factor of the logits where a call gives none."""

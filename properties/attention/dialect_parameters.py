@@ -14,9 +14,10 @@ from ..engine.core.supports import CHOICES
 from ..engine.core.target import Raised, Target
 from .axes import NATIVE
 from .axes import known as axes_of
-from .call import attend
+from .call import answer, attend
+from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, meant
-from .speech import ADDED, FORMS, NUMBERS, SAID, SQUARE, Reading
+from .speech import ADDED, BESIDE, FORMS, NUMBERS, SAID, SECONDS, SQUARE, Reading, second_array
 
 LONGEST_BY_ROWS = 65  # beyond a tile of 64
 
@@ -45,10 +46,11 @@ class Learner:
                 name: f"not tried where axes are {axes_of(self.reading.layout).words}" for name in self.parameters if name not in EVERYWHERE
             }
             self.parameters = [name for name in self.parameters if name in EVERYWHERE]
+            self.reading = replace(self.reading, second=self._second(self.reading, self.question.inputs()))
         if start.parameters is None:
             if self.reading.always:
                 self._always()
-            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features):
+            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._log_sum_exp):
                 learn_one()
             self._square()
             self._together()
@@ -125,6 +127,30 @@ class Learner:
                 reading = replace(reading, given={**given, theirs: False})
             self._take("is_causal", reading, f"is_causal, {corner}" + _but(known[corner]), theirs)
             return
+
+    def _log_sum_exp(self) -> None:
+        """Whether, where it is asked for, a number for every row comes back beside the output."""
+        if "return_lse" in self.parameters:
+            return
+        for theirs in (name for name in self.formal if (meant(name) or name) == "return_lse"):
+            reading = replace(self.reading, names={**self.reading.names, "return_lse": theirs})
+            if second := self._second(reading, self.question.inputs().but(return_lse=True)):
+                self.untried.pop(theirs, None)
+                self._take("return_lse", replace(reading, second=second), f"{BESIDE['return_lse']} comes back, too", theirs)
+                return
+
+    def _second(self, reading: Reading, inputs: Inputs) -> str:
+        """The axes of what comes back beside the output, of sizes that all differ; empty if nothing does."""
+        fw = self.question.target.framework
+        for form in SECONDS:
+            seen = self.question.seen(replace(reading, second=form))
+            try:
+                second = second_array(answer(seen, inputs, seen.buffers()), fw)
+            except Raised:
+                return ""
+            if second is not None and tuple(fw.describe(second)[0]) in (inputs.shape[:3], inputs.shape):
+                return form
+        return ""
 
     def _features(self) -> None:
         """What models add to the softmax, under other names: each by one call."""

@@ -64,8 +64,11 @@ class Reading:
     masked: bool = False  # a mask is always given
     neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks and slopes → their parameter
     beside: str = ""  # of BESIDE: what always comes back beside the output
+    second: str = ""  # of SECONDS: the axes of what comes back beside the output, where more than one order is possible
+    binary: bool = False  # a log-sum-exp is one to the base 2
 
 
+SECONDS = ("as the queries", "(batch, heads, length)", "heads before length")  # without the axis of features
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
 WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs")
 # What the number of a window counts → how many more than the keys before a query's own.
@@ -90,7 +93,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             result = _ask(function, reading, [q, k, v], kwargs | here, _sizes(q, k, v, reading, fw), fw)
             out = _native(result_array(result, fw), _sizes(q, k, v, reading, fw), reading, fw)
             second = second_array(result, fw)
-            return out if second is None else (out, second)
+            return out if second is None else (out, _natural(second, options, reading))
         axes, sizes = known(reading.layout), _sizes(q, k, v, reading, fw)
         answers, seconds = [], []
         for at, given in calls(axes, q, k, v, fw):
@@ -105,8 +108,11 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             seconds.append(None if one_a_head else second_array(result, fw))
         if not answers:
             return fw.full((*q.shape[:3], v.shape[3]), 0.0, *fw.describe(q)[1:])
-        out, second = whole(answers, axes, reading.answer, sizes, fw), _second(seconds, axes, {**sizes, "d": k.shape[2]}, fw)
-        return out if second is None else (out, second)
+        out, second = (
+            whole(answers, axes, reading.answer, sizes, fw),
+            _second(seconds, axes, reading.second, {**sizes, "d": k.shape[2]}, fw),
+        )
+        return out if second is None else (out, _natural(second, options, reading))
 
     asked = _squared(attention, reading, fw) if reading.square or reading.always or reading.alone else attention
     asked.__asks__ = function  # type: ignore[attr-defined]
@@ -255,6 +261,11 @@ def _rows(x: Any, first: int, last: int, at: int, wanted: int, axis: int, fw: Fr
     return taken if len(parts) == 1 else fw.concatenate(parts, axis)
 
 
+def _natural(second: Any, options: Mapping[str, Any], reading: Reading) -> Any:
+    """What came back beside the output, as a natural logarithm where it is one to the base 2."""
+    return second * math.log(2) if reading.binary and options.get("return_lse") else second
+
+
 def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: Framework) -> tuple[dict[str, Any], dict[str, Any]]:
     """Masks and other arguments under their names; what a flag says that the callable has not is left out."""
     kwargs, masks = dict(reading.given), {}
@@ -370,21 +381,22 @@ def second_array(result: Any, fw: Framework) -> Any:
     return None
 
 
-def _second(parts: Sequence[Any], axes: Axes, sizes: dict[str, int], fw: Framework) -> Any:
+def _second(parts: Sequence[Any], axes: Axes, form: str, sizes: dict[str, int], fw: Framework) -> Any:
     """What came back beside the answers of all calls, if it is weights (…, keys) or a log-sum-exp; None if it is neither.
 
-    ``sizes``: the keys are in the place of features.
+    ``form``: of SECONDS, the one that it has; the first that fits where that is not known. ``sizes``: the keys are in the place of features.
     """
     if any(part is None for part in parts):
         return None
-    for queries in dict.fromkeys((axes.queries, "bhld")):
-        for form, more in ((queries, ""), (queries.replace("d", ""), "d")):
-            if set(axes.each) & set(form.replace("h", "kg")):
+    forms = dict(zip(SECONDS, (axes.queries, "bhld", "".join(axis for axis in "bhld" if axis not in axes.each)), strict=True))
+    for queries in dict.fromkeys([forms[form]] if form else forms.values()):
+        for named, more in ((queries, ""), (queries.replace("d", ""), "d")):
+            if set(axes.each) & set(named.replace("h", "kg")):
                 continue
             with suppress(TypeError):
                 read = whole(
                     [part.reshape((*part.shape, 1)) if more else part for part in parts],
-                    replace(axes, queries=form + more),
+                    replace(axes, queries=named + more),
                     "",
                     {**sizes, "d": 1} if more else sizes,
                     fw,

@@ -250,3 +250,51 @@ def test_values_of_another_width_excuse_no_mask_beside_causality() -> None:
 def test_what_compiles_is_asked_for_longer() -> None:
     slow = Pace(calls=4, seconds=10.0)
     assert slow.over and not Pace(compiles=True, calls=4, seconds=10.0).over and Pace(compiles=True, calls=4, seconds=21.0).over
+
+
+# ---------------------------------------------------------------- a log-sum-exp of other axes, to another base
+
+
+def with_weights(turned: bool, own: bool = True) -> Callable[..., Any]:
+    """Weights (queries, heads, keys), or (heads, queries, keys), always beside the output (queries, heads, dim)."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        p = torch.softmax(torch.einsum("lhd,shd->hls", q, k) / q.shape[-1] ** 0.5, -1)
+        said = p if own else p.roll(1, 0)
+        return torch.einsum("hls,shd->lhd", p, v), said.transpose(0, 1) if turned else said
+
+    return attention
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("own", [True, False])
+def test_weights_of_any_axes(own: bool, turned: bool) -> None:
+    target = spoken(with_weights(turned, own))
+    assert target.learned["beside the output"] == "the weights"
+    assert refuted(target, "returned_weights_are_those_applied") == (set() if own else {"returned_weights_are_those_applied"})
+
+
+def with_lse(factor: float, name: str, turned: bool) -> Callable[..., Any]:
+    """As FlashInfer's, (length, heads), to the base 2; or as flash-attention's, under another name."""
+
+    def attention(q: Any, k: Any, v: Any, asked: bool) -> Any:
+        s = torch.einsum("lhd,shd->hls", q, k) / q.shape[-1] ** 0.5
+        out = torch.einsum("hls,shd->lhd", torch.softmax(s, -1), v)
+        lse = s.logsumexp(-1) * factor
+        return (out, lse.mT if turned else lse) if asked else out
+
+    named = {
+        "return_lse": lambda q, k, v, return_lse=False: attention(q, k, v, return_lse),
+        "return_softmax_lse": lambda q, k, v, return_softmax_lse=False: attention(q, k, v, return_softmax_lse),
+    }
+    return named[name]
+
+
+@pytest.mark.parametrize("name", ["return_lse", "return_softmax_lse"])
+@pytest.mark.parametrize("turned", [False, True], ids=["heads first", "length first"])
+@pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1 / math.log(2), True), (math.log(2), False), (2.0, False)])
+def test_a_log_sum_exp_of_any_axes_and_base(factor: float, right: bool, turned: bool, name: str) -> None:
+    target = spoken(with_lse(factor, name, turned))
+    assert "return_lse" in target.parameters
+    assert ("log-sum-exp" in target.differs) is (right and factor != 1)
+    assert refuted(target, "lse_is_the_log_of_the_sum") == (set() if right else {"lse_is_the_log_of_the_sum"})
