@@ -7,6 +7,9 @@ pytest_plugins = ["properties.plugin"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--honest-cases", type=int, default=2, metavar="N", help="cases per property of every honest variant (default 2)")
+    parser.addoption(
+        "--honest-every", type=int, default=3, metavar="N", help="each is put to every N-th property, another one of N than its neighbour"
+    )
     parser.addoption("--nightly", action="store_true", help="also what only a longer run can show: the tests marked nightly")
 
 

@@ -37,7 +37,7 @@ def test_no_built_in_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (number % 3 > 0)) for number, name in enumerate(ON_BOTH)]
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (number % 6 > 0)) for number, name in enumerate(ON_BOTH)]
 )
 def test_built_ins_stay_on_their_device(name: str) -> None:
     with PretendedDevice() as device:
