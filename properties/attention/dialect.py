@@ -135,12 +135,10 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     plain = question.inputs()
     off, reading = _nearest(question, [one for one in _readings(question, formal, works) if layout in (None, one.layout)])
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
-    again = [question.answer(reading, plain) for _ in range(2)]
     if not works:
-        if again[0] is None or again[1] is None or not np.array_equal(again[0], again[1], equal_nan=True):
+        if not _repeats(question, reading):
             raise CannotRun(f"as {axes} it answers the same call differently each time")
-        changed = question.answer(reading, question.inputs(seed=3))
-        if changed is not None and np.isfinite(changed).any() and np.array_equal(again[0], changed, equal_nan=True):
+        if _answers_alike(question, reading):
             raise CannotRun(f"as {axes} it answers different calls alike")
     by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
     told = {} if reading.layout == "bhld" else {"axes": axes + by}
@@ -171,6 +169,8 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
                     return off, _in_a_window(question, reading) or reading
         if fitting:
             break
+    if fitting and (not _repeats(question, fitting[0][1]) or _answers_alike(question, fitting[0][1])):
+        return fitting[0]
     for _, reading in fitting:
         if (band := _in_a_window(question, reading)) is not None:
             return 0.0, band
@@ -184,6 +184,18 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
         raise CannotRun("")
     question.scale = SCALES[0]
     return fitting[0]  # it is wrong in every reading: then in the simplest
+
+
+def _repeats(question: Question, reading: Reading) -> bool:
+    """Whether the same call is answered alike twice."""
+    one, other = (question.answer(reading, question.inputs()) for _ in range(2))
+    return one is not None and other is not None and np.array_equal(one, other, equal_nan=True)
+
+
+def _answers_alike(question: Question, reading: Reading) -> bool:
+    """Whether two different calls are answered alike, by more than NaN."""
+    one, other = (question.answer(reading, question.inputs(seed=seed)) for seed in (1, 3))
+    return one is not None and other is not None and bool(np.isfinite(other).any()) and np.array_equal(one, other, equal_nan=True)
 
 
 def _in_a_window(question: Question, reading: Reading) -> Reading | None:
