@@ -189,11 +189,12 @@ class NAME(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
         self.qkv, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+        self.register_buffer("third", torch.full((), 1 / 3))
 
     def forward(self, x):
         batch, length, width = x.shape
         q, k, v = (y.view(batch, length, self.heads, -1).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
-        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        scores = q @ k.mT / math.sqrt(q.shape[-1]) * (3 * self.third)
         scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width))
 """
@@ -213,7 +214,7 @@ KEEPS = (
 )
 MODULES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "same": ("nothing found", ()),
-    "fused": ("nothing found", (("scores.softmax(-1) @ v", "nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"),)),
+    "fused": ("nothing found", (("scores.softmax(-1) @ v", "nn.functional.scaled_dot_product_attention(q * (3 * self.third), k, v, is_causal=True)"),)),
     "apart": ("nothing found", APART),
     "width": ("refuted", (("q.shape[-1]", "width"),)),
     "corner": ("refuted", (("triu(1)", "triu(2)"),)),

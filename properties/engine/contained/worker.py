@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import socket
@@ -47,28 +48,27 @@ class Held:
 
     def __init__(self, found: Any) -> None:
         self.found = found
-        self.module: Any = None if isinstance(found, type) else found.eval()
+        self.made: dict[str, Any] = {}  # dtype → the module in it; what is cast twice is not what it was
 
     def weights(self, given: list[Any]) -> list[tuple[str, Any]]:
         """The names and arrays of its parameters. ``given``: what its class is made with."""
-        self._made(given)
-        return [(name, weight.data) for name, weight in self.module.named_parameters()]
+        return [(name, weight.data) for name, weight in self._in("float64", given).named_parameters()]
 
     def answer(self, given: list[Any], weights: list[Any], arguments: list[Any], options: dict[str, Any]) -> Any:
         """What it returns with these weights, in their type, without gradients."""
-        self._made(given)
-        fw = with_modules(self.module)[0]
+        fw = with_modules(self.found)[0]
         assert fw.modules is not None
+        module = self._in(fw.describe(weights[0])[1] if weights else "float64", given)
         with fw.modules.still():
-            for name in {fw.describe(weight)[1] for weight in weights}:
-                self.module.to(fw.named_dtype(name))
-            for parameter, weight in zip(self.module.parameters(), weights, strict=True):
+            for parameter, weight in zip(module.parameters(), weights, strict=True):
                 fw.assign(parameter.data, fw.read(weight))
-            return self.module(*arguments, **options)
+            return module(*arguments, **options)
 
-    def _made(self, given: list[Any]) -> None:
-        if self.module is None:
-            self.module = self.found(*given).eval()
+    def _in(self, dtype: str, given: list[Any]) -> Any:
+        if dtype not in self.made:
+            made = self.found(*given) if isinstance(self.found, type) else copy.deepcopy(self.found)
+            self.made[dtype] = made.eval().to(with_modules(self.found)[0].named_dtype(dtype))
+        return self.made[dtype]
 
 
 class _Worker:
