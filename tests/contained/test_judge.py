@@ -214,7 +214,7 @@ KEEPS = (
 )
 MODULES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "same": ("nothing found", ()),
-    "fused": ("nothing found", (("scores.softmax(-1) @ v", "nn.functional.scaled_dot_product_attention(q * (3 * self.third), k, v, is_causal=True)"),)),
+    "fused": ("nothing found", (("scores.softmax(-1) @ v", "nn.functional.scaled_dot_product_attention(q * (3 * self.third), k, v, is_causal=True)"),)),  # noqa: E501
     "apart": ("nothing found", APART),
     "width": ("refuted", (("q.shape[-1]", "width"),)),
     "corner": ("refuted", (("triu(1)", "triu(2)"),)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 from runpy import run_path
@@ -157,6 +158,7 @@ def test_init_writes_what_passes(folder: Path, capsys: pytest.CaptureFixture[str
     Supports.read(everything)  # what is commented out can be declared as it stands
     assert len(everything) > 15
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test's
     (marked,) = run_path(str(folder / "test_mine.py"))["test_attention"].pytestmark
     checks = {check.values[0].id.rpartition("-")[2]: check.values[0] for check in marked.args[1]}
     assert len(checks) > 30
