@@ -14,6 +14,8 @@ import pytest
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
+from properties.catalogue import PROPERTIES
+from properties.engine.core.attempt import try_case
 from properties.engine.core.target import CannotRun
 from properties.engine.doors.cli import main
 from properties.engine.report.dialect import handshake_text
@@ -168,3 +170,27 @@ def test_a_function_speaks_as_it_does_here(text: str) -> None:
             except CannotRun as error:
                 said.append(str(error))
     assert said[0] == said[1]
+
+
+PARTS = """
+import torch
+
+def attention(q, k, v):
+    s = torch.einsum("lhd,shd->hls", q, k) / q.shape[-1] ** 0.5
+    seen = torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    return torch.einsum("hls,shd->lhd", torch.softmax(s.masked_fill(~seen, -torch.inf), -1), v)
+"""
+
+
+def test_a_call_that_is_many_calls_has_its_gradients(tmp_path: Path) -> None:
+    """One for each sequence and query, whose answers are put together: the graph of each is kept until the gradient is asked for."""
+    pytest.importorskip("torch")
+    (tmp_path / "kernel.py").write_text(PARTS)
+    with containing(ALWAYS):
+        (target,) = find_targets(f"{tmp_path / 'kernel.py'}:attention", Builtins())
+    target = target.kind.handshake(target, "cpu")
+    names = ("calls_in_between_change_no_gradient", "value_gradients_sum_to_the_output_gradient")
+    report = verify_target(target, [PROPERTIES[name] for name in names], Plan(examples=6, shrink=False))
+    assert not report.findings and all(outcome.cases for outcome in report.outcomes.values())
+    for name in names:
+        assert try_case(target, PROPERTIES[name], target.kind.topics[0].case(batch=2, queries=65)) is None

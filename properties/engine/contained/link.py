@@ -243,7 +243,7 @@ class Link:
         except (Unfit, TypeError, ValueError):
             raise self._broken("answered what is no answer") from None
         self._watch(number, came.owners)
-        return decoded, number, bool(sends_back), sent.kept
+        return decoded, number, bool(sends_back), [*sent.kept, *came.owners]  # while it is held, the graph there is kept, too
 
     def _watch(self, number: int, owners: list[Any]) -> None:
         """Ask the process to keep an answer as long as somebody here holds an array of it."""

@@ -22,7 +22,7 @@ from .limits import end_with_parent, restrict, without_network
 from .load import NotLoaded, called, load
 from .values import LONGEST, Telling, signature_of, taken
 
-KEPT = 64  # answers whose arrays can still be looked at
+KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
 
 
 def serve(link: int, given: int, told: int) -> None:
