@@ -135,11 +135,8 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     plain = question.inputs()
     off, reading = _nearest(question, [one for one in _readings(question, formal, works) if layout in (None, one.layout)])
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
-    if not works:
-        if not _repeats(question, reading):
-            raise CannotRun(f"as {axes} it answers the same call differently each time")
-        if _answers_alike(question, reading):
-            raise CannotRun(f"as {axes} it answers different calls alike")
+    if not works and (why := _no_function(question, reading)):
+        raise CannotRun(f"as {axes} it answers {why}")
     by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
     told = {} if reading.layout == "bhld" else {"axes": axes + by}
     told |= {"result": f"{answer}"} if answer else {}
@@ -169,7 +166,7 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
                     return off, _in_a_window(question, reading) or reading
         if fitting:
             break
-    if fitting and (not _repeats(question, fitting[0][1]) or _answers_alike(question, fitting[0][1])):
+    if fitting and _no_function(question, fitting[0][1]):
         return fitting[0]
     for _, reading in fitting:
         if (band := _in_a_window(question, reading)) is not None:
@@ -186,16 +183,13 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
     return fitting[0]  # it is wrong in every reading: then in the simplest
 
 
-def _repeats(question: Question, reading: Reading) -> bool:
-    """Whether the same call is answered alike twice."""
-    one, other = (question.answer(reading, question.inputs()) for _ in range(2))
-    return one is not None and other is not None and np.array_equal(one, other, equal_nan=True)
-
-
-def _answers_alike(question: Question, reading: Reading) -> bool:
-    """Whether two different calls are answered alike, by more than NaN."""
-    one, other = (question.answer(reading, question.inputs(seed=seed)) for seed in (1, 3))
-    return one is not None and other is not None and bool(np.isfinite(other).any()) and np.array_equal(one, other, equal_nan=True)
+def _no_function(question: Question, reading: Reading) -> str:
+    """What shows that it computes nothing of its arguments; empty if nothing does."""
+    one, again, other = (question.answer(reading, question.inputs(seed=seed)) for seed in (1, 1, 3))
+    if one is None or again is None or not np.array_equal(one, again, equal_nan=True):
+        return "the same call differently each time"
+    alike = other is not None and np.isfinite(other).any() and np.array_equal(one, other, equal_nan=True)
+    return "different calls alike" if alike else ""
 
 
 def _in_a_window(question: Question, reading: Reading) -> Reading | None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from ..engine.contained.link import Gone
-from ..engine.contained.load import NotLoaded
 from ..engine.core.target import CannotRun, Target
 from .subject import Subject, of_instance
 
@@ -23,12 +22,7 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     other: Subject = reference.function  # type: ignore[assignment]
     fw = other.framework
     assert fw.modules is not None
-    try:
-        stub = contain()
-    except NotLoaded as error:
-        raise CannotRun(str(error)) from None
-    except Gone as gone:
-        raise CannotRun(f"{name} cannot be imported: it {gone}") from None
+    stub = contain()
     if not stub.is_module:
         raise CannotRun(f"it is no module, and {reference.name} is one")
     prototype = other.module("float64", "cpu", 0)

@@ -16,6 +16,7 @@ from properties.engine.contained import link as links
 from properties.engine.contained.limits import FILE, TASKS
 from properties.engine.contained.template import PRINTED, processes
 from properties.engine.doors.cli import main
+from properties.engine.report.record import kind
 from properties.engine.search.find_target import ALWAYS, Builtins, containing, find_targets
 from properties.engine.search.run import Report, verify_target
 from properties.engine.search.search import Plan
@@ -48,16 +49,34 @@ def start():
     time.sleep(3)
 attention = after(20, start)
 """
-    before = below(links.template().pid)
+    while (before := below(links.template().pid)) < 2:  # it has just been started: what passes on prints is not there yet
+        time.sleep(0.01)
     report = searched(tmp_path, code)
     (finding,) = report.findings
     assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
+    assert kind(finding.violation) in ("starts too much", "raises")
     links.template()  # ends what a link has left that nobody holds any more
     del report
     until = time.monotonic() + 10
     while below(links.template().pid) > before + 1 and time.monotonic() < until:
         time.sleep(0.1)
     assert below(links.template().pid) <= before + 1
+
+
+KINDS = {
+    "os._exit(3)": "exits",
+    "os.kill(os.getpid(), 9)": "killed",
+    "time.sleep(1000)": "hangs",
+    "bytearray(2**45)": "exhausts memory",
+    "1 / 0": "raises",
+}
+
+
+@pytest.mark.parametrize("act", KINDS)
+def test_what_sort_of_failure_it_is_is_told(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LEAST", 0.5)
+    (finding,) = searched(tmp_path, f"attention = after(20, lambda: {act})").findings
+    assert kind(finding.violation) == KINDS[act], finding.violation.says
 
 
 def test_the_system_has_the_limits(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
         assert not finds(make_target("mine", mine, {"framework": "torch"}))
 
 
-@pytest.mark.parametrize("variant", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "compile")) for name in VARIANTS])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_right_attention_is_right_under_every_variant(variant: str) -> None:
     outcome = search(seen_through(variant, attention), CENTRAL, Plan(examples=CASES.get(variant, 60)))
     assert outcome.status == "passed", outcome.finding

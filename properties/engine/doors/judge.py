@@ -23,12 +23,11 @@ from typing import Any, TextIO
 from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
-from ..contained.stub import contain
 from ..core.crash import dies_with_parent
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
-from ..search.find_target import OWN, Builtins, containing, find_targets
+from ..search.find_target import OWN, Builtins, containing, elsewhere, find_targets
 from ..search.interrupt import listening, status
 from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
@@ -213,7 +212,7 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
             place, _, attribute = text.rpartition(":")
             if attribute == ANY:
                 text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
-            target = reference and reference.kind.held_to(reference, lambda: contain(text), name)
+            target = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins()), name)
             if target is None:
                 target = find_targets(text, Builtins(), how["supports"])[0]
                 target = target.kind.handshake(target, "cpu")

@@ -85,17 +85,25 @@ def _loaded(text: str, builtins: Builtins, variant: str = "", stateful: bool = F
     try:
         if _contained == NEVER or (_contained == OWN and text in builtins.entries):
             return _here(text, builtins)
-        _prepare(text, builtins)
-        stub = contain(text, variant, stateful, fw)
+        stub = elsewhere(text, builtins, variant, stateful, fw)
         if _contained == OWN and not _can_be_asked(stub):
             return _here(text, builtins)
     except NotLoaded as error:
         raise CannotRun(str(error)) from None
-    except Gone as gone:
-        raise CannotRun(f"{text} cannot be imported: it {gone}") from None
     if not stub.callable:
         raise CannotRun(f"{text} is not callable, but of type {stub.type}")
     return stub
+
+
+def elsewhere(text: str, builtins: Builtins, variant: str = "", stateful: bool = False, fw: str = "numpy") -> Stub:
+    """What stands for a target in a process of its own. Raises CannotRun."""
+    _prepare(text, builtins)
+    try:
+        return contain(text, variant, stateful, fw)
+    except NotLoaded as error:
+        raise CannotRun(str(error)) from None
+    except Gone as gone:
+        raise CannotRun(f"{text} cannot be imported: it {gone}") from None
 
 
 def _here(text: str, builtins: Builtins) -> Callable[..., Any]:
