@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 from drawing import drawn
+from nightly import some_by_night
 
 torch = pytest.importorskip("torch")
 
@@ -168,7 +169,10 @@ def cases_of(contract: str, count: int, rounds: int = 1) -> list[Case]:
     return [case for number in range(rounds) for case in drawn(strategy, number, count)]
 
 
-@pytest.mark.parametrize(("contract", "least"), [("encoder_layer", 0.85), ("decoder_layer", 0.75)])
+LEAST = [("encoder_layer", 0.85), ("decoder_layer", 0.75)]
+
+
+@pytest.mark.parametrize(("contract", "least"), some_by_night(LEAST, LEAST[1:]))
 @pytest.mark.filterwarnings("ignore")
 def test_enough_cases_tell_right_from_trivially_wrong(contract: str, least: float) -> None:
     """The tokens themselves, attention or feed-forward part left out, and the other place of the norms: all lie outside the bound.
@@ -387,6 +391,7 @@ def seen(function: Any, contract: str) -> tuple[Any, ...]:
     return tuple(found)
 
 
+@pytest.mark.nightly
 def test_every_mistake_differs_from_its_core_and_from_every_other() -> None:
     cores = {"encoder_layer": core.encoder, "decoder_layer": core.decoder}
     answers: dict[Any, str] = {(contract, *seen(function, contract)): "the core" for contract, function in cores.items()}

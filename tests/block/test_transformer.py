@@ -76,6 +76,7 @@ def test_it_learns(task: str, norm_first: bool) -> None:
     assert right(model, task) >= 0.9
 
 
+@pytest.mark.nightly
 def test_without_positions_it_cannot_reverse() -> None:
     """Attention alone knows no order: what it sees is a set."""
     model, loss = trained("reverse", positions=False)
@@ -83,6 +84,7 @@ def test_without_positions_it_cannot_reverse() -> None:
     assert right(model, "reverse") < 0.6 and loss > 0.2
 
 
+@pytest.mark.nightly
 def test_a_decoder_that_sees_the_future_learns_to_look_it_up() -> None:
     """The loss with all tokens given goes to nothing, and decoding, where there is no future to look at, fails."""
     model, loss = trained("reverse", is_causal=False, norm_first=True)

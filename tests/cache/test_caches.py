@@ -280,6 +280,7 @@ def story(make: Any, options: dict[str, Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.nightly
 def test_every_mistake_differs_from_the_core_and_from_every_other() -> None:
     answers: dict[Any, str] = {seen(Cache): "the core"}
     for name, each in MUTANTS.items():

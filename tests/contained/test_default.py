@@ -119,7 +119,7 @@ def test_replay_reads_every_line(options: tuple[str, ...], folder: Path, capsys:
 # ---------------------------------------------------------------- the same as here
 
 ABLE = [name for name, entry in Builtins().entries.items() if "jax" not in entry.needs and not Builtins().unavailable(name, "cpu")]
-BUILTINS = [pytest.param(name, marks=[] if at % 8 == 0 else [pytest.mark.nightly]) for at, name in enumerate(ABLE)]
+BUILTINS = [pytest.param(name, marks=[] if at % 12 == 0 else [pytest.mark.nightly]) for at, name in enumerate(ABLE)]
 
 
 @pytest.mark.parametrize("name", BUILTINS)

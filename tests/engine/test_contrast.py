@@ -52,6 +52,7 @@ def two_ahead() -> Report:
     return report_of("causality", frontier=ahead(2))
 
 
+@pytest.mark.nightly
 def test_a_suspect_that_is_wrong_where_the_target_is_right_is_no_reading() -> None:
     """A frontier two too far answers on two keys as if there were none."""
     report = report_of("causality", "softmax", "scaling", "symmetry", frontier=ahead(2))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
+from nightly import some_by_night
 
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
@@ -28,6 +30,7 @@ def attention(q, k, v):
 
 attention.supports = {{"framework": "numpy", "dtypes": ["float64"]}}
 """
+WHERE, WORKERS = ((), ("--in-process",)), ((), ("-n", "2"))
 CRASHING, FIRST, RIGHT = "q.shape[2] > 2 and k.shape[2] == 2", "True", "False"
 
 
@@ -37,8 +40,7 @@ def attncheck(folder: Path, condition: str, *options: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("where", [(), ("--in-process",)], ids=["contained", "in process"])
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+@pytest.mark.parametrize("where, workers", some_by_night(product(WHERE, WORKERS), [(WHERE[0], WORKERS[1]), (WHERE[1], WORKERS[0])]))
 def test_the_smallest_case_is_found(tmp_path: Path, workers: tuple[str, ...], where: tuple[str, ...]) -> None:
     ran = attncheck(tmp_path, CRASHING, *workers, *where)
     assert ran.returncode == 1, ran.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import some_by_night
 
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
@@ -167,7 +168,10 @@ def test_quiet_prints_no_progress(kernel: str, capsys: pytest.CaptureFixture[str
     assert err == "" and "NOTHING FOUND" in out
 
 
-@pytest.mark.parametrize("form", [[], ["--json", "-", "-n", "2"]], ids=" ".join)
+FORMS = [[], ["--json", "-", "-n", "2"]]
+
+
+@pytest.mark.parametrize("form", some_by_night(FORMS, FORMS[1:]), ids=" ".join)
 def test_what_a_kernel_prints_is_no_part_of_the_report(form: list[str], kernel: str) -> None:
     Path("loud.py").write_text(
         "from kernel import future\n\ndef loud(q, k, v, is_causal=False):\n"
@@ -253,7 +257,7 @@ def test_supports_from_outside(kernel: str, capsys: pytest.CaptureFixture[str]) 
     assert run(capsys, *arguments, "--supports", "facts.toml")[0] == 0
 
 
-@pytest.mark.parametrize("name", ["attention", "scaled"])
+@pytest.mark.parametrize("name", some_by_night(("attention", "scaled"), ("scaled",)))
 def test_two_workers_find_what_one_finds(name: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The same cases, the same verdicts, the same findings: only the time differs."""
     reports: list[Any] = []
@@ -338,6 +342,7 @@ def test_the_pytest_door(kernel: str) -> None:
     assert "has no attribute 'futur'; did you mean future" in typo.stderr + typo.stdout
 
 
+@pytest.mark.nightly
 def test_the_pytest_door_takes_a_reference(kernel: str) -> None:
     """``pytest --like REFERENCE``: one test for every target, that it answers as the reference does."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawing import drawn as draw
+from nightly import some_by_night
 
 from impls.numpy_matmul import attention
 from properties.attention.cases import Case
@@ -50,7 +51,10 @@ def test_what_costs_nothing_varies() -> None:
         assert len({getattr(case, name) for case in found}) >= least, name
 
 
-@pytest.mark.parametrize("facts", [{}, {"head_dims": [64]}, {"zero_sizes": False, "max_length": 16, "value_dim": False}], ids=repr)
+DECLARED = [{}, {"head_dims": [64]}, {"zero_sizes": False, "max_length": 16, "value_dim": False}]
+
+
+@pytest.mark.parametrize("facts", some_by_night(DECLARED, DECLARED[2:]), ids=repr)
 def test_every_case_is_one_that_the_property_is_about(facts: dict[str, Any]) -> None:
     target, tried = costly(**facts), 0
     for prop in PROPERTIES.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from exact_blocks import BLOCK_TARGETS
 from exact_targets import MADE, NAMES, target_for
 from feature_mistakes import FEATURE_MISTAKES
 from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_values, right
+from nightly import some_by_night
 
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
@@ -137,7 +139,7 @@ KEPT_AT_RANDOM = {"finite_results_do_not_overflow", "even_and_odd_keys_err_alike
 MEASURED = ("NaN", "the first argument")  # of which only some properties are refuted
 
 
-@pytest.mark.parametrize("answer", [pytest.param(name, marks=[pytest.mark.nightly] * (name in MEASURED)) for name in TRIVIAL])
+@pytest.mark.parametrize("answer", some_by_night(TRIVIAL, set(TRIVIAL) - set(MEASURED)))
 def test_a_trivial_answer_is_refuted(answer: str) -> None:
     """Zeros and the mean of V by these properties at least; random numbers by all that look at numbers, but three."""
     target = make_target(answer, changed(after=TRIVIAL[answer]), FACTS)
@@ -176,7 +178,7 @@ def test_the_small_layer_is_right_without_a_mistake() -> None:
 def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
     """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing."""
     prop = PROPERTIES[name]
-    made = FEATURE_MISTAKES | MADE
+    made = ChainMap(FEATURE_MISTAKES, MADE)  # type: ignore[arg-type]
     if name in made:
         target = made[name]
     else:

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from nightly import some_by_night
 from pretended_device import PretendedDevice
 from torch import Tensor
 
@@ -36,9 +37,7 @@ def test_no_built_in_is_forgotten() -> None:
     assert len(ON_BOTH) == 22
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (number % 6 > 0)) for number, name in enumerate(ON_BOTH)]
-)
+@pytest.mark.parametrize("name", some_by_night(ON_BOTH, ("torch_manual.attention", "caches_torch.Contiguous")))
 def test_built_ins_stay_on_their_device(name: str) -> None:
     with PretendedDevice() as device:
         (target,) = find_targets(name, BUILTINS, device="cuda")

@@ -12,6 +12,7 @@ import numpy as np
 import permissive
 import pytest
 import torch
+from nightly import some_by_night
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -361,7 +362,7 @@ def test_the_only_dtype_may_be_one_that_a_framework_lacks() -> None:
         make_target("mine", attention, {"dtypes": ["bfloat16"], "framework": "numpy"})
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(2, marks=pytest.mark.nightly), pytest.param(3, marks=pytest.mark.nightly), 4])
+@pytest.mark.parametrize("rank", some_by_night(range(1, 5), [4]))
 def test_no_mask_has_fewer_axes_than_declared(rank: int) -> None:
     """Neither a drawn mask, nor one that a property makes, nor one of the first calls; and its gradient has the form of what was drawn."""
     seen: list[int] = []

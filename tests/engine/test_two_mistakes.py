@@ -69,6 +69,7 @@ def test_both_mistakes_are_recognised_and_told(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", [FAR, *(pytest.param(name, marks=pytest.mark.nightly) for name in (DIM, TILED))])
+@pytest.mark.nightly
 def test_what_is_left_is_named_alone(mistake: str) -> None:
     recognised, printed = one_run(mistake)
     assert mistake in printed

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import some_by_night
 
 torch = pytest.importorskip("torch")
 
@@ -52,7 +53,7 @@ def finds(target: Target, cases: int = 40) -> bool:
     return search(target, CENTRAL, Plan(examples=cases, shrink=False)).finding is not None
 
 
-@pytest.mark.parametrize("variant", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "compile")) for name in VARIANTS])
+@pytest.mark.parametrize("variant", some_by_night(VARIANTS, set(VARIANTS) - {"compile", "export"}))
 def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
     mine = wrong_under(variant)
     assert finds(seen_through(variant, mine), CASES.get(variant, 40))
@@ -87,7 +88,7 @@ def test_what_has_a_batch_is_mapped(name: str) -> None:
     assert len(tried) >= 10 and not [outcome.finding for outcome in tried if outcome.finding]
 
 
-@pytest.mark.parametrize("variant", STATEFUL)
+@pytest.mark.parametrize("variant", some_by_night(STATEFUL, ("inference_mode",)))
 def test_a_cache_is_seen_through_a_variant(variant: str) -> None:
     """Every property holds of a built-in, methods included; a cache that is wrong under the variant is refuted there."""
     (target,) = find_targets(f"caches_torch.Contiguous@{variant}", Builtins())

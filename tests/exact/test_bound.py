@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from nightly import some_by_night
 
 from properties.exact import bound, oracle
 from properties.exact.arithmetic import HALVES, KINDS, Arithmetic, arithmetic, default_arithmetic
@@ -27,7 +28,7 @@ from properties.multihead.call import as_attention
 Array = npt.NDArray[Any]
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(name, marks=[pytest.mark.nightly] * (name in ("float64", "float16"))) for name in DTYPES])
+@pytest.mark.parametrize("dtype", some_by_night(DTYPES, ("float32", "bfloat16")))
 @pytest.mark.filterwarnings("ignore")
 def test_no_honest_kernel_leaves_the_bounds(dtype: str) -> None:
     rng = np.random.default_rng(20)
@@ -51,7 +52,10 @@ def test_no_honest_kernel_leaves_the_bounds(dtype: str) -> None:
     assert ran > 2250
 
 
-@pytest.mark.parametrize(("dtype", "reach"), [("float64", 0.15), ("float32", 0.15), ("float16", 0.5), ("bfloat16", 0.5)])
+REACHED = [("float64", 0.15), ("float32", 0.15), ("float16", 0.5), ("bfloat16", 0.5)]
+
+
+@pytest.mark.parametrize(("dtype", "reach"), some_by_night(REACHED, REACHED[1:3]))
 @pytest.mark.filterwarnings("ignore")
 def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(dtype: str, reach: float) -> None:
     """An adversary moves single operands to raise the used fraction of the bound."""

@@ -391,6 +391,7 @@ def test_every_mutant_has_a_witness() -> None:
     assert not hidden, f"no witness shows what is wrong with {hidden}"
 
 
+@pytest.mark.nightly
 def test_honest_variants_are_right_on_every_witness() -> None:
     wrong = []
     for name, each in HONEST.items():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nightly import some_by_night
 
 torch = pytest.importorskip("torch")
 
@@ -109,7 +110,7 @@ READ = (
 )
 
 
-@pytest.mark.parametrize("name", [name if name in READ[:3] + READ[-3:] else pytest.param(name, marks=pytest.mark.nightly) for name in READ])
+@pytest.mark.parametrize("name", some_by_night(READ, READ[:3] + READ[-3:]))
 def test_the_mistake_is_called_by_its_name(name: str) -> None:
     mutant = MUTANTS[name]
     target = make_target("mine", mutant.function)

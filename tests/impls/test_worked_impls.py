@@ -126,6 +126,7 @@ def test_a_mask_of_zeros_and_ones_hides_as_a_large_number_does(module: Attention
         assert bool(((module(x, mask) - weights @ v).abs() <= error).all())
 
 
+@pytest.mark.nightly
 def test_every_worked_example_is_put_to_some_implementation() -> None:
     """An example that fits nothing would be collected once, as a test that is skipped."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "properties/test_worked_examples.py"]

@@ -5,9 +5,11 @@ They know no implementation; what has a cache, or is given angles, is that which
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from late import Late
 from torch import Tensor, nn
 
 from impls.mutants.module import honest_modules, module_caches
@@ -59,9 +61,13 @@ class Right(nn.Module):
         return out
 
 
+def wrong(**changes: Any) -> type[Right]:
+    """A class with other methods."""
+    return type("Wrong", (Right,), changes)
+
+
 def module_with(**changes: Any) -> Target:
-    """The target of a class with other methods."""
-    return make_target("wrong", type("Wrong", (Right,), changes))
+    return make_target("wrong", wrong(**changes))
 
 
 def counted(self: Any, out: Tensor, x: Tensor) -> Tensor:
@@ -110,52 +116,50 @@ def plus(self: Any, out: Tensor, x: Tensor) -> Tensor:
 
 MODULE = make_target("an exact module", Right)
 EXACT = {"module": MODULE}
-MISTAKES: dict[str, Target] = {
-    "module_future_tokens_are_ignored": module_with(before=lambda self, x: x - x.mean(1, keepdim=True)),
-    "module_prefix_of_output_is_output_of_prefix": module_with(after=lambda self, out, x: out * x.shape[1]),
-    "module_every_token_is_seen": module_with(keys=not_the_last),
-    "module_every_token_of_the_memory_is_seen": module_with(context=lambda self, c: torch.cat([c[:, :-1], c[:, :1] * 0], 1)),
-    "module_batch_elements_are_independent": module_with(after=lambda self, out, x: out + out.sum((0, 1))),
-    "module_a_batch_is_its_sequences": module_with(after=lambda self, out, x: out * len(out)),
-    "module_permuted_tokens_permute_rows": module_with(keys=fading),
-    "module_the_past_has_no_order": module_with(keys=fading),
-    "module_the_memory_has_no_order": module_with(keys=fading),
-    "module_rows_meet_only_the_memory": module_with(before=lambda self, x: x - x.mean(1, keepdim=True)),
-    "module_equal_tokens_answer_as_one": module_with(after=lambda self, out, x: out * x.shape[1]),
-    "module_a_memory_twice_is_the_memory": module_with(weights=lambda self, s, seen: s.masked_fill(~seen, -INF).exp()),
-    "module_tokens_twice_are_the_tokens": module_with(after=lambda self, out, x: out * x.shape[1]),
-    "module_hidden_tokens_are_ignored": module_with(seen=lambda self, seen, mask, is_causal: seen),
-    "module_padding_is_as_good_as_removed": module_with(weights=lambda self, s, seen: s.softmax(-1) * seen),
-    "module_a_mask_of_all_seen_changes_nothing": module_with(
+WRONG: dict[str, Callable[..., Any]] = {
+    "module_future_tokens_are_ignored": wrong(before=lambda self, x: x - x.mean(1, keepdim=True)),
+    "module_prefix_of_output_is_output_of_prefix": wrong(after=lambda self, out, x: out * x.shape[1]),
+    "module_every_token_is_seen": wrong(keys=not_the_last),
+    "module_every_token_of_the_memory_is_seen": wrong(context=lambda self, c: torch.cat([c[:, :-1], c[:, :1] * 0], 1)),
+    "module_batch_elements_are_independent": wrong(after=lambda self, out, x: out + out.sum((0, 1))),
+    "module_a_batch_is_its_sequences": wrong(after=lambda self, out, x: out * len(out)),
+    "module_permuted_tokens_permute_rows": wrong(keys=fading),
+    "module_the_past_has_no_order": wrong(keys=fading),
+    "module_the_memory_has_no_order": wrong(keys=fading),
+    "module_rows_meet_only_the_memory": wrong(before=lambda self, x: x - x.mean(1, keepdim=True)),
+    "module_equal_tokens_answer_as_one": wrong(after=lambda self, out, x: out * x.shape[1]),
+    "module_a_memory_twice_is_the_memory": wrong(weights=lambda self, s, seen: s.masked_fill(~seen, -INF).exp()),
+    "module_tokens_twice_are_the_tokens": wrong(after=lambda self, out, x: out * x.shape[1]),
+    "module_hidden_tokens_are_ignored": wrong(seen=lambda self, seen, mask, is_causal: seen),
+    "module_padding_is_as_good_as_removed": wrong(weights=lambda self, s, seen: s.softmax(-1) * seen),
+    "module_a_mask_of_all_seen_changes_nothing": wrong(
         seen=lambda self, seen, mask, is_causal: (
             seen if mask is None else seen & mask[:, None, None].roll(1, 0) & seen.new_ones(seen.shape).triu(-1)
         )
     ),
-    "module_a_mask_stays_with_its_sequence": module_with(
-        seen=lambda self, seen, mask, is_causal: seen if mask is None else seen & mask.all(0)
-    ),
-    "module_a_mask_leaves_causality": module_with(
+    "module_a_mask_stays_with_its_sequence": wrong(seen=lambda self, seen, mask, is_causal: seen if mask is None else seen & mask.all(0)),
+    "module_a_mask_leaves_causality": wrong(
         seen=lambda self, seen, mask, is_causal: seen if mask is None else mask[:, None, None].expand_as(seen)
     ),
-    "module_the_same_call_gives_the_same_bits": module_with(after=plus),
-    "module_arguments_are_unchanged": module_with(before=in_place),
-    "module_weights_are_unchanged": module_with(before=norming),
-    "module_nothing_is_remembered": module_with(after=counted),
-    "module_an_answer_stays": module_with(after=kept),
-    "module_output_has_the_right_form": module_with(after=lambda self, out, x: out.float()),
-    "module_large_tokens_give_finite_rows": module_with(
+    "module_the_same_call_gives_the_same_bits": wrong(after=plus),
+    "module_arguments_are_unchanged": wrong(before=in_place),
+    "module_weights_are_unchanged": wrong(before=norming),
+    "module_nothing_is_remembered": wrong(after=counted),
+    "module_an_answer_stays": wrong(after=kept),
+    "module_output_has_the_right_form": wrong(after=lambda self, out, x: out.float()),
+    "module_large_tokens_give_finite_rows": wrong(
         weights=lambda self, s, seen: (e := s.masked_fill(~seen, -INF).exp()) / e.sum(-1, keepdim=True)
     ),
-    "module_train_is_eval_without_dropout": module_with(after=lambda self, out, x: out * (2 if self.training else 1)),
-    "module_dropout_is_off_in_eval": module_with(drop=lambda self, w: nn.functional.dropout(w, self.dropout)),
-    "module_dropout_is_on_in_train": module_with(drop=lambda self, w: w),
-    "module_recording_changes_nothing": module_with(after=lambda self, out, x: out + torch.is_grad_enabled()),
-    "module_gradients_reach_every_parameter": module_with(__init__=unused),
-    "module_the_state_is_all_of_it": module_with(__init__=hidden, after=lambda self, out, x: out + self.offset),
-    "module_is_the_attention_of_its_projections": module_with(
+    "module_train_is_eval_without_dropout": wrong(after=lambda self, out, x: out * (2 if self.training else 1)),
+    "module_dropout_is_off_in_eval": wrong(drop=lambda self, w: nn.functional.dropout(w, self.dropout)),
+    "module_dropout_is_on_in_train": wrong(drop=lambda self, w: w),
+    "module_recording_changes_nothing": wrong(after=lambda self, out, x: out + torch.is_grad_enabled()),
+    "module_gradients_reach_every_parameter": wrong(__init__=unused),
+    "module_the_state_is_all_of_it": wrong(__init__=hidden, after=lambda self, out, x: out + self.offset),
+    "module_is_the_attention_of_its_projections": wrong(
         weights=lambda self, s, seen: (s * s.shape[1] ** -0.5).masked_fill(~seen, -INF).softmax(-1)
     ),
-    "module_is_as_near_to_its_twin_as_rounding_explains": module_with(after=lambda self, out, x: out.bfloat16().to(x.dtype)),
+    "module_is_as_near_to_its_twin_as_rounding_explains": wrong(after=lambda self, out, x: out.bfloat16().to(x.dtype)),
 }
 
 
@@ -168,22 +172,21 @@ CACHED = (
 )
 TURNED = ("module_rotations_tell_distances_alone", "module_equal_tokens_give_equal_rows")
 # What needs more than the exact module has: a cache, or angles.
-EXACT_FOR = dict.fromkeys((*CACHED, "module_gradients_reach_every_head"), make_target("an exact cache", honest_modules.HandsBack))
-EXACT_FOR |= dict.fromkeys(TURNED, make_target("exact turns", honest_modules.IsTurned))
-MISTAKES |= {
-    name: make_target("wrong", wrong)
-    for name, wrong in zip(
-        (*CACHED, *TURNED, "module_gradients_reach_every_head"),
-        (
-            module_caches.RestartedPositions,
-            module_caches.AskedUnscaled,
-            module_caches.CountsOn,
-            module_caches.KeptMean,
-            module_caches.AppendedInPlace,
-            module_caches.RotatedValues,
-            module_caches.BiasOfWeights,
-            module_caches.WithoutLastHead,
-        ),
-        strict=True,
-    )
-}
+EXACT_FOR = Late(
+    dict.fromkeys((*CACHED, "module_gradients_reach_every_head"), honest_modules.HandsBack) | dict.fromkeys(TURNED, honest_modules.IsTurned)
+)
+WRONG |= zip(
+    (*CACHED, *TURNED, "module_gradients_reach_every_head"),
+    (
+        module_caches.RestartedPositions,
+        module_caches.AskedUnscaled,
+        module_caches.CountsOn,
+        module_caches.KeptMean,
+        module_caches.AppendedInPlace,
+        module_caches.RotatedValues,
+        module_caches.BiasOfWeights,
+        module_caches.WithoutLastHead,
+    ),
+    strict=True,
+)
+MISTAKES = Late(WRONG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from importlib import import_module
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from properties.engine.core.declare import Property
 from properties.engine.core.target import Target
 
 # What the chapters hand over, found by the names of their files: EXACT, the exact target of every topic, and MISTAKES, one for every property.
-CHAPTERS = [vars(import_module(path.stem)) for path in sorted(Path(__file__).parent.glob("exact_*.py"))]
-EXACT: dict[str, Target] = {topic: target for chapter in CHAPTERS for topic, target in chapter.get("EXACT", {}).items()}
-MADE: dict[str, Target] = {name: target for chapter in CHAPTERS for name, target in chapter.get("MISTAKES", {}).items()}
-EXACT_FOR: dict[str, Target] = {name: target for chapter in CHAPTERS for name, target in chapter.get("EXACT_FOR", {}).items()}
+CHAPTERS = [import_module(path.stem) for path in sorted(Path(__file__).parent.glob("exact_*.py"))]
+EXACT, MADE, EXACT_FOR = (
+    ChainMap[str, Target](*(vars(chapter).get(name, {}) for chapter in CHAPTERS)) for name in ("EXACT", "MISTAKES", "EXACT_FOR")
+)
 ATTENTION = permissive.attention_target()
 LAYER = permissive.layer_target()
 BACKWARD = ("gradients", "feature_gradients")  # those: test_gradient_properties, test_feature_gradients

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -35,6 +36,7 @@ SHARED = ("buffers", "machine", "protocol", "variants")  # what is no framework
 ALWAYS = ("numpy", "torch")  # tried on every callable that does not say; others where its process knows them
 
 
+@cache
 def frameworks() -> tuple[str, ...]:
     """The names of all frameworks, installed or not."""
     others = (module.name for module in pkgutil.iter_modules(__path__) if module.name not in (*SHARED, *ALWAYS))
