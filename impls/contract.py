@@ -17,13 +17,15 @@
     A row with no visible key is zero.
 
 ``multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False,
-need_weights=True) -> (out, attention weights or None)``
+bias_k=None, bias_v=None, add_zero_attn=False, need_weights=True) -> (out, attention weights or None)``
 
     query   (batch, queries, embed);  key, value (batch, keys, embed)
     weights maps w_q w_k w_v w_o to (embed, embed) and, where there is a bias, b_q b_k b_v b_o to (embed,);
             a projection is y = x Wᵀ + b, as in torch.nn.Linear
     key_padding_mask  (batch, keys), bool: True = padding, ignored
-    out     (batch, queries, embed);  attention weights (batch, num_heads, queries, keys)
+    bias_k, bias_v    (embed,): one more key and value, behind the projected ones; add_zero_attn appends one more of zeros. Every query
+            sees them, whatever is masked. Not every layer takes them
+    out     (batch, queries, embed);  attention weights (batch, num_heads, queries, keys and what is appended)
 
 ``encoder_layer(x, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, norm_first=False,
 activation="relu") -> x'`` and ``decoder_layer(x, memory, weights, *, …, memory_mask=None, memory_key_padding_mask=None) -> x'``

@@ -82,6 +82,9 @@ def multihead(
     attn_mask: Any = None,
     key_padding_mask: Any = None,
     is_causal: bool = False,
+    bias_k: Any = None,
+    bias_v: Any = None,
+    add_zero_attn: bool = False,
     need_weights: bool = True,
 ) -> tuple[Any, Any]:
     """Concat(head_1, …, head_h) W_O: every head has its own d_model by d_k matrices, and reads all of the input."""
@@ -93,6 +96,16 @@ def multihead(
     visible, bias = visible_and_bias(attn_mask, is_causal, logits_shape, dtype)
     if key_padding_mask is not None:
         visible = visible & ~key_padding_mask[:, None, None, :]  # (B, 1, 1, S)
+    none = np.zeros((0, embed), dtype)
+    learned = [none if x is None else x[None].astype(dtype) for x in (bias_k, bias_v)]
+    zeros = np.zeros((int(add_zero_attn), embed), dtype)
+    more_k, more_v = (np.concatenate([x, zeros]) for x in learned)  # (N, E): every query sees them
+    behind = ((0, 0), (0, 0), (0, 0), (0, len(more_k)))
+    visible, bias = np.pad(visible, behind, constant_values=True), np.pad(bias, behind)  # (B, H, L, S + N)
+
+    def append(x: Any, rows: Any) -> Any:
+        """x (B, S, d_k) with the same rows (N, d_k) behind those of every sequence."""
+        return np.concatenate([x, np.broadcast_to(rows, (batch, *rows.shape))], axis=1)
 
     def project(x: Any, name: str, rows: slice) -> Any:
         """x W + b with the columns of W that belong to one head: the rows of the stored, transposed matrix."""
@@ -105,6 +118,7 @@ def multihead(
     for head in range(num_heads):
         rows = slice(head * d_k, (head + 1) * d_k)
         q, k, v = project(query, "q", rows), project(key, "k", rows), project(value, "v", rows)  # (B, L or S, d_k)
+        k, v = append(k, more_k[:, rows]), append(v, more_v[:, rows])  # (B, S + N, d_k)
         attention_of.append(attention_weights(q, k, visible=visible[:, head], bias=bias[:, head]))  # (B, L, S)
         outputs.append(attention_of[-1] @ v)  # (B, L, d_k)
     out = project_out(np.concatenate(outputs, axis=-1), weights)  # (B, L, E)

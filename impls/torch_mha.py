@@ -45,11 +45,15 @@ def train(
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
+    bias_k: Tensor | None = None,
+    bias_v: Tensor | None = None,
+    add_zero_attn: bool = False,
     need_weights: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """nn.MultiheadAttention(embed, num_heads, dropout=0, batch_first=True).train()"""
     masks = library_masks(query, key, num_heads, attn_mask, key_padding_mask, is_causal)
-    return call(query, key, value, weights, num_heads, need_weights=need_weights, training=True, **masks)
+    appended = {"bias_k": bias_k, "bias_v": bias_v, "add_zero_attn": add_zero_attn}
+    return call(query, key, value, weights, num_heads, appended, need_weights=need_weights, training=True, **masks)
 
 
 @supports(**FACTS | {"empty_rows": "nan", "arithmetic": NATIVE})
@@ -64,10 +68,14 @@ def eval_weights(
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
+    bias_k: Tensor | None = None,
+    bias_v: Tensor | None = None,
+    add_zero_attn: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """nn.MultiheadAttention(…).eval() under no_grad, need_weights=True"""
     masks = library_masks(query, key, num_heads, attn_mask, key_padding_mask, is_causal)
-    return call(query, key, value, weights, num_heads, need_weights=True, training=False, **masks)
+    appended = {"bias_k": bias_k, "bias_v": bias_v, "add_zero_attn": add_zero_attn}
+    return call(query, key, value, weights, num_heads, appended, need_weights=True, training=False, **masks)
 
 
 @supports(**FACTS | {"returns_weights": False, "arithmetic": NATIVE})
@@ -82,10 +90,14 @@ def eval_fast(
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
+    bias_k: Tensor | None = None,
+    bias_v: Tensor | None = None,
+    add_zero_attn: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """nn.MultiheadAttention(…).eval() under no_grad, need_weights=False: (out, None)"""
     masks = library_masks(query, key, num_heads, attn_mask, key_padding_mask, is_causal)
-    return call(query, key, value, weights, num_heads, need_weights=False, training=False, **masks)
+    appended = {"bias_k": bias_k, "bias_v": bias_v, "add_zero_attn": add_zero_attn}
+    return call(query, key, value, weights, num_heads, appended, need_weights=False, training=False, **masks)
 
 
 def call(
@@ -94,15 +106,18 @@ def call(
     value: Tensor,
     weights: Mapping[str, Tensor],
     num_heads: int,
+    appended: Mapping[str, Any],
     training: bool,
     **asked: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """One call of the layer, built without storage, with the given weights in the place of its parameters."""
     has_bias = any(f"b_{name}" in weights for name in "qkvo")
-    layer = nn.MultiheadAttention(query.shape[-1], num_heads, bias=has_bias, batch_first=True, device="meta")
+    learned = {name: appended[name][None, None] for name in ("bias_k", "bias_v") if appended[name] is not None}  # (1, 1, E)
+    more = {"add_bias_kv": bool(learned), "add_zero_attn": appended["add_zero_attn"]}
+    layer = nn.MultiheadAttention(query.shape[-1], num_heads, bias=has_bias, batch_first=True, device="meta", **more)
     return functional_call(
         layer.train(training),
-        parameters(weights, has_bias),
+        parameters(weights, has_bias) | learned,
         (query, key, value),
         {"average_attn_weights": False, **asked},
     )

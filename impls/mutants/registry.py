@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 CHAPTERS = {
     "attention": "trivial masks mask_shapes causal empty_rows heads layouts scaling softmax values numerics biases tiles splits state shapes "
     "features returned gradients gradient_routes backward_features teaching last_bits last_bits_backward",
-    "multihead": "layers layer_weights layer_masks",
+    "multihead": "layers layer_weights layer_masks appended",
     "block": "encoders encoder_masks decoders last_bits_layers",
     "position": "sinusoids rotations lookups distances last_bits_positions",
     "pack": "packs last_bits_packs",
@@ -56,7 +56,16 @@ SIGNATURES = {
     "attention": _signature("q k v", {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}),
     "multihead": _signature(
         "query key value weights",
-        {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, "is_causal": False, "need_weights": True},
+        {
+            "num_heads": _NONE,
+            "attn_mask": None,
+            "key_padding_mask": None,
+            "is_causal": False,
+            "bias_k": None,
+            "bias_v": None,
+            "add_zero_attn": False,
+            "need_weights": True,
+        },
     ),
     "encoder_layer": _signature("x weights", {"num_heads": _NONE, "attn_mask": None, "key_padding_mask": None, **_BLOCK}),
     "decoder_layer": _signature(

@@ -66,7 +66,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         fields["group"] = pick((1, 1, 1, 2, 3, 4))
     if "scale" in takes:
         fields["scale"] = pick(SCALES)
-    fields |= {name: pick(known.drawn) for name, known in kind.fields().items() if name not in Case.fields()}  # what a layer adds
+    more = {name: known for name, known in kind.fields().items() if name not in Case.fields()}  # what a layer adds
+    fields |= {name: pick(known.drawn) for name, known in more.items() if not known.needs or known.needs in takes}
     if supports.window:
         fields |= {field: st.just(size) for field, size in always(supports.window).items()}
     for name in prop.domain.get("features", ()):

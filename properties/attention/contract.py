@@ -54,7 +54,7 @@ class Attention(Contract):
         return True
 
     def options(self, formal: Formal) -> tuple[str, ...]:
-        return tuple(name for name in PARAMETERS if name in formal)
+        return tuple(name for name in self.known if name in formal)
 
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         beside = {"key_padding_mask": "beside attn_mask it is not tried"}

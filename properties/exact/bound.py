@@ -144,11 +144,15 @@ def multihead(exact: LayerExact, arithmetic: Arithmetic) -> tuple[Array, Array]:
         return outer, weights
 
 
-def projected_errors(exact: LayerExact, arithmetic: Arithmetic) -> dict[str, Array | None]:
-    """Bounds of the projected queries, keys and values, per head (B, H, L or S, D)."""
-    heads = exact.attention.problem.q.shape[1]
-    names = {"query_error": "q", "key_error": "k", "value_error": "v"}
-    return {name: split_heads(linear(exact.projections[step], arithmetic, exact.attention.unit), heads) for name, step in names.items()}
+def projected_errors(exact: LayerExact, arithmetic: Arithmetic) -> dict[str, Array]:
+    """Bounds of the projected queries, keys and values, per head (B, H, L or all keys, D)."""
+    heads, keys = exact.attention.problem.q.shape[1], exact.attention.problem.k.shape[2]
+    errors = {}
+    for name, step in {"query_error": "q", "key_error": "k", "value_error": "v"}.items():
+        error = split_heads(linear(exact.projections[step], arithmetic, exact.attention.unit), heads)
+        appended = 0 if step == "q" else keys - error.shape[2]
+        errors[name] = np.pad(error, ((0, 0), (0, 0), (0, appended), (0, 0)))  # what is appended is exact
+    return errors
 
 
 def linear(step: Projection, arithmetic: Arithmetic, unit: float, input_error: Array | None = None) -> Array:

@@ -305,6 +305,9 @@ class LayerProblem:
     bias: Array | None = None  # as in Problem
     scale: float | None = None  # None: 1/sqrt(head dim)
     empty_rows: str = "zero"  # as in Problem
+    appended: tuple[Array, Array] | None = (
+        None  # keys and values (N, E) behind the projected ones of every sequence; columns of visible and bias, too
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,6 +345,8 @@ def solve_layer(problem: LayerProblem, precision: Precision = "float64") -> Laye
         q, q_step = project(lift, lift(problem.query), problem.query, w["w_q"], w.get("b_q"))
         k, k_step = project(lift, lift(problem.key), problem.key, w["w_k"], w.get("b_k"))
         v, v_step = project(lift, lift(problem.value), problem.value, w["w_v"], w.get("b_v"))
+        if problem.appended is not None:
+            k, v = (append(lift, x, rows) for x, rows in zip((k, v), problem.appended, strict=True))  # (B, S + N, E)
         q, k, v = (split_heads(x, problem.num_heads) for x in (q, k, v))  # (B, H, L or S, D)
         width = q.shape[-1]
         inner = Problem(
@@ -373,6 +378,13 @@ def split_heads(x: Any, num_heads: int) -> Any:
     if num_heads < 1 or width % num_heads:
         raise ValueError(f"{num_heads} heads do not divide a width of {width}")
     return x.reshape(B, L, num_heads, width // num_heads).swapaxes(1, 2)
+
+
+def append(lift: Any, x: Any, rows: Array) -> Any:
+    """x (B, S, E) in the number system of the computation, with the same rows (N, E) behind those of every sequence."""
+    size, more = x.shape[1], len(rows)
+    place = np.eye(size + more)  # 0 and 1: nothing is rounded
+    return lift(place[:, :size]) @ x + lift(place[:, size:] @ rows)
 
 
 def project(lift: Any, x: Any, x64: Array, w: Array | None, b: Array | None) -> tuple[Any, Projection]:

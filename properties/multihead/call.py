@@ -15,6 +15,8 @@ from ..engine.core.target import Raised, Target
 from ..engine.frameworks import Buffers
 from .cases import MULTIHEAD
 
+APPENDED = ("bias_k", "bias_v")  # what torch.nn.MultiheadAttention(add_bias_kv=True) learns beside its weights
+
 
 @dataclass(frozen=True, eq=False)
 class LayerInputs:
@@ -23,14 +25,22 @@ class LayerInputs:
     query: Array  # (B, L, E)
     key: Array  # (B, S, E)
     value: Array  # (B, S, E)
-    weights: Mapping[str, Array]  # w_q w_k w_v w_o (E, E), y = x Wᵀ + b; b_q b_k b_v b_o (E,) or absent
+    weights: Mapping[str, Array]  # w_q w_k w_v w_o (E, E), y = x Wᵀ + b; b_q b_k b_v b_o (E,) or absent; bias_k bias_v likewise
     num_heads: int
     mask: Array | None = None  # broadcasts to (B, H, L, S); True = attend
     padding: Array | None = None  # (B, S) bool; True = padding
     is_causal: bool = False
+    add_zero_attn: bool = False
     need_weights: bool = True
     dtype: str = "float64"
     device: str = "cpu"
+
+    @property
+    def appended(self) -> tuple[Array, Array]:
+        """The keys and values (N, E) that follow those of every sequence: bias_k and bias_v, then zeros."""
+        width, zero = self.query.shape[-1], np.zeros((int(self.add_zero_attn), self.query.shape[-1]))
+        keys, values = (np.concatenate([self.weights.get(name, zero[:0]).reshape(-1, width), zero]) for name in APPENDED)
+        return keys, values
 
     def but(self, **changes: Any) -> LayerInputs:
         """The same call with some arguments changed."""
@@ -48,7 +58,9 @@ def call_layer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[A
     for one, other in ((0, 1), (1, 2), (0, 2)):  # one and the same array, as libraries look for
         if (inputs.query, inputs.key, inputs.value)[one] is (inputs.query, inputs.key, inputs.value)[other]:
             tensors[other] = tensors[one]
-    options: dict[str, Any] = {"num_heads": inputs.num_heads}
+    options: dict[str, Any] = {"num_heads": inputs.num_heads} | {name: weights.pop(name) for name in APPENDED if name in weights}
+    if inputs.add_zero_attn:
+        options["add_zero_attn"] = True
     if inputs.mask is not None:
         options["attn_mask"] = target.ranked(place("mask", inputs.mask))
     if inputs.padding is not None:

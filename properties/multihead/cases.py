@@ -39,6 +39,22 @@ class Case(of_attention.Case):
         says="{} one array",
         why="which of query, key and value are one and the same array: libraries take other, faster paths then",
     )
+    bias_kv: bool = field(
+        False,
+        drawn=(False, False, False, True),
+        varied=(False, True),
+        needs="bias_k",
+        says="a key and a value appended",
+        why="one more key and value, learned, that every row sees (add_bias_kv): masks and causality that forget it",
+    )
+    add_zero_attn: bool = field(
+        False,
+        drawn=(False, False, False, True),
+        varied=(False, True),
+        needs="add_zero_attn",
+        says="a key and a value of zeros appended",
+        why="one more key and value, of zeros, that every row sees: without a visible key it is what is left",
+    )
 
     def __post_init__(self) -> None:
         if self.shared not in ("nothing", "key and value"):

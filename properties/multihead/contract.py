@@ -28,6 +28,8 @@ class Multihead(Attention):
 
     name = MULTIHEAD.name
     call = "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, need_weights=True)"
+    known = (*Attention.known, "bias_k", "add_zero_attn")
+    given = (*Attention.given, "bias_v")
     arguments = 4
     topics = (MULTIHEAD, ATTENTION)
     pair: tuple[str, ...] = ("layer_is_inside_the_bound",)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
-from ..exact.oracle import join_heads, split_heads
+from ..exact.oracle import join_heads
 from .trial import LayerRun, LayerTrial
 
 SIZES: dict[str, Any] = {
@@ -82,7 +82,7 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
         return
     seen = np.asarray(t.visible_to(run.inputs).any(axis=-1, keepdims=True))
     t.close(run.weights, run.exact.weights, run.weights_bound, "the weight of key {column} in row {row} is off", seen)
-    value = split_heads(run.inputs.value, run.inputs.num_heads)  # (B, H, S, D)
+    value = run.exact.attention.problem.v  # (B, H, S, D): those given, and those appended
     spread = run.weights_bound + 2.0**-53 * (value.shape[2] + 2) * np.abs(run.weights)  # this product, in float64
     allowed = run.bound + join_heads(spread @ np.abs(value))
     t.close(run.out, join_heads(run.weights @ value), allowed, "row {row} is not made of the returned weights", posed(t, run))

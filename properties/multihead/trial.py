@@ -12,7 +12,7 @@ from ..engine.cases.dtypes import round_to
 from ..engine.cases.masks import frontier, make_mask
 from ..engine.core.trial import Trial
 from ..exact import bound, oracle
-from .call import LayerInputs, call_layer
+from .call import APPENDED, LayerInputs, call_layer
 
 MATRICES = ("w_q", "w_k", "w_v", "w_o")
 BIASES = ("b_q", "b_k", "b_v", "b_o")
@@ -90,6 +90,8 @@ class LayerTrial(Trial):
         weights = {name: tensor(name, (width, width), max(width, 1) ** -0.5) for name in MATRICES}
         if case.with_bias:
             weights |= {name: tensor(name, (width,)) for name in BIASES if name[2] not in case.unbiased}
+        if case.bias_kv:
+            weights |= {name: tensor(name, (width,)) for name in APPENDED}
         return LayerInputs(
             query=tensor("query", (case.batch, case.queries, width), 2.0**case.magnitude),
             key=tensor("key", (case.batch, keys, width)),
@@ -98,6 +100,7 @@ class LayerTrial(Trial):
             num_heads=case.heads,
             mask=make_mask(case, (case.batch, case.heads, case.queries, keys)),
             is_causal=case.is_causal,
+            add_zero_attn=case.add_zero_attn,
             dtype=case.dtype,
             device=case.device,
         )
@@ -109,7 +112,7 @@ class LayerTrial(Trial):
         return np.arange(keys) >= 1 + (draw % np.uint64(max(keys, 1))).astype(np.int64)
 
     def visible_to(self, inputs: LayerInputs) -> Array:
-        """(B, H, L, S) bool: mask, padding and causal frontier together."""
+        """(B, H, L, S + N) bool: mask, padding and causal frontier together; every row sees the N keys that are appended."""
         shape = (inputs.query.shape[0], inputs.num_heads, inputs.query.shape[1], inputs.key.shape[1])
         seen = np.ones(shape, dtype=bool)
         if inputs.mask is not None:
@@ -118,11 +121,11 @@ class LayerTrial(Trial):
             seen &= ~inputs.padding[:, None, None, :]
         if inputs.is_causal:
             seen &= frontier(shape[2], shape[3], self.supports.causal)
-        return seen
+        return _extended(seen, inputs, True)
 
     def solve_layer(self, inputs: LayerInputs) -> oracle.LayerExact:
         """What the oracle says of a layer call."""
-        mask = inputs.mask
+        mask, appended = inputs.mask, inputs.appended
         problem = oracle.LayerProblem(
             inputs.query,
             inputs.key,
@@ -130,8 +133,9 @@ class LayerTrial(Trial):
             inputs.weights,
             num_heads=inputs.num_heads,
             visible=self.visible_to(inputs),
-            bias=None if mask is None or mask.dtype == bool else np.where(mask == -np.inf, 0.0, mask),
+            bias=None if mask is None or mask.dtype == bool else _extended(np.where(mask == -np.inf, 0.0, mask), inputs, 0.0),
             empty_rows=self.supports.empty_rows,
+            appended=appended if len(appended[0]) else None,
         )
         return oracle.solve_layer(problem, precision="extended" if inputs.dtype == "float64" else "float64")
 
@@ -142,7 +146,7 @@ class LayerTrial(Trial):
         batch, queries, width = inputs.query.shape
         if out.shape != (batch, queries, width):
             self.fail(f"the output has shape {out.shape}, expected {(batch, queries, width)}")
-        wanted = (batch, inputs.num_heads, queries, inputs.key.shape[1])
+        wanted = (batch, inputs.num_heads, queries, inputs.key.shape[1] + len(inputs.appended[0]))
         if weights is not None and weights.shape != wanted:
             self.fail(f"the weights have shape {weights.shape}, expected {wanted}")
         run = LayerRun(self, inputs, out, weights)
@@ -157,3 +161,12 @@ class LayerTrial(Trial):
         """Projections that change nothing, exactly."""
         zeros = np.zeros(width)
         return dict.fromkeys(MATRICES, np.eye(width)) | dict.fromkeys(BIASES, zeros)
+
+
+def _extended(mask: Array, inputs: LayerInputs, value: float | bool) -> Array:
+    """A mask (…, S) or (…, 1) with one value in the columns (…, N) of what is appended."""
+    keys, more = inputs.key.shape[1], len(inputs.appended[0])
+    if not more:
+        return mask
+    whole = np.broadcast_to(mask, (*mask.shape[:-1], keys))
+    return np.concatenate([whole, np.full((*whole.shape[:-1], more), value, dtype=whole.dtype)], axis=-1)

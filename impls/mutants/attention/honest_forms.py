@@ -249,9 +249,11 @@ def weights_per_head(query: Tensor, key: Tensor, value: Tensor, weights: Weights
     return multihead(query, key, value, weights, **options, project=rows)
 
 
-@honest("the bias of the keys is left out: it adds the same to every logit of a row", contract="multihead")
+@honest("the bias of the keys is left out: it adds the same to every logit of a row, if all keys have it", contract="multihead")
 def no_key_bias(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
-    return multihead(query, key, value, renamed(weights, b_k=None), **options)
+    if options.get("bias_k") is None and not options.get("add_zero_attn"):
+        weights = renamed(weights, b_k=None)
+    return multihead(query, key, value, weights, **options)
 
 
 @honest("the scale is folded into the projection of the query, on a copy", contract="multihead")

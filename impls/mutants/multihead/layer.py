@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..attention import core
 from ..attention.core import Step, both, frontier, hide, mix, read_mask, scores, softmax, widen
@@ -61,6 +62,19 @@ def join(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def appended(x: Tensor, learned: Tensor | None, zero: bool) -> Tensor:
+    """(B, S, E) -> (B, S + N, E): behind the keys, or values, of every sequence one that is learned, and one of zeros."""
+    more = [row.expand(len(x), 1, -1) for row in ([] if learned is None else [widen(learned)]) + [x.new_zeros(x.shape[2])] * zero]
+    return torch.cat([x, *more], dim=1)
+
+
+def behind(mask: Tensor | None, shape: tuple[int, ...], keys: int, value: bool | float) -> Tensor | None:
+    """A mask of the keys that were given as one of all keys, with one value for those that are appended."""
+    if mask is None or keys == shape[3]:
+        return mask
+    return functional.pad(mask.expand(*mask.shape[:-1], shape[3]), (0, keys - shape[3]), value=value)
+
+
 def padding(key_padding_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
     """The keys that are not padding: (B, 1, 1, S)."""
     return None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
@@ -76,9 +90,14 @@ def multihead(
     attn_mask: Tensor | None = None,
     key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
+    bias_k: Tensor | None = None,
+    bias_v: Tensor | None = None,
+    add_zero_attn: bool = False,
     need_weights: bool = True,
     project: Step = project,
     split: Step = split,
+    appended: Step = appended,
+    behind: Step = behind,
     default_scale: Step = core.default_scale,
     scores: Step = scores,
     read_mask: Step = read_mask,
@@ -95,9 +114,12 @@ def multihead(
     shape = (query.shape[0], num_heads, query.shape[1], key.shape[1])
     check_masks(attn_mask, key_padding_mask, shape)
     named = zip((query, key, value), "qkv", strict=True)
-    q, k, v = (split(project(widen(x), weights, name), num_heads) for x, name in named)  # (B, H, L, D), (B, H, S, D) twice
+    q, k, v = (project(widen(x), weights, name) for x, name in named)  # (B, L, E), (B, S, E) twice
+    k, v = appended(k, bias_k, add_zero_attn), appended(v, bias_v, add_zero_attn)  # (B, S + N, E)
+    q, k, v = (split(x, num_heads) for x in (q, k, v))  # (B, H, L, D), (B, H, S + N, D) twice
     visible, bias = read_mask(attn_mask, shape)
     visible = both(both(visible, padding(key_padding_mask, shape)), frontier(*shape[2:]) if is_causal else None)
+    visible, bias = behind(visible, shape, k.shape[2], True), behind(bias, shape, k.shape[2], 0.0)
     weight = softmax(hide(scores(q, k, default_scale(q)), visible, bias), visible)  # (B, H, L, S)
     out = project(join(mix(weight, v, visible)), weights, "o").to(query.dtype)  # (B, L, E)
     return out, weight.to(query.dtype) if need_weights else None
