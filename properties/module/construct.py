@@ -103,6 +103,12 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Maker
                 makers = list(_configs(cls, parameter)) if parameter.name not in given and _is_config(parameter.name) else []
                 if parameter.default is None:
                     makers = makers[:-1]  # none is made up where none is needed
+                if (
+                    parameter.name not in given
+                    and parameter.default is parameter.empty
+                    and role(parameter.name, CONSTRUCTOR_ROLES) == "window"
+                ):
+                    makers = [_window, _square_window]
                 if makers and parameter.default in (None, parameter.empty):
                     configured, maker = True, makers[min(choice, len(makers) - 1)]
                 else:
@@ -117,6 +123,15 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Maker
 
 def _made(cls: Callable[..., Any], arguments: Mapping[str, Maker]) -> Maker:
     return lambda sizes: cls(**{name: maker(sizes) for name, maker in arguments.items()})
+
+
+def _window(sizes: Sizes) -> Any:
+    return sizes.value("window")
+
+
+def _square_window(sizes: Sizes) -> Any:
+    """Of an image: its height and its width."""
+    return (sizes.value("window"),) * 2
 
 
 def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:

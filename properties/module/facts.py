@@ -16,6 +16,7 @@ from .speech import PLACED, Tokens, hooks
 from .subject import Facts, Subject, answer, dropouts, tokens_for
 
 MEMORY, SHORT, LONG = 7, 8, 12
+FAR = (40, 60)  # lengths at which a window of up to 39 tokens shows
 NEGLIGIBLE = 1e-9  # an influence that is nobody's intention
 ORDERED = (
     "arange",
@@ -71,13 +72,13 @@ def found_out(subject: Subject, module: Any) -> Subject:
         flag = _flag(subject, module)
         subject = replace(subject, speech=replace(speech, flag=flag))
         facts = replace(facts, causal=_causal(subject, module))
+    facts = replace(facts, longest=_longest(subject, module, facts))
     facts = replace(
         facts,
-        local=_local(subject, module, facts),
-        positions=_positions(subject, module),
+        local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
+        positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest),
         sinks=_sinks(module, subject.speech.heads),
         dropout=bool(dropouts(module)),
-        longest=_longest(subject, module, facts),
     )
     subject = replace(subject, facts=facts)
     return replace(subject, facts=replace(facts, in_logits=_in_logits(subject, module)))
@@ -143,6 +144,33 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     neighbours = bool(near.diagonal(-1).any()) or bool(near.diagonal(1).any())
     alone = (near & asked).sum(0)[:-1].min() <= 1  # a token that no other one sees is forgotten, not far
     return bool((asked & ~short).any()) and neighbours and not alone and bool((short == long[:SHORT, :SHORT])[asked].all())
+
+
+def _forgets_the_far(subject: Subject, module: Any, facts: Facts) -> bool:
+    """Whether the first token is seen by the next ones alone, by as many whatever the length: a window wider than the lengths above."""
+    if subject.speech.pooled or not facts.sees_itself or facts.lengths or facts.longest < FAR[1]:
+        return False
+    reached = []
+    for length in FAR:
+        tokens, moved = (tokens_for(subject.speech, 1, length, None, seed) for seed in (3, 4))
+        other = tokens.x.copy()
+        other[0, 0] = moved.x[0, 0]
+        plain, changed = (answer(subject, module, each)[0] for each in (tokens, dataclasses.replace(tokens, x=other)))
+        reached.append(1 + np.flatnonzero((plain != changed).any(1)).max(initial=-1))
+    return bool(reached[0] == reached[1] and SHORT < reached[0] < FAR[0])
+
+
+def _has_a_row_a_token(module: Any, longest: int) -> str:
+    """The parameter of which an axis is as long as the longest sequence that it takes, as where keys are mixed along their sequence."""
+    own = (
+        (name, one) for name, inner in module.named_modules() if not type(inner).__module__.startswith("torch.nn") for one in _own(inner)
+    )
+    where = next((f"{name}.{one}".lstrip(".") for name, (one, shape) in own if longest <= LONGEST and longest in shape), "")
+    return f"it has {where}, with a row a token" if where else ""
+
+
+def _own(module: Any) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters(recurse=False)]
 
 
 def _positions(subject: Subject, module: Any) -> str:

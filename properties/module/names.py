@@ -35,6 +35,7 @@ CONSTRUCTOR = {
     "epsilon": "eps norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon",
     "theta": "rope_theta rope_base base theta rotary_base",
     "side": "spacial_dim spatial_dim",
+    "window": "window_size window attn_window local_window_size",
     "memory": "",
 }
 CONFIG = "config cfg args conf params hparams hp opt opts options model_args model_config configuration c_fg settings"
@@ -134,6 +135,7 @@ class Sizes:
             "epsilon": 1e-5,
             "theta": 10000.0,
             "side": 3,
+            "window": 4,
         }
         return known[role]
 

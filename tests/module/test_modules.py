@@ -68,10 +68,21 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [styles.Plain, styles.OfDataclass, styles.ComplexRotary, styles.Window, styles.OfDictionary], ids=lambda c: c.__name__
+    "thing",
+    [
+        styles.Plain,
+        styles.OfDataclass,
+        styles.ComplexRotary,
+        styles.Window,
+        styles.Square,
+        styles.Behind,
+        styles.Mixed,
+        styles.OfDictionary,
+    ],
+    ids=lambda c: c.__name__,
 )
 def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
-    report = verify_target(make_target("mine", thing), select(THEMES), Plan(examples=3, shrink=False))
+    report = verify_target(make_target("mine", thing), select(THEMES), Plan(examples=12 if thing is styles.Behind else 3, shrink=False))
     assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
     assert sum(outcome.cases > 0 for outcome in report.outcomes.values()) >= 12
 

@@ -122,6 +122,50 @@ class Window(nn.Module):
         return self.proj((weights @ v).transpose(1, 2).reshape(b, n, c))
 
 
+class Square(Window):
+    """The same, told as a square of tokens."""
+
+    def __init__(self, dim: int, window_size, num_heads: int) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(dim, num_heads)
+        assert window_size[0] * window_size[1] == 16
+
+
+class Behind(nn.Module):
+    """Causal, in a window that is wider than a sequence of a few tokens; a row that sees none has the mean of all."""
+
+    def __init__(self, dim: int, num_heads: int, window_size: int = 20) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.num_heads, self.window, self.causal = num_heads, window_size, True
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril().triu(-self.window)
+        if mask is not None:
+            seen = seen & mask[:, None, None]
+        weights = (q * q.shape[-1] ** -0.5 @ k.mT).masked_fill(~seen, -1e9).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Mixed(nn.Module):
+    """Keys and values are mixed along their sequence: 64 tokens at most become four."""
+
+    def __init__(self, dim: int, seq_len: int, heads: int = 4) -> None:
+        super().__init__()
+        self.qkv, self.out, self.heads, self.mix = (
+            nn.Linear(dim, 3 * dim),
+            nn.Linear(dim, dim),
+            heads,
+            nn.Parameter(torch.randn(seq_len, 4)),
+        )
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        k, v = (torch.einsum("bnd,nk->bkd", y, self.mix[: x.shape[1]]) for y in (k, v))
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (q, k, v))
+        return self.out(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 instance = Plain(24, 3)
 
 
