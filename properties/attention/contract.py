@@ -42,8 +42,8 @@ class Attention(Contract):
     topics: tuple[Topic, ...] = (ATTENTION,)
     pair: tuple[str, ...] = ("output_is_inside_the_bound",)
     mentions: tuple[str, ...] = ("multihead",)
-    known = PARAMETERS
-    given = ("num_heads",)
+    known: tuple[str, ...] = PARAMETERS
+    given: tuple[str, ...] = ("num_heads",)
     fallback = True
     probed = True
     capabilities: tuple[str, ...] = tuple(backward.CAPABILITIES)

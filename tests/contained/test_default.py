@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import CannotRun
@@ -194,3 +195,25 @@ def test_a_call_that_is_many_calls_has_its_gradients(tmp_path: Path) -> None:
     assert not report.findings and all(outcome.cases for outcome in report.outcomes.values())
     for name in names:
         assert try_case(target, PROPERTIES[name], target.kind.topics[0].case(batch=2, queries=65)) is None
+
+
+HIDING = """
+import numpy as np
+
+def attention(q, k, v, mask):
+    logits = q @ np.moveaxis(k, -1, -2) / np.sqrt(q.shape[-1])
+    if mask is not None:
+        logits = logits + np.asarray(mask, logits.dtype) * -1e9
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+"""
+
+
+def test_a_mask_without_axes_crosses(tmp_path: Path) -> None:
+    """NumPy makes a number of it where it is inverted, since here True is hidden."""
+    (tmp_path / "mine.py").write_text(HIDING)
+    with containing(ALWAYS):
+        (target,) = find_targets(f"{tmp_path / 'mine.py'}:attention", Builtins())
+        target = target.kind.handshake(target, "cpu")
+        case = Case(mask="random", mask_axes="", mask_rank=0)
+        assert not try_case(target, PROPERTIES["memory_layout_changes_nothing"], case)

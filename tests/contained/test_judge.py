@@ -154,6 +154,15 @@ def test_judging_goes_on_where_it_was_ended(folder: Path, capsys: pytest.Capture
     assert main(["resume", "run.jsonl"]) == 1 and asked == [str(place), *(line["judged"]["candidate"] for line in judged[2:])]
 
 
+def test_another_reference_is_another_question(folder: Path) -> None:
+    (folder / "reference.py").write_text("one = 1\n")
+    how = {"reference": "reference.py:one"}
+    before = door.digest("mine", "mine.py:one", how)
+    assert door.digest("mine", "mine.py:one", how) == before != door.digest("mine", "mine.py:one", {"reference": None})
+    (folder / "reference.py").write_text("one = 2\n")
+    assert door.digest("mine", "mine.py:one", how) != before
+
+
 def test_a_candidate_is_held_to_a_reference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of other names and axes, too; what is no pair with it cannot be judged."""
     (folder / "candidates" / "axes.py").write_text(
@@ -245,3 +254,7 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     kinds = {name: one["findings"][0]["kind"] for name, one in scores.items() if one["findings"]}
     assert kinds == {**dict.fromkeys(("width", "corner", "constant", "keeps"), "differs"), "exits": "exits"}
     assert "--contained" not in (replay := scores["width"]["findings"][0]["replay"]) and "width.py:ModelNew" in replay
+    (folder / "facts.toml").write_text("zero_sizes = false\n")
+    assert main(["judge", "candidates/same.py", *rest, "--supports", "facts.toml"]) == 2
+    (said,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
+    assert said["verdict"] == "cannot be run" and "--supports says nothing" in json.dumps(said)

@@ -125,6 +125,22 @@ def test_seconds_bring_round_after_round(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(searched.asked) == 12  # at its deadline it is not yet over
 
 
+def test_what_had_too_little_time_has_all_of_it_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any of the others goes on: one whose cases are slow, and two of which few are taken."""
+    searched = Searched(monkeypatch)
+    had = {ONE: Outcome(FOUR[0], "right", cases=3), TWO: Outcome(FOUR[1], "right", set_aside=4), LAST: Outcome(FOUR[3], "right", cases=3)}
+    had[LAST].notes.not_taken["masks"] = 1
+
+    def at_first(target: Target, prop: Property, plan: Plan, tick: Any) -> Outcome:
+        outcome = searched(target, prop, plan)
+        return had.get(prop.name, outcome) if not plan.part else outcome
+
+    monkeypatch.setattr(run, "search_pass", at_first)
+    verify_target(TARGET, [FOUR[2], FOUR[3], FOUR[1], FOUR[0]], Plan(examples=16), seconds=7.0)
+    assert searched.names[4:] == [(ONE, 1), (THREE, 1), (LAST, 1), (TWO, 1)]
+    assert [plan.seconds for _, plan in searched.asked[4:]] == pytest.approx([3.0, 2 / 3, 1 / 2, 0.0])
+
+
 def test_a_deadline_of_the_plan_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = Searched(monkeypatch)
     report = verify_target(TARGET, FOUR, Plan(examples=150, deadline=105.5))

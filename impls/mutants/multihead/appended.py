@@ -39,7 +39,7 @@ def appended_key_is_in_the_future(query: Tensor, key: Tensor, value: Tensor, wei
             return whole
         return whole & torch.ones(shape[2], keys, dtype=torch.bool).tril()
 
-    return multihead(query, key, value, weights, **options, **({"behind": later} if hint else {}))
+    return multihead(query, key, value, weights, **options, behind=later if hint else behind)
 
 
 @mutant(

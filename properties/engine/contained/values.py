@@ -71,6 +71,8 @@ class Arguments:
             return int(value)
         if isinstance(value, numbers.Real):
             return float(value)
+        if isinstance(value, np.bool_):  # what NumPy makes of an array without axes, once it is inverted
+            return self.encode(np.asarray(value) if self.fw.is_array(np.asarray(value)) else bool(value))
         for name in self.fw.dtypes:
             if value == self.fw.named_dtype(name):
                 return ["n", name]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
@@ -118,13 +118,13 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
             asked = list(candidates(options.paths, folder))
             before = {line["digest"]: line["judged"] for line in journal.before if "judged" in line} if journal else {}
             for name, text in asked:
-                if (one := before.get(digest(name, text))) is not None:
+                if (one := before.get(digest(name, text, how))) is not None:
                     records.append(one)
                     tell(one, told, scores)
-            left = [(name, text) for name, text in asked if digest(name, text) not in before]
+            left = [(name, text) for name, text in asked if digest(name, text, how) not in before]
             for (name, text), one in judge_all(left, how, options.workers):
                 if journal:
-                    journal.note(judged=one, digest=digest(name, text))
+                    journal.note(judged=one, digest=digest(name, text, how))
                 records.append(one)
                 tell(one, told, scores)
         except KeyboardInterrupt:
@@ -177,9 +177,9 @@ def _streamed(stream: TextIO, folder: str) -> Iterator[tuple[str, str]]:
         yield name, f"{file}:{content.get('attribute', ANY)}"
 
 
-def digest(name: str, text: str) -> str:
-    """What is the same for a candidate of the same name and the same file."""
-    return " ".join([name, *digests([text]).values()])
+def digest(name: str, text: str, how: Mapping[str, Any]) -> str:
+    """What is the same for a candidate of the same name and the same file, held to the same file of a reference."""
+    return " ".join([name, *digests([text, how["reference"]]).values()])
 
 
 def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int) -> Iterator[tuple[tuple[str, str], gate.Record]]:
@@ -213,6 +213,8 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
             if attribute == ANY:
                 text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
             target = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins()), name)
+            if target is not None and how["supports"]:
+                raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
             if target is None:
                 target = find_targets(text, Builtins(), how["supports"])[0]
                 target = target.kind.handshake(target, "cpu")

@@ -32,7 +32,7 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
         return ""
     able = [outcome for outcome in outcomes if not outcome.not_exercised and not outcome.finding]
     least = min(LEAST, examples)
-    short = [outcome for outcome in able if outcome.cases + outcome.set_aside < least]
+    short = [outcome for outcome in able if outcome.tried < least]
     if not short:
         return ""
     return f"time was over before {len(short)} of {len(able)} properties had {least} cases each: give more time, or fewer properties"

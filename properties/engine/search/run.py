@@ -153,10 +153,11 @@ def verify_target(
         left.sort(key=lambda p: rank.get(p.name, len(rank)))
         known = plan.journal.known(target, left, this) if plan.journal else {}
         new = [p for p in left if p.name not in known]
+        search: Callable[[list[Property]], Generator[Outcome]] = partial(_serial, target, plan=this, progress=progress)
         if new and workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
-            slices = workers.search(source or {}, new, this)
-        else:
-            slices = _serial(target, new, this, progress)
+            search = partial(workers.search, source or {}, plan=this)
+        short = [p for p in new if number and report.outcomes[p.name].tried < report.least]  # their part of the time was too short
+        slices = _in_turn((short, [p for p in new if p not in short]), search)
         found: dict[str, Outcome] = {}
         try:
             for outcome in chain(known.values(), slices):
@@ -181,6 +182,13 @@ def verify_target(
     report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _in_turn(groups: Iterable[list[Property]], search: Callable[[list[Property]], Generator[Outcome]]) -> Generator[Outcome]:
+    """One group after the other, each with all of the time that is left to share."""
+    for group in groups:
+        if group:
+            yield from search(group)
 
 
 def _serial(target: Target, properties: list[Property], plan: Plan, progress: Callable[..., None]) -> Generator[Outcome]:

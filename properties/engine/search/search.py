@@ -87,6 +87,11 @@ class Outcome:
         return f"it comes to {', '.join(self.notes.not_taken)}" if self.notes.not_taken else "no time was left"
 
     @property
+    def tried(self) -> int:
+        """Cases, those that match a known deviation and those that come to calls which are not taken included."""
+        return self.cases + self.set_aside + sum(self.notes.not_taken.values())
+
+    @property
     def goes_on(self) -> bool:
         """Whether another pass may find something."""
         return self.finding is None and not self.not_exercised
