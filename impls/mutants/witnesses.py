@@ -368,6 +368,7 @@ def _layer(
     padding: str = "",
     cross: bool = True,
     alike: str = "",
+    learned: bool = False,
     **options: Any,
 ) -> Call:
     random = torch.Generator().manual_seed(seed)
@@ -394,6 +395,8 @@ def _layer(
         options["key_padding_mask"][:, 2] = False
     if padding == "all":
         options["key_padding_mask"] = torch.arange(B)[:, None].expand(B, S) == 0
+    if learned:
+        options |= {"bias_k": normal(E), "bias_v": normal(E)}
     return (query, key, value, weights), {"num_heads": H, **options}
 
 
@@ -436,6 +439,10 @@ LAYER: tuple[dict[str, Any], ...] = (
     {"padding": "all", "S": 7, "need_weights": False},
     {"padding": "holes", "mask": "bool:BHLS"},
     {"padding": "holes", "need_weights": False},
+    {"learned": True},
+    {"learned": True, "is_causal": True, "need_weights": False},
+    {"add_zero_attn": True},
+    {"add_zero_attn": True, "learned": True, "mask": "bool:BHLS"},
     {"dtype": SINGLE},
     {"dtype": SINGLE, "need_weights": False},
     {"dtype": HALF},

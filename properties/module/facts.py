@@ -152,7 +152,7 @@ def _forgets_the_far(subject: Subject, module: Any, facts: Facts) -> bool:
         return False
     reached = []
     for length in FAR:
-        tokens, moved = (tokens_for(subject.speech, 1, length, None, seed) for seed in (3, 4))
+        tokens, moved = (tokens_for(subject.speech, 2, length, None, seed) for seed in (3, 4))
         other = tokens.x.copy()
         other[0, 0] = moved.x[0, 0]
         plain, changed = (answer(subject, module, each)[0] for each in (tokens, dataclasses.replace(tokens, x=other)))

@@ -434,5 +434,7 @@ def _told_apart(names: list[str], drawn: dict[str, Witness | None]) -> list[list
 
 
 def _sequence(contract: str, function: Any) -> tuple[Any, ...]:
-    """Side effects on the chosen witnesses, as data."""
-    return tuple(side_effects(contract, function, NAMED[contract][name]) for name in SEQUENCES[contract])
+    """Side effects on the chosen witnesses, as data, and the weights that come back where they can be asked for."""
+    effects = [side_effects(contract, function, NAMED[contract][name]) for name in SEQUENCES[contract]]
+    calls = [witness() for witness in CALLS[contract] if "need_weights" in vars(function)["supports"].get("parameters", ())]
+    return (*effects, *(bits(outcome(function, (given, options | {"need_weights": True}))) for given, options in calls))
