@@ -162,15 +162,13 @@ def _forgets_the_far(subject: Subject, module: Any, facts: Facts) -> bool:
 
 def _has_a_row_a_token(module: Any, longest: int) -> str:
     """The parameter of which an axis is as long as the longest sequence that it takes, as where keys are mixed along their sequence."""
-    own = (
-        (name, one) for name, inner in module.named_modules() if not type(inner).__module__.startswith("torch.nn") for one in _own(inner)
-    )
-    where = next((f"{name}.{one}".lstrip(".") for name, (one, shape) in own if longest <= LONGEST and longest in shape), "")
-    return f"it has {where}, with a row a token" if where else ""
-
-
-def _own(module: Any) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters(recurse=False)]
+    if longest > LONGEST:
+        return ""
+    for name, inner in module.named_modules():
+        for own, parameter in () if type(inner).__module__.startswith("torch.nn") else inner.named_parameters(recurse=False):
+            if longest in parameter.shape:
+                return f"it has {name}{'.' * bool(name)}{own}, with a row a token"
+    return ""
 
 
 def _positions(subject: Subject, module: Any) -> str:

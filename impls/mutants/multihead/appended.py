@@ -13,7 +13,7 @@ from .layer import Answer, Weights, appended, behind, multihead, project
 
 @mutant(
     "where there is a mask, the key that is appended is hidden",
-    source="facebookresearch/fairseq",
+    source="teaching code",
     killed_by="layer_is_inside_the_bound",
     contract="multihead",
 )
