@@ -18,6 +18,7 @@ from itertools import product
 from types import UnionType
 from typing import Any
 
+from ..engine.contained.watch import in_time
 from ..engine.core.target import CannotRun, first_line
 from .names import CONFIGS, CONSTRUCTOR_ROLES, Sizes, role
 
@@ -257,7 +258,8 @@ def make(name: str, maker: Maker, sizes: Sizes) -> Any:
     """The module. Raises CannotRun with one sentence: what it lacks, that it needs a GPU, that it downloads."""
     with offline() as reached:
         try:
-            made = maker(sizes)
+            with in_time(slow=True):
+                made = maker(sizes)
         except CannotRun:
             raise
         except (Exception, SystemExit) as error:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
+from ..engine.contained.watch import in_time
 from ..engine.core.target import NotTaken, Raised
 from ..engine.frameworks import Buffers, Framework, Modules
 from .names import FORWARD_ROLES, role
@@ -146,14 +147,22 @@ def hooks(fw: Framework) -> Modules:
 
 
 def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
-    """What the module returns. Whatever it raises passes. Raises NotTaken where a memory is to be hidden by a mask of the tokens."""
+    """What the module returns. Whatever it raises passes. Raises NotTaken where a memory is to be hidden by a mask of the tokens.
+
+    A call that hangs ends this process, where another one waits for it.
+    """
     if speech.mask is not None and speech.mask.own and tokens.seen is not None and tokens.memory is not None:
         raise NotTaken(f"a memory of which {speech.mask.parameter} says nothing")
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
     arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)
+    return _in_time(module, speech, arguments)
+
+
+def _in_time(module: Any, speech: Speech, arguments: dict[str, Any]) -> Any:
     first = [arguments.pop(name) for name in speech.positional if name in arguments]
-    return module(*first, **arguments)
+    with in_time(slow=not hasattr(module, "forward")):  # what a variant made of it may be compiled in the call
+        return module(*first, **arguments)
 
 
 def _one_by_one(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
@@ -161,8 +170,7 @@ def _one_by_one(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buff
     for at in range(len(tokens.x)):
         one = Tokens(tokens.x[at : at + 1], None if tokens.memory is None else tokens.memory[at : at + 1], None, tokens.is_causal)
         arguments = arguments_of(speech, one, fw, buffers, dtype, device, f"{at}")
-        first = [arguments.pop(name) for name in speech.positional if name in arguments]
-        outs.append(first_array(module(*first, **arguments), fw))
+        outs.append(first_array(_in_time(module, speech, arguments), fw))
     return fw.stack(outs)
 
 

@@ -87,8 +87,8 @@ def test_what_a_process_does_not_survive() -> None:
         assert try_case(found, SUMS, Case(keys=3)) is None
     assert violation is not None and violation.raised and violation.killed and violation.allowed == 0 and np.isnan(violation.actual)
     assert violation.says == "the call ended the process (exit status 5)"
-    assert ends == ("exit status 3", "SIGKILL")
-    assert ended("exit status 3") == "ended the process (exit status 3)" and ended("SIGKILL") == "killed the process (SIGKILL)"
+    assert ends == ("ended the process (exit status 3)", "killed the process (SIGKILL)")
+    assert ended(3) == "ended the process (exit status 3)" and ended(-9) == "killed the process (SIGKILL)"
 
 
 def test_what_ends_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from itertools import product
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from nightly import some_by_night
 
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
+from properties.engine.contained import link, watch
 from properties.engine.core.attempt import try_case
-from properties.engine.core.crash import isolated
+from properties.engine.core.crash import isolated, killed_by
 from properties.engine.search.probe import make_target
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +85,59 @@ def test_isolation_changes_nothing_else() -> None:
             apart = try_case(target, prop, case)
         assert (plain is None) == (apart is None)
         assert plain is None or plain.says == apart.says  # type: ignore[union-attr]
+
+
+HANGING = """
+import time
+
+import torch
+from torch import nn
+
+
+class Hanging(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.inner = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        while {condition}:
+            time.sleep(1)
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.inner(x).chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+"""
+
+
+def test_a_call_that_hangs_in_an_isolated_case_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for but where another process waits for this one; what did hang once is waited for less long."""
+    monkeypatch.setattr(watch, "_hung", [])
+    monkeypatch.setattr(link, "WAITED", [])
+    monkeypatch.setattr(link, "LEAST", 0.3)
+    monkeypatch.setattr(link, "FIRST", 0.3)
+
+    def hangs() -> None:
+        with watch.in_time():
+            time.sleep(5)
+
+    with isolated():
+        assert killed_by(watch.in_time) == ""
+        watch.wait_for_me()
+        try:
+            assert killed_by(hangs) == "gave no answer in 0 s: it hangs"
+            assert killed_by(lambda: sum(range(1000))) == ""
+        finally:
+            watch.do_not_wait()
+    assert link.WAITED == [0.3]
+
+
+@pytest.mark.nightly
+def test_a_module_that_hangs_is_refuted(tmp_path: Path) -> None:
+    """At one length; and where it hangs in a first call, which has two minutes, it cannot be run."""
+    pytest.importorskip("torch")
+    env = {"PYTHONPATH": str(ROOT), "PATH": "", "OMP_NUM_THREADS": "1"}
+    for condition, status in (("x.shape[1] == 9", 1), ("True", 2)):
+        (tmp_path / "hanging.py").write_text(HANGING.format(condition=condition))
+        command = [sys.executable, "-m", "properties", "hanging.py:Hanging", "--property", "module_weights_are_unchanged"]
+        ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert ran.returncode == status, ran.stderr
+        assert "it hangs" in (ran.stdout if status == 1 else ran.stderr)
+        assert status == 2 or '--case "Case(length=9)"' in ran.stdout

@@ -23,7 +23,7 @@ from properties.engine.search.search import Plan, search
 TORCH = framework("torch")
 VARIANTS = TORCH.variants
 STATEFUL = [name for name in VARIANTS if VARIANTS[name].stateful]
-CASES = {"compile": 2, "export": 4}
+CASES = {"compile": 1, "export": 4}
 CENTRAL = PROPERTIES["output_is_inside_the_bound"]
 
 # How code can tell that it runs under the variant; the mistakes below show there alone.

@@ -9,7 +9,7 @@ import numpy as np
 from ..cases.case import Case
 from ..contained.link import ENDS, Gone
 from ..contained.stub import Shared
-from .crash import ended, killed_by, stand_somewhere
+from .crash import killed_by, stand_somewhere
 from .declare import Property
 from .target import NotTaken, Raised, Target
 from .trial import Notes, Refuted, Trial, Violation
@@ -29,8 +29,8 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
         if len(ENDS) > before:  # whatever the property made of it
             violation = Violation(f"the call {ENDS[before]}", np.nan, np.nan, 0.0, raised=True, killed=True)
         return violation, trial
-    if signal := killed_by(lambda: prop.check(kind(seen, case))):
-        return Violation(f"the call {ended(signal)}", np.nan, np.nan, 0.0, raised=True, killed=True), trial
+    if did := killed_by(lambda: prop.check(kind(seen, case))):
+        return Violation(f"the call {did}", np.nan, np.nan, 0.0, raised=True, killed=True), trial
     return _violated(prop, case, seen, trial), trial
 
 

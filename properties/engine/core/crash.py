@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from ..contained import watch
+
 CAN_FORK = sys.platform == "linux"
 PATIENCE = 120  # seconds for one case; whoever takes longer may hang because of the fork, and is tried without it
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -34,13 +36,13 @@ def isolated(yes: bool = True) -> Iterator[None]:
 
 
 def killed_by(trial: Callable[[], object]) -> str:
-    """What ends a process that does this: the name of a signal, or an exit status; empty if nothing does, or if cases are not isolated."""
+    """What a call in it does to a process that does this; empty if that comes to its end, or if cases are not isolated."""
     if not _isolated:
         return ""
     status = forked(lambda: _quietly(trial), PATIENCE)
-    if status in (CAME_BACK, -signal.SIGALRM, -signal.SIGINT):
+    if status in (CAME_BACK, -signal.SIGINT) or (status == -signal.SIGALRM and not watch.waited_for()):
         return ""
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    return f"gave no answer in {watch.has_hung():.0f} s: it hangs" if status == -signal.SIGALRM else ended(status)
 
 
 def stand_somewhere() -> None:
@@ -51,9 +53,11 @@ def stand_somewhere() -> None:
         os.chdir(tempfile.mkdtemp(prefix="attncheck-"))
 
 
-def ended(what: str) -> str:
-    """What a call did, in the words that follow "the call"."""
-    return f"ended the process ({what})" if what.startswith("exit") else f"killed the process ({what})"
+def ended(status: int) -> str:
+    """What a call did that ended a process so, in the words that follow "the call"."""
+    if status == -signal.SIGALRM:
+        return "gave no answer in time: it hangs"
+    return f"killed the process ({signal.Signals(-status).name})" if status < 0 else f"ended the process (exit status {status})"
 
 
 def _quietly(trial: Callable[[], object]) -> int:

@@ -19,6 +19,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
 from ..contained.link import Gone
+from ..contained.watch import do_not_wait
 from ..core.attempt import subject, try_case
 from ..core.crash import CAN_FORK, isolated
 from ..core.declare import Property
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     if options.target == "":
         print("attncheck: the target is empty", file=sys.stderr)
         return 2
+    if options.in_process:
+        do_not_wait()
     warnings.simplefilter("ignore")  # those of the targets; what matters is in the report
     try:
         if options.target == "list":
@@ -95,7 +98,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
     except BrokenProcessPool:
-        return killed("a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
+        return killed("ended a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
         print("attncheck: interrupted", file=sys.stderr)
         return interrupted_status()

@@ -7,26 +7,32 @@ import signal
 import sys
 from collections.abc import Callable
 
-from ..core.crash import CAN_FORK, forked
+from ..contained.watch import wait_for_me
+from ..core.crash import CAN_FORK, ended, forked
 
-DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
+DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGALRM))
+ANSWERED = b"."
 
 
-def killed(what: str, isolated: bool) -> int:
-    """Say that a process was killed. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
+def killed(did: str, isolated: bool) -> int:
+    """Say what the target did to its process. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
     again = "" if isolated or not CAN_FORK else ": starting again, every case in a process of its own first"
-    print(f"attncheck: the target killed {what}{again}", file=sys.stderr, flush=True)
+    print(f"attncheck: the target {did}{again}", file=sys.stderr, flush=True)
     return 0 if again else 2
 
 
 def guarded(arguments: list[str], main: Callable[[list[str]], int]) -> int:
     """The exit status of a run in a fork; once more, with cases isolated, if the target kills it, or ends it before it has a verdict.
 
-    The fork says its status through a pipe when it has come to its end: a status that was not said is no verdict.
+    The fork says its status through a pipe when it has come to its end: a status that was not said is no verdict. It also says when the
+    first calls of the target have come back: one that hangs in them would hang in them again.
     """
+    if "--isolate" in arguments:
+        os.environ["OMP_NUM_THREADS"] = "1"  # a fork of a process whose threads have worked may hang in the next product
     reading, writing = os.pipe()
 
     def run() -> int:
+        wait_for_me(lambda: os.write(writing, ANSWERED))
         try:
             status = main(arguments)
         except SystemExit as end:  # of the parser of arguments
@@ -38,8 +44,9 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int]) -> int:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
-    if status not in DEADLY and (status < 0 or said == b"%d" % status):
+    if status not in DEADLY and (status < 0 or said.removeprefix(ANSWERED) == b"%d" % status):
         return status
+    if status == -signal.SIGALRM and not said:
+        return killed("gave no answer to one of its first calls: it hangs", True)
     isolated = "--isolate" in arguments
-    what = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    return killed(f"the process ({what})", isolated) or guarded([*arguments, "--isolate"], main)
+    return killed(ended(status), isolated) or guarded([*arguments, "--isolate"], main)
