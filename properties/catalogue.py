@@ -30,8 +30,9 @@ from .cache import caches
 from .engine.core.contract import make, register
 from .engine.core.declare import Property
 from .linear import linear_attention
-from .module import decoding, padding, projections, state, tokens, twin
+from .module import decoding, padding, projections, slopes, state, tokens, twin
 from .multihead import layers
+from .multihead import slopes as layer_slopes
 from .pack import packed
 from .position import distances, positions
 
@@ -51,6 +52,7 @@ BUILT_IN: tuple[ModuleType, ...] = (
     gradients,
     feature_gradients,
     layers,
+    layer_slopes,
     blocks,
     encoders,
     decoders,
@@ -65,6 +67,7 @@ BUILT_IN: tuple[ModuleType, ...] = (
     state,
     twin,
     projections,
+    slopes,
 )
 
 

@@ -14,13 +14,13 @@ Function = Callable[..., Any]
 CHAPTERS = {
     "attention": "trivial masks mask_shapes causal empty_rows heads layouts scaling softmax values numerics biases tiles splits state shapes "
     "features returned gradients gradient_routes backward_features teaching last_bits last_bits_backward",
-    "multihead": "layers layer_weights layer_masks appended",
+    "multihead": "layers layer_weights layer_masks appended layer_gradients",
     "block": "encoders encoder_masks decoders last_bits_layers",
     "position": "sinusoids rotations lookups distances last_bits_positions",
     "pack": "packs last_bits_packs",
     "cache": "caches cache_memory last_bits_caches",
     "linear": "linear",
-    "module": "module_heads module_masks module_state module_caches",
+    "module": "module_heads module_masks module_state module_caches module_gradients",
 }
 HONEST_CHAPTERS = {
     "attention": "honest honest_forms honest_conventions honest_gradients honest_features",

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..attention.cases import ATTENTION
 from ..engine.cases.coordinates import Array
-from ..engine.core.target import Raised, Target
-from ..engine.frameworks import Buffers
+from ..engine.core.target import Raised, Target, first_line
+from ..engine.frameworks import Buffers, Given
 from .cases import MULTIHEAD
 
 APPENDED = ("bias_k", "bias_v")  # what torch.nn.MultiheadAttention(add_bias_kv=True) learns beside its weights
@@ -47,8 +47,8 @@ class LayerInputs:
         return dataclasses.replace(self, **changes)
 
 
-def call_layer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[Array, Array | None, tuple[tuple[int, ...], str, str]]:
-    """(out (B, L, E), weights (B, H, L, S) or None, form of out: shape, dtype, device). Raises Raised."""
+def answer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[Any, Any]:
+    """(out (B, L, E), weights (B, H, L, S) or None), as arrays of the framework. Raises Raised."""
 
     def place(name: str, carrier: Array) -> Any:
         return buffers.array(name, carrier, inputs.dtype, inputs.device, "contiguous")
@@ -77,8 +77,35 @@ def call_layer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[A
     for array in (out, attended):
         if array is not None and not target.framework.is_array(array):
             raise Raised(TypeError(f"returned {type(array).__name__}, not an array of {target.framework.name}"))
-    weights_read = None if attended is None else target.framework.read(attended)
-    return target.framework.read(out), weights_read, target.framework.describe(out)
+    return out, attended
+
+
+def call_layer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[Array, Array | None, tuple[tuple[int, ...], str, str]]:
+    """(out (B, L, E), weights (B, H, L, S) or None, form of out: shape, dtype, device). Raises Raised."""
+    out, attended = answer(target, inputs, buffers)
+    weights = None if attended is None else target.framework.read(attended)
+    return target.framework.read(out), weights, target.framework.describe(out)
+
+
+def no_gradients(target: Target) -> str:
+    """Why no gradient can be asked of a layer; empty if one can."""
+    fw, width = target.framework, 4
+    if not fw.gradients or fw.modules is None:
+        return f"gradients of layers are not asked of {fw.name} arrays"
+    if target.supports.gradients is False:
+        return "declared as not supported: gradients"
+    x, w = np.ones((1, 2, width)), np.eye(width)
+    weights = dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), w) | dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), w[0])
+    inputs = LayerInputs(x, x.copy(), x.copy(), weights, 2, dtype=target.dtypes[0], device=target.supports.devices[0])
+    leaf = fw.modules.leaf(fw.assign(fw.full(x.shape, 1.0, inputs.dtype, inputs.device), x))
+    try:
+        out, _ = answer(target, inputs, Given(fw, {"query": leaf}))
+        fw.modules.send_back(out, 1.0)
+    except Raised as raised:
+        return f"gradients: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
+    except Exception as error:
+        return f"the output of a first call carries no gradient: {type(error).__name__}: {first_line(error)}"
+    return ""
 
 
 def as_attention(target: Target) -> Target:

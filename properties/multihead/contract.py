@@ -16,7 +16,7 @@ from ..engine.core.finding import Finding
 from ..engine.core.picture import Picture
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial
-from .call import as_attention
+from .call import as_attention, no_gradients
 from .cases import MULTIHEAD
 from .trial import LayerTrial
 
@@ -36,7 +36,7 @@ class Multihead(Attention):
     mentions = ()
     fallback = False
     probed = False
-    capabilities = ()
+    capabilities = ("layer_gradients",)
     repeats = False
 
     def recognise(self, formal: Formal) -> bool:
@@ -64,6 +64,11 @@ class Multihead(Attention):
 
     def looser(self, target: Target, finding: Finding) -> None:
         return None
+
+    def lacks(self, target: Target, capability: str) -> str:
+        if capability not in self.capabilities:
+            return super().lacks(target, capability)
+        return no_gradients(target)
 
     def trial(self, prop: Property) -> type[Trial]:
         return LayerTrial

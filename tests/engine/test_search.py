@@ -180,9 +180,8 @@ def test_shrinking_has_its_time_beyond_the_deadline(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_hangs_is_asked_until_the_time_to_wait_for_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    for shared, over, cases in ((False, True, 4), (True, False, 4), (True, True, 0)):
+    for over, cases in ((False, 4), (True, 0)):
         Asked(monkeypatch)
-        monkeypatch.setattr(module, "Shared", type(TARGET.framework) if shared else Asked)
         monkeypatch.setattr(module, "exhausted", lambda over=over: over)
         outcome = search_pass(TARGET, SUMS, Plan())
         assert outcome.cases == cases and ("hangs" in outcome.not_exercised) is (cases == 0)

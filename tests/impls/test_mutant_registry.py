@@ -33,6 +33,7 @@ ELSEWHERE = (
     "last_bits",
     "last_bits_backward",
     "last_bits_layers",
+    "layer_gradients",
 )
 
 

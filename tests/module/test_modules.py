@@ -27,7 +27,7 @@ from properties.module.trial import ModuleTrial
 
 ROOT = Path(__file__).parents[2]
 MUTANTS, HONEST = ({name: m for name, m in table.items() if m.contract == "module"} for table in load_all())
-THEMES = ("tokens", "padding", "decoding", "state", "twin", "projections")
+THEMES = ("tokens", "padding", "decoding", "state", "twin", "projections", "module_*slopes", "module_*bends")
 
 
 # ---------------------------------------------------------------- found out

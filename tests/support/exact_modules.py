@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from exact_slopes import squared
 from late import Late
 from torch import Tensor, nn
 
@@ -117,6 +118,8 @@ def plus(self: Any, out: Tensor, x: Tensor) -> Tensor:
 MODULE = make_target("an exact module", Right)
 EXACT = {"module": MODULE}
 WRONG: dict[str, Callable[..., Any]] = {
+    "module_gradients_are_slopes": wrong(keys=lambda self, kv: (kv + kv.detach()) / 2),
+    "module_second_derivatives_are_bends": wrong(after=lambda self, out, x: squared(out)),
     "module_future_tokens_are_ignored": wrong(before=lambda self, x: x - x.mean(1, keepdim=True)),
     "module_prefix_of_output_is_output_of_prefix": wrong(after=lambda self, out, x: out * x.shape[1]),
     "module_every_token_is_seen": wrong(keys=not_the_last),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from ..registry import Function, honest
 from .modular import Attention, Decoder, Holding, InDictionary, Started, Turned, Windowed
@@ -225,3 +226,32 @@ class TalkingWithBias(Talking):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return self.attend(x, x, None, False)
+
+
+class BySoftmaxOfItsOwn(torch.autograd.Function):
+    """softmax with a backward pass by hand, which says that it cannot be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        p = logits.softmax(-1)
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (p,) = ctx.saved_tensors
+        inner = p * grads[0]
+        return inner - p * inner.sum(-1, keepdim=True)
+
+
+@_right("a softmax with a backward pass by hand, differentiated once only")
+class BackwardByHand(Attention):
+    def weigh(self, logits: Tensor) -> Tensor:
+        return BySoftmaxOfItsOwn.apply(logits)
+
+
+@_right("nothing is kept for the backward pass: all is computed again", "torch.utils.checkpoint")
+class Checkpointed(Attention):
+    def attend(self, x: Tensor, memory: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        return checkpoint(super().attend, x, memory, mask, is_causal, use_reentrant=False)

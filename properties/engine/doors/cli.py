@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
     except BrokenProcessPool:
-        return killed("ended a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
+        return killed("killed a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
         print("attncheck: interrupted", file=sys.stderr)
         return interrupted_status()

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from .buffers import Buffers
+from .buffers import Buffers, Given
 from .protocol import LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
 from .variants import cache_variant, make_variant
 
@@ -20,6 +20,7 @@ __all__ = [
     "LAYOUTS",
     "Buffers",
     "Framework",
+    "Given",
     "Modules",
     "SendBack",
     "Variant",

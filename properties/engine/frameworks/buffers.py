@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,18 @@ class Buffers:
     def contents(self) -> list[tuple[str, Array]]:
         """What the arrays hold now, by name."""
         return [(key[0], self.framework.read(view)) for key, (view, _) in self._kept.items()]
+
+
+class Given(Buffers):
+    """Arrays that are there already stand for those of their names, whatever is to be held; the others are as ever."""
+
+    def __init__(self, fw: Framework, given: Mapping[str, Any]) -> None:
+        super().__init__(fw)
+        self.given = given
+
+    def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
+        """The array that was given under the name, if one was."""
+        return self.given[name] if name in self.given else super().array(name, carrier, dtype, device, layout)
 
 
 def _lay_out(fw: Framework, shape: tuple[int, ...], dtype: str, device: str, layout: str) -> tuple[Any, Any]:

@@ -66,6 +66,15 @@ class Modules(Protocol):
     def send_back(self, out: Any, weights: Any) -> None:
         """The gradient of Σ out · weights into every parameter and argument that asks for one."""
 
+    def leaf(self, array: Any) -> Any:
+        """The array itself, of which gradients are asked from now on."""
+
+    def slopes(self, function: Callable[[], Any], arrays: Sequence[Any], along: Sequence[Any], twice: bool) -> list[float]:
+        """Σ ∂f/∂aᵢ · dᵢ for every array aᵢ that the function, which gives a number, looks at; ``twice``: of the sum of these instead.
+
+        An array that it does not depend on has 0.
+        """
+
     def pairs_as_complex(self, array: Any) -> Any:
         """(…, 2) real → (…) complex."""
 

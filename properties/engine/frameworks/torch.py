@@ -269,6 +269,19 @@ class TorchModules:
     def send_back(self, out: Any, weights: Any) -> None:
         (out * weights).sum().backward()
 
+    def leaf(self, array: Any) -> Any:
+        return array.requires_grad_(True)
+
+    def slopes(self, function: Callable[[], Any], arrays: Sequence[Any], along: Sequence[Any], twice: bool) -> list[float]:
+        grads = torch.autograd.grad(function(), arrays, create_graph=twice, allow_unused=True)
+        if twice:
+            for array in arrays:
+                array.grad = None
+            # backward, not grad: what says that it cannot be differentiated again lies on no way to an array, and would not be asked
+            torch.stack([(g * d).sum() for g, d in zip(grads, along, strict=True) if g is not None]).sum().backward()
+            grads = tuple(array.grad for array in arrays)
+        return [0.0 if g is None else float((g * d).sum()) for g, d in zip(grads, along, strict=True)]
+
     def pairs_as_complex(self, array: Any) -> Any:
         return torch.view_as_complex(array.contiguous())
 

@@ -1,0 +1,89 @@
+"""Gradients of a module: what a loss on its output sends back to tokens, memory and weights is how much the loss grows with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..engine.core.ascent import STEPS, Ascent, on_grid, signs
+from ..engine.core.declare import declare
+from ..engine.frameworks import Given
+from .cases import MODULE
+from .speech import call, first_array, hooks
+from .trial import ModuleTrial
+from .weights import noise
+
+module = partial(declare, contract=MODULE.name)
+SMALL: dict[str, Any] = {
+    "length": (3, 4, 5, 7, 9),
+    "batch": (1, 2),
+    "magnitude": 0,
+    "padded": False,
+    "memory": (None, 3, 5),
+    "dtypes": ("float64",),
+}
+
+
+class OfModule(Ascent):
+    """A module with its tokens and its parameters; what rounding may do is propagated through its operations (``bound``)."""
+
+    def __init__(self, trial: ModuleTrial) -> None:
+        super().__init__(trial)
+        fw, seed = trial.target.framework, trial.case.seed
+        self.module = trial.made()
+        trial.run(module=self.module)  # it lays the tokens out
+        given = {f"tokens ({name})": array for name, array in trial.buffers.arrays() if name.startswith(("x", "memory"))}
+        parameters = {name: p for name, p in self.module.named_parameters() if p.dtype == fw.named_dtype("float64")}
+        self.arrays = {name: hooks(fw).leaf(array) for name, array in {**given, **parameters}.items()}
+        self.given = Given(fw, {name[8:-1]: array for name, array in given.items()})
+        self.start = {name: on_grid(fw.read(array)) for name, array in self.arrays.items()}
+        self.along = {name: on_grid(noise(seed, f"along {name}", x.shape), STEPS) for name, x in self.start.items()}
+        self.go(0.0)
+        self.noise = float(trial.allowed(module=self.module).sum())
+
+    def go(self, s: float, names: Collection[str] | None = None) -> None:
+        """Put the arrays where they are at s."""
+        for name, x in self.place(s, names).items():
+            self.trial.target.framework.assign(self.arrays[name].detach(), x)
+
+    def out(self) -> Any:
+        """What the module gives for the arrays as they are, recorded: another path may be taken where nothing is."""
+        t, fw, case = self.trial, self.trial.target.framework, self.trial.case
+        with fw.chance(case.seed):
+            called = call(t.subject.through(self.module), t.speech, t.inputs, fw, self.given, case.dtype, case.device)
+            return first_array(called, fw)
+
+    def at(self, s: float, names: Collection[str] | None = None) -> float:
+        self.go(s, names)
+        out = self.trial.target.framework.read(self.out())
+        signed = out * signs(noise(self.trial.case.seed, "signs", out.shape))
+        return math.fsum(signed.ravel()) if np.isfinite(signed).all() else math.nan
+
+    def told(self, twice: bool) -> dict[str, float]:
+        t, fw = self.trial, self.trial.target.framework
+
+        def array(name: str, carrier: Any) -> Any:
+            return t.buffers.array(name, carrier, t.case.dtype, t.case.device, "contiguous")
+
+        self.go(0.0)
+        shape = fw.describe(self.out())[0]
+        weights = array("signs", signs(noise(t.case.seed, "signs", shape)))
+        along = [array(f"along {name}", d) for name, d in self.along.items()]
+        parts = hooks(fw).slopes(lambda: (self.out() * weights).sum(), list(self.arrays.values()), along, twice)
+        return dict(zip(self.arrays, parts, strict=True))
+
+
+@module("⟨∇φ, d⟩ = (φ(h) − φ(−h)) / 2h, φ = Σ out·g", **SMALL)
+def module_gradients_are_slopes(t: ModuleTrial) -> None:
+    """What a loss on the output sends back to tokens, memory and weights is how much the loss grows with them."""
+    OfModule(t).grows_as_told()
+
+
+@module("⟨H d, d⟩ = (φ(h) − 2 φ(0) + φ(−h)) / h², φ = Σ out·g", edge="second derivatives", **SMALL)
+def module_second_derivatives_are_bends(t: ModuleTrial) -> None:
+    """Where a gradient can be differentiated again, that is how the loss bends."""
+    OfModule(t).bends_as_told()

@@ -1,0 +1,85 @@
+"""Gradients of layers and modules: a mistake in them alone is found, and told of the array whose gradient is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from impls.mutants import load_all
+from impls.mutants.module.modular import Attention
+from impls.mutants.multihead.layer import multihead
+from properties.catalogue import PROPERTIES
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
+
+MUTANTS, HONEST = load_all()
+OF_LAYERS = [name for name in MUTANTS if name.startswith("layer_gradients.")]
+OF_MODULES = [name for name in MUTANTS if name.startswith("module_gradients.")]
+
+
+def layer_call(alike: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    source = torch.Generator().manual_seed(3)
+
+    def tensor(*shape: int) -> Any:
+        return torch.randn(shape, generator=source, dtype=torch.float64, requires_grad=True)
+
+    query = tensor(2, 3, 8)
+    weights = {f"w_{name}": tensor(8, 8) for name in "qkvo"} | {f"b_{name}": tensor(8) for name in "qkvo"}
+    others = (query, query) if alike else (tensor(2, 5, 8), tensor(2, 5, 8))
+    return (query, *others, weights), {"num_heads": 2, "bias_k": tensor(8), "bias_v": tensor(8)}
+
+
+def derivatives(function: Any, alike: bool) -> tuple[Any, list[Any]]:
+    arguments, options = layer_call(alike)
+    leaves = [*arguments[:3], *arguments[3].values(), options["bias_k"], options["bias_v"]]
+    out, _ = function(*arguments, **options)
+    grads = torch.autograd.grad((out**2).sum(), leaves, create_graph=True, materialize_grads=True, allow_unused=True)
+    try:
+        again = torch.autograd.grad(sum((g * torch.arange(g.numel()).reshape(g.shape)).sum() for g in grads), leaves, allow_unused=True)
+    except RuntimeError:
+        again = ()
+    return out, [*grads, *(g for g in again if g is not None)]
+
+
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_a_wrong_layer_gives_right_answers_and_wrong_derivatives(name: str) -> None:
+    different = False
+    for alike in (False, True):
+        (out, grads), (right, rights) = derivatives(MUTANTS[name].function, alike), derivatives(multihead, alike)
+        assert torch.allclose(out, right, rtol=0, atol=1e-12)
+        different |= len(grads) != len(rights) or any(not torch.allclose(a, b) for a, b in zip(grads, rights, strict=True))
+    assert different
+
+
+@pytest.mark.parametrize("name", OF_MODULES)
+def test_a_wrong_module_gives_right_answers(name: str) -> None:
+    """But for the one that says another thing in its forward pass than what it is differentiated as."""
+    made, right = MUTANTS[name].function(16, 2), Attention(16, 2)
+    right.load_state_dict(made.state_dict())
+    x = torch.randn(2, 5, 16)
+    assert torch.allclose(made(x), right(x)) == (name != "module_gradients.StraightThrough")
+
+
+@pytest.mark.parametrize(
+    "name, of",
+    [
+        ("layer_gradients.bias_of_values_is_a_constant", "the gradient of b_v is another one"),
+        ("layer_gradients.gradient_of_the_queries_alone", "the gradient of query is another one"),
+        ("module_gradients.KeysOfDetachedTokens", "the gradient of tokens (x) is another one"),
+    ],
+)
+def test_it_is_told_whose_gradient_is_wrong(name: str, of: str) -> None:
+    outcome = search(make_target(name, MUTANTS[name].function), PROPERTIES[MUTANTS[name].killed_by], Plan())
+    assert outcome.finding is not None and outcome.finding.violation.says == of
+
+
+def test_what_cannot_be_differentiated_again_says_so_and_is_let_go() -> None:
+    target = make_target("by hand", HONEST["honest_modules.BackwardByHand"].function)
+    outcome = search(target, PROPERTIES["module_second_derivatives_are_bends"], Plan(examples=4))
+    assert outcome.finding is None and not outcome.cases
+    assert any("once_differentiable" in why for why in outcome.notes.not_taken)
+    outcome = search(target, PROPERTIES["module_gradients_are_slopes"], Plan(examples=10))
+    assert outcome.status == "passed" and 0.2 < outcome.notes.used < 0.5
