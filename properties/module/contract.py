@@ -259,7 +259,9 @@ def _words(subject: Subject) -> dict[str, str]:
     told = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features" + (f"; {roles}" if roles else "")}
     if speech.pooled:
         told["output"] = "one row for each sequence"
-    told["causal"] = facts.causal or (f"if {speech.flag}" if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+    told["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+    if facts.hides_memory:
+        told["memory"] = "causality hides tokens of it, too: not tried"
     if {"angles", "cosine"} & set(speech.roles.values()):
         told["angles"] = speech.table
     told["positions"] = facts.positions or "none: the order of tokens does not matter"
@@ -285,6 +287,10 @@ def _words(subject: Subject) -> dict[str, str]:
     elif subject.nearest:
         told["structure"] = f"not confirmed; by its names {subject.nearest.words}"
     return told
+
+
+def _flagged(speech: Speech) -> str:
+    return f"where {speech.flag} is given, whatever it holds" if speech.by_mask else f"if {speech.flag}"
 
 
 register(Module())

@@ -72,6 +72,9 @@ def found_out(subject: Subject, module: Any) -> Subject:
         flag = _flag(subject, module)
         subject = replace(subject, speech=replace(speech, flag=flag))
         facts = replace(facts, causal=_causal(subject, module))
+        if facts.causal and facts.takes_memory and _hides_memory(subject, module):
+            facts = replace(facts, takes_memory=False, hides_memory=True)
+            subject = replace(subject, facts=facts)
     facts = replace(facts, longest=_longest(subject, module, facts))
     facts = replace(
         facts,
@@ -91,7 +94,7 @@ def _memory(subject: Subject) -> int | None:
 def _flag(subject: Subject, module: Any) -> str:
     """The parameter that makes it causal, if it can be given."""
     for name, parameter in formal_of(module).items():
-        if role(name, FORWARD_ROLES) == "causal" and isinstance(parameter.default, bool) and not parameter.default:
+        if role(name, FORWARD_ROLES) == "causal" and parameter.default in (False, None):
             tokens = dataclasses.replace(tokens_for(subject.speech, 2, _length(subject, SHORT), None), is_causal=True)
             try:
                 told = answer(replace(subject, speech=replace(subject.speech, flag=name)), module, tokens)
@@ -127,6 +130,12 @@ def _causal(subject: Subject, module: Any) -> str:
     later, earlier = ~np.tri(length, dtype=bool), np.tri(length, k=-1, dtype=bool)
     hidden = float((~seen[later]).mean() - (~seen[earlier]).mean())
     return "tokens see no later ones" if hidden >= 0.5 else ""
+
+
+def _hides_memory(subject: Subject, module: Any) -> bool:
+    """Whether a row sees fewer tokens of a memory than a later one does."""
+    seen = influences(subject, module, SHORT, LONG) > NEGLIGIBLE  # as many tokens as rows, and more: no row is without any
+    return bool((~seen).any() and (np.diff(seen.sum(1)) >= 0).all() and seen[0].sum() < seen[-1].sum())
 
 
 def mask_says(module: Any) -> bool:

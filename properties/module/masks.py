@@ -37,6 +37,8 @@ def with_mask(subject: Subject, module: Any) -> Subject:
     """The subject with how a mask is said to it; as it is if it takes none."""
     if subject.speech.layout == "ld" or subject.facts.lengths in ((1,), (4,)):
         return subject
+    if flag := _makes_causal(subject, module):
+        return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))
     first: Saying | None = None
     changing: Saying | None = None
     partial: Saying | None = None  # right, but not where there are more sequences than tokens: an axis is cut to the length
@@ -54,6 +56,28 @@ def with_mask(subject: Subject, module: Any) -> Subject:
             first = first or saying
     kept = partial or changing or first
     return replace(subject, speech=replace(subject.speech, mask=kept)) if kept else subject
+
+
+def _makes_causal(subject: Subject, module: Any) -> str:
+    """The mask of which it does not matter what it holds: where there is one, the call is causal (Whisper's). Empty if there is none."""
+    if subject.facts.causal or subject.facts.lengths or subject.speech.flag or not subject.facts.sees_itself:
+        return ""
+    tokens = tokens_for(subject.speech, BATCH, LENGTH, None, 5)
+    for name in (name for name in formal_of(module) if role(name, FORWARD_ROLES) == "mask" and name not in subject.speech.roles):
+        masked = replace(subject, speech=replace(subject.speech, mask=Saying(name, "ls", "added")))
+        flagged = replace(subject, speech=replace(subject.speech, flag=name, by_mask=True))
+        try:
+            causal = answer(flagged, module, dataclasses.replace(tokens, is_causal=True))
+            others = [answer(masked, module, with_seen(tokens, dict.fromkeys(range(BATCH), places))) for places in ((), (1,))]
+            plain = answer(subject, module, tokens)
+            prefix = answer(subject, module, dataclasses.replace(tokens, x=tokens.x[:, :3]))
+        except (Exception, SystemExit):
+            continue
+        size = NEGLIGIBLE * np.abs(plain).max()
+        last = np.abs(causal[:, 2] - prefix[:, 2]).max() <= size  # row 2 sees the first three tokens, and these alone
+        if last and all(np.array_equal(causal, other) for other in others) and np.abs(causal - plain).max() > size:
+            return name
+    return ""
 
 
 def _candidates(subject: Subject, module: Any) -> Iterator[Saying]:

@@ -158,5 +158,7 @@ def _agree(s: Structure, steps: Steps, subject: Subject, trials: list[ModuleTria
         rows = trial.own_rows()
         if wrong.shape != out.shape or not (np.where(rows, np.abs(wrong - out), 0.0) <= allowed).all():
             return False
-        told = told or bool((np.abs(wrong - right) > allowed).any() or (np.abs(right - usual) > allowed).any())
+        told = told or any(
+            bool((np.where(rows, np.abs(one - other), 0.0) > allowed).any()) for one, other in ((wrong, right), (right, usual))
+        )
     return told

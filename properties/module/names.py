@@ -62,7 +62,7 @@ FORWARD = {
     "start": "start_pos offset start_position pos_offset cache_offset",
     "past": "past_key_value past_key_values layer_past kv_cache cache past past_kv layer_cache past_key_value_states past_kvs kvcache "
     "key_value_cache prev_kv cache_kv incremental_state",
-    "use cache": "use_cache return_cache use_kv_cache store_cache",
+    "use cache": "use_cache return_cache use_kv_cache store_cache return_intermediates",
 }
 ALWAYS_CAUSAL = ("causal", "masked", "autoregressive", "gpt")  # in the name of a class: tokens see no later ones
 POSITIONS = ("pos", "rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")

@@ -49,7 +49,7 @@ def paired(target: Target, reference: Target) -> Target:
 
 def _as_causal_as(subject: Subject, other: Subject) -> Subject:
     """Causal always, by its flag, where the other is so."""
-    if not (other.facts.causal and subject.speech.flag and not subject.facts.causal):
+    if not (other.facts.causal and subject.speech.flag and not (subject.speech.by_mask or subject.facts.causal)):
         return subject
     extra = {**subject.speech.extra, subject.speech.flag: True}
     return replace(subject, speech=replace(subject.speech, extra=extra, flag=""), facts=replace(subject.facts, causal="its reference is"))

@@ -113,6 +113,7 @@ class Speech:
     heads: int = 4
     mask: Saying | None = None
     flag: str = ""  # the parameter that makes it causal
+    by_mask: bool = False  # the flag is a mask: one is given, and whatever it holds, the call is causal
     pooled: bool = False  # one row comes back for each sequence
     extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
     keeping: Keeping | None = None  # its cache
@@ -200,7 +201,9 @@ def arguments_of(
     if speech.keeping and kept:
         made |= _cached(speech.keeping, kept, length, fw, device)
     if speech.flag and tokens.is_causal:
-        made[speech.flag] = True
+        seen = np.tri(length, dtype=bool)[None]
+        by_mask = Saying(speech.flag, "ls", "added")
+        made[speech.flag] = said(by_mask, seen, tokens, speech.heads, fw, buffers, dtype, device) if speech.by_mask else True
     if speech.mask and tokens.seen is not None:
         made[speech.mask.parameter] = said(speech.mask, tokens.seen, tokens, speech.heads, fw, buffers, dtype, device)
     return made

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import torch
+from exact_modules import module_with
 
 from impls.mutants import load_all
 from properties.catalogue import PROPERTIES
@@ -51,3 +55,11 @@ def test_a_mistake_that_is_none_of_these_gets_no_name(name: str) -> None:
 
 def test_every_mistake_differs_from_what_is_right_and_from_the_others() -> None:
     assert RIGHT not in MISTAKES.values() and len(set(MISTAKES.values())) == len(MISTAKES) >= 20
+
+
+def test_a_mask_that_changes_no_row_that_is_compared_is_not_said_to_be_left_out() -> None:
+    """Rows of a causal module do not see what is hidden behind them, whether the mask is heeded or not."""
+    wrong = module_with(after=lambda self, out, x: out.float() if out.dtype == torch.float16 else out)
+    finding = search(wrong, PROPERTIES["module_output_has_the_right_form"], Plan(examples=60)).finding
+    assert finding is not None
+    assert measured(wrong, dataclasses.replace(finding, case=finding.case.but(is_causal=True, padded=True))) is None

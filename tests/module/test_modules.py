@@ -56,6 +56,14 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
     ),
     "a local one": (HONEST["honest_modules.Local"].function, {"window": "some tokens never see each other", "causal": "if is_causal"}),
     "sinks": (HONEST["honest_modules.Sinks"].function, {"sinks": "sinks"}),
+    "causal by its mask": (
+        styles.KernelByMask,
+        {"causal": "where mask is given, whatever it holds", "structure": "query, key, value, out"},
+    ),
+    "a causal memory": (
+        styles.CausalMemory,
+        {"memory": "causality hides tokens of it, too: not tried", "cache": "cache: what a call returns with return_intermediates=True"},
+    ),
 }
 
 
@@ -78,6 +86,8 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
         styles.Behind,
         styles.Mixed,
         styles.OfDictionary,
+        styles.KernelByMask,
+        styles.CausalMemory,
     ],
     ids=lambda c: c.__name__,
 )
@@ -85,6 +95,19 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
     report = verify_target(make_target("mine", thing), select(THEMES), Plan(examples=12 if thing is styles.Behind else 3, shrink=False))
     assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
     assert sum(outcome.cases > 0 for outcome in report.outcomes.values()) >= 12
+
+
+@pytest.mark.parametrize(
+    "thing, killer",
+    [
+        (styles.KernelByMaskOneTooFar, "module_future_tokens_are_ignored"),
+        (styles.CausalMemoryTurned, "module_a_cache_answers_as_no_cache"),
+    ],
+)
+def test_the_same_style_with_a_mistake_is_refuted(thing: Any, killer: str) -> None:
+    target = make_target("mine", thing)
+    assert not inapplicable(target, PROPERTIES[killer])
+    assert search(target, PROPERTIES[killer], Plan(examples=40, shrink=False)).finding is not None
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -130,6 +130,60 @@ class Square(Window):
         assert window_size[0] * window_size[1] == 16
 
 
+class KernelByMask(nn.Module):
+    """Where there is a mask, a causal kernel is asked, whatever the mask holds (as Whisper does)."""
+
+    corner = 0  # how far a row sees beyond itself
+
+    def __init__(self, n_state: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.query, self.key, self.value, self.out = (nn.Linear(n_state, n_state) for _ in range(4))
+
+    def forward(self, x: Tensor, xa: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        memory = x if xa is None else xa
+        q, k, v = (y.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for y in (self.query(x), self.key(memory), self.value(memory)))
+        seen = None if mask is None else torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(self.corner * (q.shape[2] > 6))
+        return self.out(nn.functional.scaled_dot_product_attention(q, k, v, seen).transpose(1, 2).flatten(2))
+
+
+class KernelByMaskOneTooFar(KernelByMask):
+    """Of sequences of more than six tokens a row sees the next one."""
+
+    corner = 1
+
+
+class CausalMemory(nn.Module):
+    """Causality hides tokens of a memory, too, from its end on; what was told comes back where ``return_intermediates`` asks for it."""
+
+    turns = False  # the values that are kept change places
+
+    def __init__(self, dim: int, heads: int = 4, causal: bool = True) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, return_intermediates: bool = False, cache: tuple[Tensor, Tensor] | None = None
+    ) -> Any:
+        memory = x if context is None else context
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), self.to_k(memory), self.to_v(memory)))
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        rows, keys = logits.shape[-2:]
+        hidden = torch.ones(rows, keys, dtype=torch.bool).triu(keys - rows + 1)
+        out = self.to_out((logits.masked_fill(hidden, -1e30).softmax(-1) @ v).transpose(1, 2).flatten(2))
+        kept = (k, v.roll(1, 2) if self.turns else v)
+        return (out, kept) if return_intermediates else out
+
+
+class CausalMemoryTurned(CausalMemory):
+    """The values that are kept change places."""
+
+    turns = True
+
+
 class Behind(nn.Module):
     """Causal, in a window that is wider than a sequence of a few tokens; a row that sees none has the mean of all."""
 
