@@ -90,6 +90,8 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
             table = facts.lengths or tuple(n for n in table if n <= facts.longest) or (1,)
         if name == "is_causal" and "causal" in prop.domain.get("about", ()):
             table = (True,)  # the field is there only where a flag makes it so
+        if name == "padded" and facts.asked_masked:
+            table = (True,)
         if name == "memory":
             table = tuple(n for n in table if n is None or n <= facts.longest)
             table = table if facts.sees_itself else tuple(n for n in table if n is not None) or (1, 2, 3, 5, 7)

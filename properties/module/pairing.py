@@ -14,6 +14,7 @@ import numpy as np
 
 from ..engine.core.target import CannotRun, Target
 from . import bound
+from .facts import NEGLIGIBLE, SHORT, influences
 from .structure import Structure, candidates
 from .subject import Subject, tokens_for
 
@@ -35,6 +36,10 @@ def paired(target: Target, reference: Target) -> Target:
         own, other = (replace(s, facts=replace(s.facts, varied=())) for s in (own, other))
     if own.facts.sees_itself != other.facts.sees_itself:  # what one can, the other must
         own = replace(own, facts=replace(own.facts, sees_itself=own.facts.sees_itself and other.facts.sees_itself))
+    differs = dict(target.differs)
+    if own.speech.mask and other.speech.mask and (parts := _causal_alone(own, other)):
+        differs["causality"] = f"without a mask {parts} sees no later tokens; calls with one are compared"
+        own = replace(own, facts=replace(own.facts, asked_masked=True))
     longest = min(own.facts.longest, other.facts.longest)
     own = replace(own, facts=replace(own.facts, longest=longest, lengths=own.facts.lengths or other.facts.lengths))
     words, give = _given(own, other)
@@ -44,7 +49,21 @@ def paired(target: Target, reference: Target) -> Target:
     like = dataclasses.replace(reference, function=replace(other, take=give))
     able = [name for name in target.parameters if name not in ("heads", "head_dim") or own.facts.varied]
     able = [name for name in able if name != "is_causal" or own.speech.flag]
-    return dataclasses.replace(target, function=own, learned=learned, parameters=tuple(able), like=like)
+    return dataclasses.replace(target, function=own, learned=learned, parameters=tuple(able), differs=differs, like=like)
+
+
+def _causal_alone(own: Subject, other: Subject) -> str:
+    """Which of two sees no later tokens where no mask is given, if one does; by effect, since a variant may change it (Hugging Face's sdpa)."""
+    if not (own.facts.sees_itself and other.facts.sees_itself) or own.speech.pooled or own.facts.lengths:
+        return ""
+    hides = []
+    for subject in (own, other):
+        try:
+            seen = influences(subject, subject.through(subject.module("float64", "cpu", 1)), SHORT) > NEGLIGIBLE
+        except (Exception, SystemExit):
+            return ""
+        hides.append(not seen[~np.tri(SHORT, dtype=bool)].any())
+    return "" if hides[0] == hides[1] else "the target" if hides[0] else "the reference"
 
 
 def _as_causal_as(subject: Subject, other: Subject) -> Subject:

@@ -30,6 +30,7 @@ class Facts:
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
     in_logits: bool = False  # weights alone depend on positions, nothing else
     sinks: str = ""  # what says that weights of tokens need not sum to one
+    asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
     longest: int = 65

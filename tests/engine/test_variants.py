@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import CannotRun, Target
+from properties.engine.doors.cli import main
 from properties.engine.frameworks import cache_variant, framework, make_variant
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
@@ -22,7 +25,7 @@ from properties.engine.search.search import Plan, search
 
 TORCH = framework("torch")
 VARIANTS = TORCH.variants
-STATEFUL = [name for name in VARIANTS if VARIANTS[name].stateful]
+STATEFUL = [name for name in VARIANTS if VARIANTS[name].stateful and name != "sdpa"]  # that changes nothing but a configuration
 CASES = {"compile": 1, "export": 4}
 CENTRAL = PROPERTIES["output_is_inside_the_bound"]
 
@@ -32,6 +35,7 @@ TELLS: dict[str, Callable[[Any], bool]] = {
     "inference_mode": lambda q: torch.is_inference_mode_enabled(),
     "requires_grad": lambda q: q.requires_grad,
     "autocast": lambda q: torch.is_autocast_enabled("cpu"),
+    "eager": lambda q: not torch.backends.mha.get_fastpath_enabled(),
     "vmap": lambda q: torch.func.debug_unwrap(q) is not q,
     "compile": lambda q: torch.compiler.is_compiling(),
     "export": lambda q: torch.compiler.is_exporting(),
@@ -53,7 +57,7 @@ def finds(target: Target, cases: int = 40) -> bool:
     return search(target, CENTRAL, Plan(examples=cases, shrink=False)).finding is not None
 
 
-@pytest.mark.parametrize("variant", some_by_night(VARIANTS, set(VARIANTS) - {"compile", "export"}))
+@pytest.mark.parametrize("variant", some_by_night(TELLS, set(TELLS) - {"compile", "export"}))
 def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
     mine = wrong_under(variant)
     assert finds(seen_through(variant, mine), CASES.get(variant, 40))
@@ -163,3 +167,64 @@ def test_what_fails_under_a_variant_alone_is_a_finding(name: str, prop: str, tmp
     assert finding and finding.violation.raised and "no graph of this" in finding.violation.says
     (plain,) = find_targets(f"{tmp_path / 'mine.py'}:{name}", Builtins())
     assert not search(plain, PROPERTIES[prop], Plan(examples=5)).finding
+
+
+CONFIGURED = """
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.h, self.qkv, self.proj = num_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.config = SimpleNamespace(_attn_implementation="flex")
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.h, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        wrong = {WRONG} and self.config._attn_implementation == {WRONG!r}
+        out = nn.functional.scaled_dot_product_attention(q, k, v, scale=0.1 if wrong else None)
+        return self.proj(out.transpose(1, 2).flatten(2))
+"""
+
+
+@pytest.mark.parametrize("wrong", ["", "eager", "sdpa"])
+def test_one_call_holds_a_module_to_itself_in_several_ways(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake in one of the ways is found there, the case can be tried again, and a configuration is as it was afterwards."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(CONFIGURED.replace("{WRONG!r}", repr(wrong)).replace("{WRONG}", repr(wrong)))
+    likes = ["--like", "@eager", "--like", "@sdpa", "--like", "mine.py:SelfAttention@no_grad"]
+    assert main(["mine.py:SelfAttention", *likes, "--cases", "6", "-q", "-n", "1"]) == bool(wrong)
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines() if line.startswith("  like ")]
+    assert [(name, state) for _, name, state, *_ in lines] == [
+        (f"mine.py:SelfAttention@{name}", "REFUTED" if name == wrong else "ok") for name in ("eager", "sdpa", "no_grad")
+    ]
+    assert main(["mine.py:SelfAttention", *likes, "--case", "Case()"]) == 2
+    assert "--case needs one --like, not 3" in capsys.readouterr().err
+    if wrong:
+        (replay,) = [line for line in out.splitlines() if line.startswith("  replay")]
+        assert main(shlex.split(replay)[4:]) == 1
+        assert f"--like mine.py:SelfAttention@{wrong}" in replay
+
+
+def test_a_configuration_is_as_it_was_after_a_call() -> None:
+    class Inner(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = SimpleNamespace(_attn_implementation="flex")
+
+        def forward(self, x: Any) -> Any:
+            seen.append(self.config._attn_implementation)
+            return x
+
+    seen: list[str] = []
+    whole = torch.nn.Sequential(Inner(), Inner())
+    for name in ("eager", "sdpa"):
+        make_variant(TORCH, name, whole)(torch.ones(1))
+    assert seen == ["eager"] * 2 + ["sdpa"] * 2 and whole[0].config._attn_implementation == "flex"
+    assert torch.backends.mha.get_fastpath_enabled()

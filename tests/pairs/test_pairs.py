@@ -185,3 +185,28 @@ def test_lengths_of_a_pair_are_multiples_of_both() -> None:
     assert both.ok and both.report.target.supports.length_multiple == 12
     (outcome,) = both.report.outcomes.values()
     assert outcome.cases == 12 and all(size % 12 == 0 for size in outcome.ranges.sizes["keys"])
+
+
+class Asked(nn.Module):
+    """As Hugging Face's modules: causality is what a mask says; without one the one way is causal, and the other is not."""
+
+    def __init__(self, d_model: int = 32, num_heads: int = 4, causal: bool = False, scale: float | None = None) -> None:
+        super().__init__()
+        self.heads, self.causal, self.scale = num_heads, causal, scale
+        self.qkv, self.proj = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, hidden_states: Any, attention_mask: Any = None) -> Any:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(hidden_states).chunk(3, -1))
+        hint = self.causal and attention_mask is None and q.shape[2] > 1
+        out = nn.functional.scaled_dot_product_attention(q, k, v, attention_mask, is_causal=hint, scale=self.scale)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+def test_what_is_causal_without_a_mask_alone_is_told_and_compared_with_one() -> None:
+    verdict = verify_pair(Asked(), Asked(causal=True), cases=8)
+    assert verdict.ok and verdict.report.cases == 8
+    assert verdict.report.target.differs["causality"] == "without a mask the reference sees no later tokens; calls with one are compared"
+    assert "differs   causality: without a mask the reference" in repr(verdict)
+    assert "causality" not in verify_pair(Asked(), Asked(), cases=2).report.target.differs
+    wrong = verify_pair(Asked(), Asked(causal=True, scale=0.1), cases=8)
+    assert not wrong.ok and wrong.report.findings[0].case.padded

@@ -177,7 +177,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     workers = Workers(options.workers or cores(), always=(options.workers or 1) > 1) if options.workers != 1 else None
     interrupted = False
     if not (options.handshake or options.journal):
-        options.journal = resume.begin(options.given, options.record, files=digests([options.target, options.like]))
+        options.journal = resume.begin(options.given, options.record, files=digests([options.target, *options.like]))
     spoken: list[Target] = []
     for name in names:
         why = builtins.unavailable(name, options.device) if name in builtins.entries else None
@@ -194,11 +194,12 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
                 continue
             if not (options.strict or builtins.has(target.name)):
                 recorded += known_by_effect(target, deviations, builtins, options.device)
-            if options.like:
-                target = beside(target, options.like, builtins, options.device)
-                recorded = ()
-            reports.append(check(target, properties or pair_properties(target), options, recorded, progress, builtins, out, workers))
-            interrupted = interrupted or reports[-1].interrupted
+            for pair in [beside(target, like, builtins, options.device) for like in options.like] or [target]:
+                known = () if options.like else recorded
+                reports.append(check(pair, properties or pair_properties(pair), options, known, progress, builtins, out, workers))
+                interrupted = reports[-1].interrupted
+                if interrupted:
+                    break
             if interrupted:
                 break
         if interrupted:
@@ -215,7 +216,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if interrupted:
         raise KeyboardInterrupt
     if len(reports) > 1 or not options.target:
-        print(text.matrices_text(reports, properties, absent), file=out)
+        print(text.pairs_text(reports) if options.like else text.matrices_text(reports, properties, absent), file=out)
     if not any(report.cases or report.found for report in reports):
         raise CannotRun("nothing was tried")
     if any(report.found for report in reports):
@@ -245,8 +246,10 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
     target = targets[0]
     if not (options.strict or builtins.has(target.name)):  # spoken with as in the run that the case is from
         target = target.kind.handshake(target, options.device)
+    if len(options.like) > 1:
+        raise CannotRun(f"--case needs one --like, not {len(options.like)}")
     target = addressed(target, options)
-    return beside(target, options.like, builtins, options.device) if options.like else target
+    return beside(target, options.like[0], builtins, options.device) if options.like else target
 
 
 def addressed(target: Target, options: argparse.Namespace) -> Target:

@@ -53,7 +53,8 @@ def _alike(target: Target, recorded: Target, deviation: Deviation, device: str) 
 
 
 def beside(target: Target, like: str, builtins: Builtins, device: str) -> Target:
-    """The target beside the reference that a text names. Raises CannotRun if they are no pair."""
+    """The target beside the reference that a text names, or beside itself through a variant (``@compile``). Raises CannotRun if they are no pair."""
+    like = target.name + like if like.startswith("@") else like
     found = find_targets(like, builtins, None, device)
     if len(found) != 1:
         raise CannotRun(f"--like needs one reference, {like} names {len(found)}")

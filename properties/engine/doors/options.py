@@ -49,9 +49,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--like",
+        action="append",
+        default=[],
         type=given,
         metavar="REFERENCE",
-        help="whether the target answers as this one does, within what rounding explains: the smallest case on which they part",
+        help="whether the target answers as this one does, within what rounding explains: the smallest case on which they part"
+        " (repeatable; @compile, @eager, @sdpa: as itself, seen so)",
     )
     parser.add_argument("--device", type=given, default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="only this dtype (repeatable)")

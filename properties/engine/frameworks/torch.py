@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -116,11 +116,60 @@ def exported(function: Function) -> Function:
     return run
 
 
+@contextmanager
+def stepwise() -> Iterator[None]:
+    """Attention in its steps: no fused kernel, no fast path of ``torch.nn.MultiheadAttention``."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def implemented(function: Any, how: str) -> Iterator[None]:
+    """With a Hugging Face configuration that says how attention is computed, wherever a module has one."""
+    inner: list[Any] = list(function.modules()) if isinstance(function, torch.nn.Module) else []
+    configured = {id(m.config): m.config for m in inner if hasattr(getattr(m, "config", None), "_attn_implementation")}
+    before = [(config, config._attn_implementation) for config in configured.values()]
+    try:
+        for config in configured.values():
+            config._attn_implementation = how
+        yield
+    finally:
+        for config, value in before:
+            config._attn_implementation = value
+
+
+def eager(function: Function) -> Function:
+    """With attention in its steps; a Hugging Face configuration says eager."""
+
+    def plain(*args: Any, **options: Any) -> Any:
+        with stepwise(), implemented(function, "eager"):
+            return function(*args, **options)
+
+    return plain
+
+
+def sdpa(function: Function) -> Function:
+    """A Hugging Face configuration says sdpa; anything else is as it is."""
+
+    def fused(*args: Any, **options: Any) -> Any:
+        with implemented(function, "sdpa"):
+            return function(*args, **options)
+
+    return fused
+
+
 VARIANTS: dict[str, Variant] = {
     "no_grad": Variant(no_grad, stateful=True),
     "inference_mode": Variant(inference_mode, stateful=True),
     "requires_grad": Variant(requires_grad, stateful=True),
     "autocast": Variant(autocast, {"dtypes": ("bfloat16",), "arithmetic": {"bfloat16": "eager"}}),
+    "eager": Variant(eager, stateful=True),
+    "sdpa": Variant(sdpa, stateful=True),
     "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True),
     "compile": Variant(compiled, {"costly_shapes": True}),
     "export": Variant(exported, {"zero_sizes": False, "costly_shapes": False}),  # every call does, of whatever shape
@@ -257,13 +306,8 @@ class TorchModules:
 
     @contextmanager
     def _plainly(self, mode: Perturbed) -> Iterator[None]:
-        """Every step is an operation of its own: no fused attention, no fast path."""
-        fast = torch.backends.mha.get_fastpath_enabled()
-        with ExitStack() as stack:
-            stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
-            torch.backends.mha.set_fastpath_enabled(False)
-            stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-            stack.enter_context(mode)
+        """Every step is an operation of its own."""
+        with stepwise(), mode:
             yield
 
     def send_back(self, out: Any, weights: Any) -> None:

@@ -218,7 +218,10 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         known = [s for s in report.statuses if s.state == "still there"]
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
         told += [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
-        lines += [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in told[:TOLD]]
+        speaks = [line for line in told if line.startswith("  speaks")]
+        others = [line for line in told if line not in speaks][:TOLD]  # what is not as usual is told before what is
+        told_here = speaks[: TOLD - len(others)] + others
+        lines += [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in told_here]
         lines += [f"            and {len(told) - TOLD} more (-v: all)"] * (len(told) > TOLD)
         lines += theme_lines_in_short(outcomes)
     lines += ranges_lines(outcomes)
@@ -376,6 +379,17 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
     lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
     if reports:  # NumPy alone tells nothing of PyTorch
         lines.append(f"  on  {machine_text(max((report.machine for report in reports), key=lambda facts: facts['torch']))}")
+    return "\n".join(lines)
+
+
+def pairs_text(reports: Sequence[Report]) -> str:
+    """One target beside several references, a line each."""
+    names = [report.target.like.name if report.target.like else "" for report in reports]
+    width = max(map(len, names))
+    lines = []
+    for name, report in zip(names, reports, strict=True):
+        state = "REFUTED" if report.findings else "ok" if report.cases else "-"
+        lines.append(f"  like  {name:<{width}}  {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s")
     return "\n".join(lines)
 
 
