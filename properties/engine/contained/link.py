@@ -82,10 +82,12 @@ class Link:
         self.generation = 0  # how often it was started
         self.numbers = itertools.count(1)
         self.last = 0  # the number of the last call
+        self.seen = 0  # that after which earlier answers were looked at again
         self.forget: list[int] = []
         self.drop: list[int] = []
         self.alive: dict[int, int] = {}  # call → how many of those are alive
         self.live: dict[int, list[Any]] = {}  # call → weak references to the memory of its answer
+        self.places: dict[int, list[tuple[int, int]]] = {}  # call → where that memory is, and how long
         self.longest, self.learned, self.hung = 0.0, 0, 0
         self.handle = self.held = 0
         self.looked, self.crowd = time.monotonic(), 0
@@ -107,6 +109,7 @@ class Link:
         self.generation += 1
         self.live.clear()
         self.alive.clear()
+        self.places.clear()
         self.forget, self.drop = [], []
         try:
             known = self._ask("load", FIRST, **self.load)
@@ -255,24 +258,30 @@ class Link:
             return
         self.live[number] = kept
         self.alive[number] = len(left)
+        self.places[number] = [(owner.__array_interface__["data"][0], len(owner)) for owner in owners if owner is not None]
 
     def _dead(self, number: int, generation: int, _: Any) -> None:
         if generation != self.generation or number not in self.alive:
             return
         self.alive[number] -= 1
         if not self.alive[number]:
-            del self.alive[number], self.live[number]
+            del self.alive[number], self.live[number], self.places[number]
             self.forget.append(number)
 
-    def look_again(self, fw: Framework) -> None:
-        """Arrays that were answered before the last call are made what they are now: a target may change them."""
-        for number, kept in list(self.live.items()):
-            if number == self.last or self.socket is None:
+    def look_again(self, fw: Framework, address: int) -> None:
+        """If an answer from before the last call lies there, all such answers are made what they are now: that call may have changed them."""
+        earlier = [number for number in self.live if number != self.last]
+        if self.seen == self.last or self.socket is None:
+            return
+        if not any(0 <= address - start < length for number in earlier for start, length in self.places[number]):
+            return
+        self.seen = self.last
+        told = self._ask("again", self.patience(), numbers=earlier, fw=fw.name)
+        for number, parts in zip(earlier, told if isinstance(told, list) else [], strict=False):
+            kept = self.live.get(number, [])
+            if not isinstance(parts, list) or len(parts) != len(kept):
                 continue
-            told = self._ask("again", self.patience(), number=number, fw=fw.name)
-            if not isinstance(told, list) or len(told) != len(kept):
-                continue
-            for reference, now in zip(kept, told, strict=True):
+            for reference, now in zip(kept, parts, strict=True):
                 owner = reference() if reference else None
                 if owner is None:
                     continue

@@ -186,10 +186,10 @@ class _Worker:
         with np.errstate(all="ignore"), library.settings_kept():
             return telling.encode(list(send_back(taken(grad, library, self.given, {}), True)))
 
-    def do_again(self, number: int, fw: str) -> Any:
-        """The arrays of an earlier answer as they are now."""
+    def do_again(self, numbers: list[int], fw: str) -> Any:
+        """The arrays of earlier answers as they are now."""
         telling = Telling(_library(fw), self.given, self.told, self._keep)
-        return [telling.array(array) for array in self.results.get(number, [])]
+        return [[telling.array(array) for array in self.results.get(number, [])] for number in numbers]
 
     def do_chance(self, fw: str, seed: int | None) -> Any:
         """Random numbers start from a seed; None: they go on as before the last seed."""
