@@ -217,3 +217,32 @@ def test_a_mask_without_axes_crosses(tmp_path: Path) -> None:
         target = target.kind.handshake(target, "cpu")
         case = Case(mask="random", mask_axes="", mask_rank=0)
         assert not try_case(target, PROPERTIES["memory_layout_changes_nothing"], case)
+
+
+PACKED = """
+import {library}
+
+def attention(qkv):
+    q, k, v = qkv{unbind}
+    logits = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    {wrong}
+    weights = {library}.exp(logits - logits.max(-1{largest})
+    return weights / weights.sum(-1)[..., None] @ v
+"""
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_what_is_written_into_an_array_that_was_made_on_the_way_is_seen(library: str, tmp_path: Path) -> None:
+    """Queries, keys and values are stacked for it; what it writes into the copy that crosses is written into them."""
+    pytest.importorskip(library)
+    largest = ")[..., None]" if library == "numpy" else ").values[..., None]"
+    unbind = "" if library == "numpy" else ".unbind(0)"
+    for wrong in ("pass", "q *= 0"):
+        text = PACKED.format(library=library, wrong=wrong, largest=largest, unbind=unbind)
+        (tmp_path / f"mine{len(wrong)}.py").write_text(text)
+        with containing(ALWAYS):
+            (target,) = find_targets(f"{tmp_path}/mine{len(wrong)}.py:attention", Builtins())
+            target = target.kind.handshake(target, "cpu")
+            assert target.learned["axes"] == "(3, batch, heads, length, dim) in one array"
+            found = try_case(target, PROPERTIES["inputs_are_unchanged"], Case(kv_heads=2, queries=3, keys=3, dim=4))
+        assert (found is not None) == (wrong != "pass") and (found is None or "was changed" in found.says)

@@ -236,7 +236,10 @@ class Link:
         number = self.last = next(self.numbers)
         forget, drop, self.forget, self.drop = self.forget, self.drop, [], []
         began = time.monotonic()
-        answer = self._ask("call", self.patience(), number=number, forget=forget, drop=drop, **message)
+        try:
+            answer = self._ask("call", self.patience(), number=number, forget=forget, drop=drop, **message)
+        finally:
+            sent.write_back()
         if self.learned < LEARNING:
             self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
         came = Answers(fw, self.given, self.told, lambda *parts: self.remote(fw, *parts))

@@ -9,6 +9,7 @@ import keyword
 import math
 import numbers
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,7 @@ class Arguments:
     def __init__(self, fw: Framework, arena: Arena, leaves: list[Any]) -> None:
         self.fw, self.arena, self.leaves = fw, arena, leaves
         self.kept: list[Any] = []
+        self.copies: list[tuple[Any, Any]] = []  # (an array that lies elsewhere, its copy where both see it)
 
     def encode(self, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float | str):
@@ -92,11 +94,20 @@ class Arguments:
             copy = self.fw.over(chunk, 0, shape, strides, dtype)
             copy[...] = value.detach() if hasattr(value, "detach") else value
             self.kept.append(copy)
+            self.copies.append((value, copy))
             address, _ = self.fw.lies(copy)
             place = self.arena.place(address)
             assert place is not None
         start, length = place
         return ["a", start, length, address - self.arena.base - start, shape, strides, dtype, leaf]
+
+    def write_back(self) -> None:
+        """What the target has written into the copies of arrays that lay elsewhere, into these arrays: it is seen as if it had got them."""
+        for value, copy in self.copies:
+            plain = value.detach() if hasattr(value, "detach") else value
+            if not bool(((plain == copy) | ((plain != plain) & (copy != copy))).all()):
+                with suppress(RuntimeError, ValueError):  # what cannot be written into was not written into by a caller either
+                    plain[...] = copy
 
 
 class Answers:
