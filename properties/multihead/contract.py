@@ -27,7 +27,10 @@ class Multihead(Attention):
     """Queries, keys, values and weights in; the output and the attention weights out."""
 
     name = MULTIHEAD.name
-    call = "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, need_weights=True)"
+    call = (
+        "multihead(query, key, value, weights, *, num_heads, attn_mask=None, key_padding_mask=None, is_causal=False, need_weights=True, "
+        "bias_k=None, bias_v=None, add_zero_attn=False)"
+    )
     known = (*Attention.known, "bias_k", "add_zero_attn")
     given = (*Attention.given, "bias_v")
     arguments = 4
