@@ -193,9 +193,8 @@ def _is_config(name: str) -> bool:
 def _configs(cls: Callable[..., Any], parameter: inspect.Parameter) -> Iterator[Maker]:
     """Configurations: of the class that is annotated, or of one beside it whose name fits; at last one made up from what is asked of it."""
     hint = annotation(cls, parameter)
-    several = [each for each in typing.get_args(hint) if each is not type(None)]  # Config | None
-    hint = several[0] if len(several) == 1 and type(None) in typing.get_args(hint) else hint
-    candidates = [hint] if _is_class(hint) and hint not in (dict, object) else []
+    hints = typing.get_args(hint) or (hint,)  # Config | None, VisionConfig | TextConfig
+    candidates = [each for each in hints if _is_class(each) and each not in (dict, object, type(None))]
     if not candidates and hint is None:
         beside = vars(sys.modules.get(getattr(cls, "__module__", ""), typing))
         named = [x for name, x in beside.items() if inspect.isclass(x) and name.lower().endswith(("config", "args", "params", "cfg"))]

@@ -272,7 +272,7 @@ def _with_table(subject: Subject, module: Any) -> Subject:
 def _with_sizes(subject: Subject) -> Subject:
     """Which sizes of the constructor can be others."""
     varied: list[str] = []
-    if subject.fixed:
+    if subject.fixed or "not turned" in subject.speech.table:  # a part of a smaller width may be no pair
         return subject
     for name, sizes in (("heads", Sizes(heads=2)), ("head_dim", Sizes(head_dim=4))):
         other = replace(subject, facts=replace(subject.facts, varied=("heads", "head_dim")))

@@ -48,6 +48,8 @@ TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the 
     "(1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None],
     "(length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1),
     "(1, 1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None, None],
+    "(1, length, half the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::2]] * 2, -1)[None],
+    "(1, length, a quarter of the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::4]] * 2, -1)[None],
 }
 FIELDS = ("last_hidden_state", "hidden_states", "out", "output", "attn_output", "sample", "x")
 

@@ -60,6 +60,10 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
         styles.KernelByMask,
         {"causal": "where mask is given, whatever it holds", "structure": "query, key, value, out"},
     ),
+    "turned in part": (
+        styles.PartlyTurned,
+        {"angles": "(1, length, half the width of a head), the rest is not turned", "positions": "it takes position_embeddings"},
+    ),
     "a causal memory": (
         styles.CausalMemory,
         {"memory": "causality hides tokens of it, too: not tried", "cache": "cache: what a call returns with return_intermediates=True"},
@@ -87,6 +91,7 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
         styles.Mixed,
         styles.OfDictionary,
         styles.KernelByMask,
+        styles.PartlyTurned,
         styles.CausalMemory,
     ],
     ids=lambda c: c.__name__,
@@ -102,6 +107,7 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
     [
         (styles.KernelByMaskOneTooFar, "module_future_tokens_are_ignored"),
         (styles.CausalMemoryTurned, "module_a_cache_answers_as_no_cache"),
+        (styles.PartlyTurnedByPlace, "module_rotations_tell_distances_alone"),
     ],
 )
 def test_the_same_style_with_a_mistake_is_refuted(thing: Any, killer: str) -> None:

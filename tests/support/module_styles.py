@@ -184,6 +184,44 @@ class CausalMemoryTurned(CausalMemory):
     turns = True
 
 
+class VisionConfig:
+    hidden_size = 32
+    num_attention_heads = 4
+    turned = 0.5
+
+
+class TextConfig(VisionConfig):
+    vocabulary = 100
+
+
+class PartlyTurned(nn.Module):
+    """Only the first part of queries and keys is turned (as in Phi); its configuration is one of two classes."""
+
+    grows = False  # queries grow with the sine of their place
+
+    def __init__(self, config: VisionConfig | TextConfig) -> None:
+        super().__init__()
+        assert isinstance(config, VisionConfig)
+        self.heads, self.width = config.num_attention_heads, config.hidden_size
+        self.rotary_ndims = int(self.width // self.heads * config.turned)
+        self.q_proj, self.k_proj, self.v_proj, self.dense = (nn.Linear(self.width, self.width) for _ in range(4))
+
+    def forward(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
+        q, k, v = (p(hidden_states).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        cos, sin = (y.unsqueeze(1) for y in position_embeddings)
+        n = self.rotary_ndims
+        turned = (y[..., :n] * cos + torch.cat([-y[..., n // 2 : n], y[..., : n // 2]], -1) * sin for y in (q, k))
+        q, k = (torch.cat([part, y[..., n:]], -1) for part, y in zip(turned, (q, k), strict=True))
+        q = q * (1 + self.grows * sin[..., :1])
+        return self.dense(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class PartlyTurnedByPlace(PartlyTurned):
+    """Queries grow with the sine of their place."""
+
+    grows = True
+
+
 class Behind(nn.Module):
     """Causal, in a window that is wider than a sequence of a few tokens; a row that sees none has the mean of all."""
 
