@@ -16,8 +16,6 @@ from . import link
 WAITED_FOR = "ATTNCHECK_WAITED_FOR"  # in the environment: workers that are started inherit it
 _calls: list[float] = []  # seconds of the first ones
 _hung: list[float] = []  # seconds that were waited for those that hung, in forks of this process
-
-
 _answered: list[Callable[[], object]] = []  # to be done once the first calls have come back
 
 
@@ -35,6 +33,11 @@ def do_not_wait() -> None:
 def waited_for() -> bool:
     """Whether a call that hangs ends this process."""
     return WAITED_FOR in os.environ
+
+
+def told_by_forks() -> bool:
+    """Whether a fork that does not come back tells of the target: one of a process whose threads have worked may hang in any product."""
+    return waited_for() and os.environ.get("OMP_NUM_THREADS") == "1"
 
 
 def has_hung() -> float:

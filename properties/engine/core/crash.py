@@ -40,7 +40,7 @@ def killed_by(trial: Callable[[], object]) -> str:
     if not _isolated:
         return ""
     status = forked(lambda: _quietly(trial), PATIENCE)
-    if status in (CAME_BACK, -signal.SIGINT) or (status == -signal.SIGALRM and not watch.waited_for()):
+    if status in (CAME_BACK, -signal.SIGINT) or (status == -signal.SIGALRM and not watch.told_by_forks()):
         return ""
     return f"gave no answer in {watch.has_hung():.0f} s: it hangs" if status == -signal.SIGALRM else ended(status)
 
