@@ -176,6 +176,7 @@ def masks_broadcast(t: Trial) -> None:
     group=(1, 1, 2, 3),
     alike=(("batch", "kv_heads"),),
     zero_sizes=False,
+    at_least={"keys": 4},
 )
 def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     """Changing the masks of all other batch elements, or heads, leaves one as it is."""

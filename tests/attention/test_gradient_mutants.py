@@ -17,7 +17,10 @@ from impls.mutants.attention.core import attention as core
 from impls.mutants.registry import SIGNATURES
 from properties.catalogue import PROPERTIES
 
-MUTANTS, HONEST = ({name: each for name, each in table.items() if "gradient" in name.partition(".")[0]} for table in load_all())
+MUTANTS, HONEST = (
+    {name: each for name, each in table.items() if "gradient" in name.partition(".")[0] and each.contract == "attention"}
+    for table in load_all()
+)
 Call = tuple[tuple[Tensor, ...], dict[str, Any], Tensor]
 
 

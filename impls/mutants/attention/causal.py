@@ -133,7 +133,7 @@ def dropped_off_the_fused_path(q: Tensor, k: Tensor, v: Tensor, **options: Any) 
 @mutant(
     "causality is dropped for a single query, as if it were decoding",
     source="pytorch/pytorch#110144",
-    killed_by="future_tokens_are_ignored",
+    killed_by="causal_frontier_is_exact",
     bug="B02",
 )
 def dropped_for_one_query(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -146,7 +146,7 @@ def over_the_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 @mutant(
     "keys are not transposed where L = S = D: Q K instead of Q Kᵀ",
     source="teaching code",
-    killed_by="output_is_inside_the_bound",
+    killed_by="duplicated_keys_change_nothing",
     bug="G13",
 )
 def keys_not_transposed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
