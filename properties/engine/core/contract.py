@@ -41,9 +41,11 @@ class Topic:
     drawn: tuple[str, ...]  # the fields of the case that a property may restrict
     directives: frozenset[str] = frozenset()  # what else its cases follow: "dtypes", "at_least", …
 
-    def check(self, prop: str, domain: Iterable[str]) -> None:
+    def check(self, prop: str, domain: Mapping[str, Any]) -> None:
         """Raises ValueError if a property says of its cases what they have not, or what is not followed here."""
         known = (*self.drawn, *EVERY_CASE, *self.directives)
+        if isinstance(domain.get("dtype"), str):
+            raise ValueError(f"property {prop}: dtype is a table, as in ({domain['dtype']!r},)")
         for name in domain:
             if name not in known:
                 there = (
