@@ -38,9 +38,13 @@ def with_refusals(target: Target, device: str) -> Target:
     )
     facts |= {"mask_kinds": kinds} if kinds else {}
     facts |= {"mask_axes": axes} if axes else {}
-    if not facts:
+    parameters = target.parameters
+    if "return_lse" in parameters and (why := refusal(target, lambda seed: make_inputs(Case(seed=seed)).but(return_lse=True))):
+        said["return_lse"] = why
+        parameters = tuple(name for name in parameters if name != "return_lse")
+    if not (facts or said):
         return target
-    return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), refuses=said)
+    return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), parameters=parameters, refuses=said)
 
 
 def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:

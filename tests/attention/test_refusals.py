@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 import permissive
 
+from impls import numpy_matmul
 from impls.mutants import load_all
+from properties.attention.refusals import with_refusals
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
 from properties.engine.doors import cli
@@ -136,3 +138,14 @@ def test_a_wrapper_of_pytorch_is_right(tmp_path: Path, monkeypatch: pytest.Monke
     assert status == 0, out
     assert "NOTHING FOUND  mine.py:attention" in out and "  refuses   " in out and "KNOWN    " in out and "as torch_sdpa.default: " in out
     assert main([*few, "--strict", "--first"]) == 1
+
+
+def test_a_log_sum_exp_that_is_taken_and_always_refused_is_told_once() -> None:
+    def mine(q: Any, k: Any, v: Any, is_causal: bool = False, return_lse: bool = False) -> Any:
+        if return_lse:
+            raise ValueError("this backend has none")
+        return numpy_matmul.attention(q, k, v, is_causal=is_causal)
+
+    target = with_refusals(make_target("mine", mine, {"framework": "numpy"}), "cpu")
+    assert target.refuses["return_lse"] == "ValueError: this backend has none" and "return_lse" not in target.parameters
+    assert "return_lse" not in with_refusals(make_target("mine", numpy_matmul.attention, {"framework": "numpy"}), "cpu").refuses
