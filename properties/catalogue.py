@@ -26,6 +26,7 @@ from .attention import (
     values,
 )
 from .block import blocks, decoders, encoders
+from .block import slopes as block_slopes
 from .cache import caches
 from .engine.core.contract import make, register
 from .engine.core.declare import Property
@@ -56,6 +57,7 @@ BUILT_IN: tuple[ModuleType, ...] = (
     blocks,
     encoders,
     decoders,
+    block_slopes,
     packed,
     positions,
     distances,

@@ -15,7 +15,7 @@ CHAPTERS = {
     "attention": "trivial masks mask_shapes causal empty_rows heads layouts scaling softmax values numerics biases tiles splits state shapes "
     "features returned gradients gradient_routes backward_features teaching last_bits last_bits_backward",
     "multihead": "layers layer_weights layer_masks appended layer_gradients",
-    "block": "encoders encoder_masks decoders last_bits_layers",
+    "block": "encoders encoder_masks decoders last_bits_layers block_gradients",
     "position": "sinusoids rotations lookups distances last_bits_positions",
     "pack": "packs last_bits_packs",
     "cache": "caches cache_memory last_bits_caches",

@@ -62,8 +62,8 @@ class BlockInputs:
         return dataclasses.replace(self, weights={**self.weights, **changed})
 
 
-def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
-    """(the answer as a carrier, its shape, dtype and device). Raises Raised."""
+def answer(target: Target, inputs: BlockInputs, buffers: Buffers) -> Any:
+    """What the layer gives (B, L, E), as an array of the framework. Raises Raised."""
 
     def place(name: str, carrier: Array, layout: str = "contiguous") -> Any:
         return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
@@ -85,4 +85,10 @@ def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[A
     result = target.apply(*tensors, weights, **options)
     if not target.framework.is_array(result):
         raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
+    return result
+
+
+def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
+    """(the answer as a carrier, its shape, dtype and device). Raises Raised."""
+    result = answer(target, inputs, buffers)
     return target.framework.read(result), target.framework.describe(result)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from ..engine.cases.draws import Strategy
 from ..engine.core import declare as declaring
+from ..engine.core.ascent import without_gradients
 from ..engine.core.contract import Contract, Dtypes, Formal, Topic, register
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial
 from . import cases
-from .call import call_block
+from .call import BlockInputs, answer, call_block
 from .cases import BLOCK, DECODER, ENCODER, Case
 from .trial import BlockTrial, make_block
 
@@ -23,6 +25,7 @@ class Layer(Contract):
     """A layer of a transformer: attention and a feed-forward part, each with a residual and a norm."""
 
     batched = True
+    capabilities = ("layer_gradients",)
     pair: tuple[str, ...] = ("block_is_inside_the_bound",)
 
     def __init__(self, topic: Topic, call: str, arrays: int, parameters: tuple[str, ...]) -> None:
@@ -44,25 +47,25 @@ class Layer(Contract):
         return tuple(name for name in self.parameters if takes_any or name in formal)
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
-        case = Case(
-            batch=2,
-            kv_heads=3,
-            queries=5,
-            keys=7,
-            dim=2,
-            hidden=4,
-            dtype=dtype,
-            device=device,
-            norm_first=target.supports.norm_first,
-            activation=target.supports.activation,
-        )
-        inputs = make_block(case, self.name)
+        inputs = self._small(target, dtype, device)
         out, _ = call_block(target, inputs, target.buffers())
         if out.shape == inputs.x.shape:
             return ""
         if out.shape == (5, 2, 6):
             return f"it returns (length, batch, embed) {out.shape} for x {inputs.x.shape}, which is (batch, length, embed)"
         return f"it returns shape {out.shape} for x {inputs.x.shape}; expected the same"
+
+    def _small(self, target: Target, dtype: str, device: str) -> BlockInputs:
+        """A call in which all sizes are distinct."""
+        does: dict[str, Any] = {"norm_first": target.supports.norm_first, "activation": target.supports.activation}
+        case = Case(batch=2, kv_heads=3, queries=5, keys=7, dim=2, hidden=4, dtype=dtype, device=device, **does)
+        return make_block(case, self.name)
+
+    def lacks(self, target: Target, capability: str) -> str:
+        if capability not in self.capabilities:
+            return super().lacks(target, capability)
+        inputs = self._small(target, target.dtypes[0], target.supports.devices[0])
+        return without_gradients(target, lambda given: answer(target, inputs, given), "x", inputs.x)
 
     def trial(self, prop: Property) -> type[Trial]:
         return BlockTrial

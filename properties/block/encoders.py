@@ -7,7 +7,15 @@ from .blocks import UNMASKED
 from .trial import BlockTrial
 
 
-@declare("layer(P·x) = P·layer(x)", contract="encoder_layer", **UNMASKED, is_causal=False, queries=(2, 3, 4, 5, 8, 17))
+@declare(
+    "layer(P·x) = P·layer(x)",
+    contract="encoder_layer",
+    **UNMASKED,
+    is_causal=False,
+    queries=(2, 3, 4, 5, 8, 17),
+    dim=(3, 4, 5, 8),
+    dtype=("float64", "float32"),
+)
 def encoder_commutes_with_permutation(t: BlockTrial) -> None:
     """Without positions an encoder layer does not know the order of its tokens."""
     order = t.permutation("tokens", t.case.queries)

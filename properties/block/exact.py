@@ -95,6 +95,12 @@ def solve(block: Block, arithmetic: Arithmetic, precision: oracle.Precision = "f
         return Steps(block, arithmetic, *oracle.number_system(precision)).answer()
 
 
+def hidden(block: Block, arithmetic: Arithmetic) -> Array:
+    """What the activation is given (B, L, hidden)."""
+    with np.errstate(all="ignore"):
+        return Steps(block, arithmetic, *oracle.number_system("float64")).hidden().near
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """The sublayers of one call, each exactly and with its bound."""
@@ -106,15 +112,27 @@ class Steps:
 
     def answer(self) -> Value:
         """All sublayers, one after the other."""
-        block, zero = self.block, np.zeros(())
+        return self.around(self.attended(), self.norms, self.feed_forward)
+
+    def hidden(self) -> Value:
+        """What the activation is given (B, L, hidden)."""
+        x, w = self.attended(), self.block.weights
+        return self.linear(self.norm(x, self.norms) if self.block.norm_first else x, w["w_1"], w.get("b_1"))
+
+    @property
+    def norms(self) -> int:
+        """How many there are; the last one is that of the feed-forward part."""
+        return 2 if self.block.memory is None else 3
+
+    def attended(self) -> Value:
+        """The tokens that come to the feed-forward part."""
+        block = self.block
         x = Value(self.lift(block.x), np.zeros(block.x.shape))
-        norms = iter((1, 2, 3))
-        x = self.around(x, next(norms), lambda y: self.attend(y, y, "", block.visible, block.bias))
-        if block.memory is not None:
-            memory = Value(self.lift(block.memory), zero + np.zeros(block.memory.shape))
-            seen = block.memory_visible
-            x = self.around(x, next(norms), lambda y: self.attend(y, memory, "cross_", seen, block.memory_bias))
-        return self.around(x, next(norms), self.feed_forward)
+        x = self.around(x, 1, lambda y: self.attend(y, y, "", block.visible, block.bias))
+        if block.memory is None:
+            return x
+        memory, visible = Value(self.lift(block.memory), np.zeros(block.memory.shape)), block.memory_visible
+        return self.around(x, 2, lambda y: self.attend(y, memory, "cross_", visible, block.memory_bias))
 
     def around(self, x: Value, norm: int, sublayer: Any) -> Value:
         """Residual and norm: N(x + f(x)), or x + f(N(x))."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..attention.cases import ATTENTION
 from ..engine.cases.coordinates import Array
-from ..engine.core.target import Raised, Target, first_line
-from ..engine.frameworks import Buffers, Given
+from ..engine.core.ascent import without_gradients
+from ..engine.core.target import Raised, Target
+from ..engine.frameworks import Buffers
 from .cases import MULTIHEAD
 
 APPENDED = ("bias_k", "bias_v")  # what torch.nn.MultiheadAttention(add_bias_kv=True) learns beside its weights
@@ -89,23 +90,10 @@ def call_layer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[A
 
 def no_gradients(target: Target) -> str:
     """Why no gradient can be asked of a layer; empty if one can."""
-    fw, width = target.framework, 4
-    if not fw.gradients or fw.modules is None:
-        return f"gradients of layers are not asked of {fw.name} arrays"
-    if target.supports.gradients is False:
-        return "declared as not supported: gradients"
-    x, w = np.ones((1, 2, width)), np.eye(width)
+    x, w = np.ones((1, 2, 4)), np.eye(4)
     weights = dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), w) | dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), w[0])
     inputs = LayerInputs(x, x.copy(), x.copy(), weights, 2, dtype=target.dtypes[0], device=target.supports.devices[0])
-    leaf = fw.modules.leaf(fw.assign(fw.full(x.shape, 1.0, inputs.dtype, inputs.device), x))
-    try:
-        out, _ = answer(target, inputs, Given(fw, {"query": leaf}))
-        fw.modules.send_back(out, 1.0)
-    except Raised as raised:
-        return f"gradients: it raised {type(raised.error).__name__}: {first_line(raised.error)}"
-    except Exception as error:
-        return f"the output of a first call carries no gradient: {type(error).__name__}: {first_line(error)}"
-    return ""
+    return without_gradients(target, lambda given: answer(target, inputs, given)[0], "query", x)
 
 
 def as_attention(target: Target) -> Target:

@@ -312,7 +312,7 @@ def test_what_a_layer_does_not_take_is_not_tried() -> None:
 def test_reports_keep_blocks_apart_from_attention() -> None:
     target = make_target("transformer_numpy.encoder", transformer_numpy.encoder)
     report = verify_target(target, select(), Plan(examples=1))
-    assert {outcome.prop.theme for outcome in report.outcomes.values()} == {"blocks", "encoders"}
+    assert {outcome.prop.theme for outcome in report.outcomes.values()} == {"blocks", "encoders", "slopes"}
     assert not report.findings
 
 
@@ -329,8 +329,8 @@ def test_the_mistake_is_called_by_its_name(name: str) -> None:
 def test_there_are_enough_mistakes() -> None:
     """Thirty at least; every property of blocks kills one, and no two say the same."""
     assert len(MUTANTS) >= 80
-    themes = ("blocks", "encoders", "decoders")
-    assert {p.name for p in PROPERTIES.values() if p.theme in themes} == {each.killed_by for each in MUTANTS.values()}
+    about = ("block", "encoder_layer", "decoder_layer")
+    assert {p.name for p in PROPERTIES.values() if p.contract in about} == {each.killed_by for each in MUTANTS.values()}
     assert len({(each.contract, each.mistake) for each in MUTANTS.values()}) == len(MUTANTS)
 
 

@@ -64,4 +64,11 @@ def test_a_wrong_slope_is_outside_and_noise_is_inside() -> None:
 
 def test_what_is_no_number_has_no_error_that_is_one() -> None:
     first, second = slopes(lambda s: math.nan if s > 0 else s, 1e-9)
-    assert math.isnan(first.error) and math.isnan(second.error)
+    assert not math.isfinite(first.error) and not math.isfinite(second.error)
+
+
+@pytest.mark.parametrize("jump", [1.0, -0.25])
+@pytest.mark.parametrize("place", [0.0, 0.05, 0.1, 0.24, 0.3, 0.4, 0.49, -0.02, -0.3])
+def test_of_a_bend_near_a_corner_nothing_is_claimed(jump: float, place: float) -> None:
+    _, second = slopes(lambda s: jump * max(s - place * H, 0.0) + math.sin(s), 1e-14)
+    assert second.error == math.inf or abs(second.value) <= second.error

@@ -34,6 +34,7 @@ ELSEWHERE = (
     "last_bits_backward",
     "last_bits_layers",
     "layer_gradients",
+    "block_gradients",
 )
 
 

@@ -1,22 +1,30 @@
-"""Gradients of layers and modules: a mistake in them alone is found, and told of the array whose gradient is wrong."""
+"""Gradients of layers, blocks and modules: a mistake in them alone is found, and told of the array whose gradient is wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from impls.mutants import load_all
+from impls.mutants.block.block import decoder, encoder
 from impls.mutants.module.modular import Attention
 from impls.mutants.multihead.layer import multihead
+from properties.block.cases import Case as BlockCase
+from properties.block.exact import hidden
+from properties.block.slopes import OfBlock
+from properties.block.trial import BlockTrial
 from properties.catalogue import PROPERTIES
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, search
+from properties.exact.slope import H
 
 MUTANTS, HONEST = load_all()
 OF_LAYERS = [name for name in MUTANTS if name.startswith("layer_gradients.")]
+OF_BLOCKS = [name for name in MUTANTS if name.startswith("block_gradients.")]
 OF_MODULES = [name for name in MUTANTS if name.startswith("module_gradients.")]
 
 
@@ -54,6 +62,23 @@ def test_a_wrong_layer_gives_right_answers_and_wrong_derivatives(name: str) -> N
     assert different
 
 
+@pytest.mark.parametrize("name", OF_BLOCKS)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_wrong_block_gives_right_answers(name: str, norm_first: bool) -> None:
+    source, width = torch.Generator().manual_seed(5), 8
+
+    def tensor(*shape: int) -> Any:
+        return torch.randn(shape, generator=source, dtype=torch.float64)
+
+    parts = [f"{p}{kind}_{n}" for p in ("", "cross_") for kind in "wb" for n in "qkvo"]
+    weights = {n: tensor(width, width) if "w_" in n else tensor(width) for n in parts} | {"w_1": tensor(5, width), "w_2": tensor(width, 5)}
+    weights |= {"b_1": tensor(5), "b_2": tensor(width)} | {f"{n}_{k}": tensor(width) for n in ("g", "beta") for k in (1, 2, 3)}
+    of_decoder = MUTANTS[name].contract == "decoder_layer"
+    given = (tensor(2, 3, width), *((tensor(2, 4, width),) if of_decoder else ()), weights)
+    right = (decoder if of_decoder else encoder)(*given, num_heads=2, norm_first=norm_first, activation="gelu")
+    assert torch.allclose(MUTANTS[name].function(*given, num_heads=2, norm_first=norm_first, activation="gelu"), right, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", OF_MODULES)
 def test_a_wrong_module_gives_right_answers(name: str) -> None:
     """But for the one that says another thing in its forward pass than what it is differentiated as."""
@@ -68,6 +93,7 @@ def test_a_wrong_module_gives_right_answers(name: str) -> None:
     [
         ("layer_gradients.bias_of_values_is_a_constant", "the gradient of b_v is another one"),
         ("layer_gradients.gradient_of_the_queries_alone", "the gradient of query is another one"),
+        ("block_gradients.memory_is_a_constant", "the gradient of memory is another one"),
         ("module_gradients.KeysOfDetachedTokens", "the gradient of tokens (x) is another one"),
     ],
 )
@@ -83,3 +109,19 @@ def test_what_cannot_be_differentiated_again_says_so_and_is_let_go() -> None:
     assert any("once_differentiable" in why for why in outcome.notes.not_taken)
     outcome = search(target, PROPERTIES["module_gradients_are_slopes"], Plan(examples=10))
     assert outcome.status == "passed" and 0.2 < outcome.notes.used < 0.5
+
+
+def test_no_step_passes_a_corner() -> None:
+    """A relu has corners, two of which can hide each other: the step ends before the nearest one, and what is smooth keeps the whole step."""
+    right = make_target("right", encoder)
+    steps = {}
+    for seed in range(12):
+        for activation in ("relu", "gelu"):
+            case = BlockCase(batch=2, kv_heads=2, queries=4, dim=4, hidden=8, activation=activation, seed=seed)
+            of = OfBlock(BlockTrial(right, case))
+            steps[activation, seed] = of.step
+            of.grows_as_told()
+            signs = {s: hidden(of.trial.problem(of.inputs(of.place(s))), of.trial.arithmetic) > 0 for s in (-of.step, 0.0, of.step)}
+            assert activation == "gelu" or all(np.array_equal(signs[0.0], there) for there in signs.values())
+    assert {step for (kind, _), step in steps.items() if kind == "gelu"} == {H}
+    assert min(step for (kind, _), step in steps.items() if kind == "relu") < H / 8

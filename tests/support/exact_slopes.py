@@ -1,4 +1,4 @@
-"""A layer of PyTorch that is right, written once more, and one mistake for every property of its derivatives."""
+"""Layers in PyTorch that are right, written once more, and one mistake for every property of their derivatives."""
 
 from __future__ import annotations
 
@@ -61,12 +61,50 @@ def squared(x: Tensor) -> Tensor:
     return Kept.apply(x)
 
 
+def encoder(values: Change = lambda v: v, weighed: Change = lambda p: p) -> Callable[..., Any]:
+    """An encoder layer around such a layer."""
+    attend = layer(values, weighed)
+
+    def encoder_layer(
+        x: Tensor,
+        weights: dict[str, Tensor],
+        *,
+        num_heads: int,
+        is_causal: bool = False,
+        norm_first: bool = False,
+        activation: str = "relu",
+    ) -> Tensor:
+        act = {"relu": torch.relu, "gelu": torch.nn.functional.gelu}[activation]
+
+        def norm(x: Tensor, number: int) -> Tensor:
+            return torch.nn.functional.layer_norm(x, x.shape[-1:], weights[f"g_{number}"], weights.get(f"beta_{number}"), 1e-5)
+
+        def linear(x: Tensor, number: int) -> Tensor:
+            return torch.nn.functional.linear(x, weights[f"w_{number}"], weights.get(f"b_{number}"))
+
+        def around(x: Tensor, number: int, part: Change) -> Tensor:
+            return x + part(norm(x, number)) if norm_first else norm(x + part(x), number)
+
+        y = around(x, 1, lambda z: attend(z, z, z, weights, num_heads=num_heads, is_causal=is_causal))
+        return around(y, 2, lambda z: linear(act(linear(z, 1)), 2))
+
+    return encoder_layer
+
+
+def half(v: Tensor) -> Tensor:
+    """v, half of which is a constant."""
+    return (v + v.detach()) / 2
+
+
 FACTS: dict[str, Any] = {"framework": "torch", "dtypes": ["float64"], "empty_rows": "zero"}
+SLOPES, BENDS = "gradients_are_slopes", "second_derivatives_are_bends"
 EXACT_FOR = {
-    name: make_target("a layer written once more", layer(), FACTS)
-    for name in ("layer_gradients_are_slopes", "layer_second_derivatives_are_bends")
+    f"{contract}_{about}": make_target("a layer written once more", made, FACTS)
+    for contract, made in (("layer", layer()), ("block", encoder()))
+    for about in (SLOPES, BENDS)
 }
 MISTAKES = {
-    "layer_gradients_are_slopes": make_target("wrong", layer(values=lambda v: (v + v.detach()) / 2), FACTS),
-    "layer_second_derivatives_are_bends": make_target("wrong", layer(weighed=squared), FACTS),
+    f"{contract}_{about}": make_target("wrong", made(**mistake), FACTS)
+    for contract, made in (("layer", layer), ("block", encoder))
+    for about, mistake in ((SLOPES, {"values": half}), (BENDS, {"weighed": squared}))
 }
