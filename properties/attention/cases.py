@@ -26,6 +26,7 @@ DIRECTIVES = frozenset(
 )
 SPECIAL_DOMAIN = DIRECTIVES | {"dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES)
+BESIDE = "a mask beside is_causal, where one of them is taken alone"
 TAKEN_WITH = {
     "group": "enable_gqa",
     "scale": "scale",
@@ -138,6 +139,10 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
         sizes = (table,) if isinstance(table, int) else table
         if isinstance(sizes, tuple) and len(set(sizes)) == 1 and sizes[0] % multiple:
             return f"lengths are multiples of {multiple}, it needs {sizes[0]} {name}"
+    if prop.edge == BESIDE and target.supports.mask_and_causal:
+        return "the target takes a mask together with is_causal"
+    if prop.edge == BESIDE and "mask and causal" in {**target.differs, **target.wrong}:
+        return "what the target makes of a mask together with is_causal is known"
     if target.supports.window and prop.domain.get("moves"):
         return "it moves tokens, and the target always has a window"
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))

@@ -7,6 +7,8 @@ import numpy as np
 
 from ..engine.cases.masks import other_mask
 from ..engine.cases.regimes import TELLING
+from ..engine.core.target import NotTaken, Raised
+from .cases import BESIDE
 from .common import live, reads_visible
 from .contract import declare
 from .inputs import Inputs
@@ -143,6 +145,30 @@ def masks_compose(t: Trial) -> None:
     bias = t.inputs.bias()
     both = t.visible() if bias is None else np.where(t.visible(), bias, -np.inf)
     agree(t, t.run(), t.run(t.inputs.but(mask=both, is_causal=False)), "row {row} does not respect both masks")
+
+
+@declare(
+    "a mask and causal raise, or = mask ∧ (j ≤ i)",
+    needs=("attn_mask", "is_causal"),
+    edge=BESIDE,
+    is_causal=False,
+    scale=None,
+    along="LS",
+    mask_kind=HIDING,
+    mask=("random", "random", "one_hole"),
+    queries=(2, 3, 4, 5, 17),
+    keys=(2, 3, 4, 5, 17),
+    zero_sizes=False,
+)
+def a_mask_beside_causality_is_refused_or_heeded(t: Trial) -> None:
+    """Where a mask is not taken together with is_causal, the two raise, or both hide: neither is dropped without a word."""
+    try:
+        run = t.run(t.inputs.but(is_causal=True))
+    except NotTaken:
+        raise
+    except Raised:
+        return
+    t.inside(run, run.bound, "a mask is not taken together with is_causal; it was, and row {row} does not respect both")
 
 
 @declare(

@@ -18,7 +18,7 @@ from properties.engine.core.target import Target
 from properties.engine.doors import cli
 from properties.engine.doors.cli import main
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, search
+from properties.engine.search.search import Plan, inapplicable, search
 
 MUTANTS = {name: mutant for name, mutant in load_all()[0].items() if mutant.contract == "attention"}
 RIGHT: dict[str, Any] = {"framework": "torch"}
@@ -149,3 +149,18 @@ def test_a_log_sum_exp_that_is_taken_and_always_refused_is_told_once() -> None:
     target = with_refusals(make_target("mine", mine, {"framework": "numpy"}), "cpu")
     assert target.refuses["return_lse"] == "ValueError: this backend has none" and "return_lse" not in target.parameters
     assert "return_lse" not in with_refusals(make_target("mine", numpy_matmul.attention, {"framework": "numpy"}), "cpu").refuses
+
+
+def test_a_mask_beside_causality_may_be_refused_and_not_be_dropped() -> None:
+    """It is asked of who takes them one at a time; that both raise is as right as that both hide."""
+    prop = PROPERTIES["a_mask_beside_causality_is_refused_or_heeded"]
+
+    def raising(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        if attn_mask is not None and is_causal:
+            raise ValueError("one or the other")
+        return permissive.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+
+    facts = {"framework": "torch", "mask_and_causal": False}
+    outcome = search(make_target("raising", raising, facts), prop, Plan(examples=20))
+    assert outcome.finding is None and outcome.cases == 20
+    assert "takes a mask together" in inapplicable(make_target("both", permissive.attention, {"framework": "torch"}), prop)

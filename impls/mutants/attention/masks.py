@@ -398,3 +398,27 @@ def zero_sum_is_padding(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tens
         return attention(q, k, v, **options)
     real = (k.sum(-1) != 0).repeat_interleave(max(q.shape[1] // max(k.shape[1], 1), 1), 1)[:, :, None]  # (B, H, 1, S)
     return attention(q, k, v, **options, both=lambda visible, causal: both(both(visible, causal), real))
+
+
+@mutant(
+    "a mask and is_causal are not taken together, and the mask is dropped without a word",
+    source="pytorch/pytorch#178588",
+    killed_by="a_mask_beside_causality_is_refused_or_heeded",
+    supports={"mask_and_causal": False},
+)
+def dropped_beside_causality(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    if options.get("is_causal"):
+        options["attn_mask"] = None
+    return attention(q, k, v, **options)
+
+
+@mutant(
+    "a mask and is_causal are not taken together, and causality is dropped without a word",
+    source="teaching code",
+    killed_by="a_mask_beside_causality_is_refused_or_heeded",
+    supports={"mask_and_causal": False},
+)
+def causality_dropped_beside_a_mask(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    if options.get("attn_mask") is not None:
+        options["is_causal"] = False
+    return attention(q, k, v, **options)

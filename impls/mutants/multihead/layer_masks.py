@@ -344,3 +344,16 @@ def mask_instead_of_causality(query: Tensor, key: Tensor, value: Tensor, weights
     if query is key is value and options.get("attn_mask") is not None:
         options["is_causal"] = False
     return multihead(query, key, value, weights, **options)
+
+
+@mutant(
+    "a mask and the hint of causality are not taken together, and the layer drops the mask without a word",
+    source="pytorch/pytorch#178588",
+    killed_by="a_mask_beside_causality_is_refused_or_heeded",
+    contract="multihead",
+    supports={"mask_and_causal": False},
+)
+def any_mask_under_the_hint(query: Tensor, key: Tensor, value: Tensor, weights: Weights, **options: Any) -> Answer:
+    if options.get("is_causal"):
+        options["attn_mask"] = None
+    return multihead(query, key, value, weights, **options)
