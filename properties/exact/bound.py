@@ -107,8 +107,8 @@ def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) 
         error = settle_empty(exact, soft, error)
         if exact.visible is None:
             return error
-        seen = exact.visible if exact.empty is None else exact.visible | exact.empty[..., None]
-        return np.where(seen, error, 0.0)
+        visible = exact.visible if exact.empty is None else exact.visible | exact.empty[..., None]
+        return np.where(visible, error, 0.0)
 
 
 def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> Array:
@@ -202,8 +202,10 @@ def worst_case(exact: Exact, a: Arithmetic, soft: Softmax, value_error: Array | 
 
 def underflow(exact: Exact, a: Arithmetic, soft: Softmax) -> Array:
     """Absolute losses next to zero: stored weights, and flushed weights, products and sums (B, H, L, Dv)."""
-    seen = np.True_ if exact.visible is None else exact.visible
-    lost = a.tiny * (2 * soft.live + a.u_acc * seen)  # (B, H, L, S); of a key that is not live the whole weight is lost, less than tiny · u
+    visible = np.True_ if exact.visible is None else exact.visible
+    lost = a.tiny * (
+        2 * soft.live + a.u_acc * visible
+    )  # (B, H, L, S); of a key that is not live the whole weight is lost, less than tiny · u
     if a.eta_p:
         lost = lost + (3 if a.stored else 2) * np.minimum(a.eta_p, soft.upper)
     weights: Array = lost @ np.abs(exact.v)
@@ -237,7 +239,7 @@ def typical_case(exact: Exact, a: Arithmetic, soft: Softmax, alpha: float) -> Ar
         common = common + 2 * a.u_acc * np.maximum(np.abs(logit), np.maximum(np.abs(exact.top), soft.lse))
     if a.stored:
         single += a.u_p**2 + (a.u_s * soft.gap) ** 2 + (a.u_s * np.maximum(soft.gap, np.abs(score) + np.abs(logit))) ** 2
-        common = common + soft.kept / math.sqrt(3)
+        common = common + soft.log_rounding / math.sqrt(3)
     if a.lse_norm:
         common = common + a.lse_norm * a.u_acc * (soft.lse + soft.gap + 10 * soft.log_n + 1)
 
@@ -319,8 +321,8 @@ def centred(a: Array, exact: Exact) -> Array:
     if a.size * exact.v.shape[-1] > LARGE:
         above: Array = np.sqrt(a.sum(-1, keepdims=True) * centred_squares(a, exact))
         return above
-    apart = np.abs(exact.v[..., None, :, :] - safe_out(exact)[..., None, :])  # (B, H, L, S, Dv)
-    total: Array = (a[..., None, :] @ apart)[..., 0, :]
+    distance = np.abs(exact.v[..., None, :, :] - safe_out(exact)[..., None, :])  # (B, H, L, S, Dv)
+    total: Array = (a[..., None, :] @ distance)[..., 0, :]
     return total
 
 
@@ -333,6 +335,6 @@ def centred_squares(a: Array, exact: Exact) -> Array:
         rounding = 4 * (a.shape[-1] + 4) * 2.0**-53 * (square + total)
         above: Array = np.maximum(square - 2 * out * (a @ exact.v) + total, 0.0) + rounding
         return above
-    apart = (exact.v[..., None, :, :] - out[..., None, :]) ** 2  # (B, H, L, S, Dv)
-    sums: Array = (a[..., None, :] @ apart)[..., 0, :]
+    squares = (exact.v[..., None, :, :] - out[..., None, :]) ** 2  # (B, H, L, S, Dv)
+    sums: Array = (a[..., None, :] @ squares)[..., 0, :]
     return sums

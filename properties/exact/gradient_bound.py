@@ -145,12 +145,12 @@ def rigorous(gradients: Gradients, arithmetic: Arithmetic) -> GradientBound:
         error += 4 * a.tiny * (queries * group + 1)
         of_v = stored(with_sink(exact, gradients.v), error * factor, tall, a, group)
 
-        def told(posed: Array) -> Array:  # (B, Hkv, 1, 1)
+        def all_posed(posed: Array) -> Array:  # (B, Hkv, 1, 1)
             return over_groups((~posed).any(-2, keepdims=True).astype(np.float64), kv_heads) == 0
 
         untouched = unseen(gradients)[..., None]
-        of_k = np.where(told(fits), np.where(untouched, 0.0, of_k), np.inf)
-        of_v = np.where(told(bent.weighed), np.where(untouched, 0.0, of_v), np.inf)  # which dP does not meet
+        of_k = np.where(all_posed(fits), np.where(untouched, 0.0, of_k), np.inf)
+        of_v = np.where(all_posed(bent.weighed), np.where(untouched, 0.0, of_v), np.inf)  # which dP does not meet
         logits = np.where(rows.posed, rows.total, np.inf)
         if exact.visible is not None:
             logits = np.where(exact.visible | ~rows.posed, logits, 0.0)
@@ -189,23 +189,23 @@ def analyse_rows(gradients: Gradients, a: Arithmetic) -> Rows:
     by_out += (width + 3) * eta
     shared = np.maximum(by_weights, by_out)  # (B, H, L, 1)
 
-    apart = np.abs(gradients.weights - gradients.delta)
+    distance = np.abs(gradients.weights - gradients.delta)
     reach = np.abs(gradients.delta) + shared
     if a.lse_norm:  # a part's own δ may be as large as its largest dP
         reach = reach + 2 * np.max(np.where(soft.live, product + epsilon, 0.0), -1, keepdims=True, initial=0.0)
-    own = psi * apart + upper * epsilon
+    own = psi * distance + upper * epsilon
     merged = a.lse_norm * (width + p.shape[-1] + 8)
     steps = 8 if a.stored else 5  # of a softmax by hand: dP / sum, + what the sum sends, times e, all that of the maximum; and base two
     own = own + growth((a.u_s, steps), (a.u_acc, 4 + merged)) * upper * (product + epsilon + reach)
     # Unnormalised weights e = P Σ e divide dO by the sum first: what that loses next to zero is not scaled down by P.
     own = own + 6 * eta + a.tiny * (v.sum(-1)[..., None, :] + d_out.sum(-1, keepdims=True))
     own = own + a.u_p * (np.abs(gradients.logits) + own + upper * shared) + a.eta_p
-    seen = np.ones(p.shape, bool) if exact.visible is None else exact.visible
+    visible = np.ones(p.shape, bool) if exact.visible is None else exact.visible
     if exact.empty is not None:
-        seen = seen & ~exact.empty[..., None]
-    own = np.where(seen, own, 0.0)
+        visible = visible & ~exact.empty[..., None]
+    own = np.where(visible, own, 0.0)
     total = own + upper * shared
-    cancelled = maxima(gradients, a, soft, seen, total)
+    cancelled = maxima(gradients, a, soft, visible, total)
     own, total = own + cancelled, total + cancelled
 
     weighed = exact.row_posed & exact.well_posed.all(-1) & ~soft.overflow[..., 0] & np.isfinite(gradients.grad_out).all(-1)
@@ -274,21 +274,21 @@ def weights_error(gradients: Gradients, a: Arithmetic, soft: Softmax) -> tuple[A
     return p, psi
 
 
-def maxima(gradients: Gradients, a: Arithmetic, soft: Softmax, seen: Array, error: Array) -> Array:
+def maxima(gradients: Gradients, a: Arithmetic, soft: Softmax, visible: Array, error: Array) -> Array:
     """What automatic differentiation leaves in the keys of the (running) maxima, where exactly nothing should remain."""
     if a.name.startswith("fused"):
         return np.zeros(error.shape)
-    logits = np.where(seen, gradients.exact.logits, -np.inf)
+    logits = np.where(visible, gradients.exact.logits, -np.inf)
     terms = error + growth((a.u_acc, error.shape[-1] + 4), (a.u_s, 2)) * (np.abs(gradients.logits) + error)
     total = terms.sum(-1, keepdims=True)
     if not a.lse_norm:
         slack = soft.phi + np.max(np.where(soft.live, soft.phi, 0.0), -1, keepdims=True, initial=0.0)
-        return np.where(seen & soft.live & (soft.gap <= slack), total, 0.0)
+        return np.where(visible & soft.live & (soft.gap <= slack), total, 0.0)
     order = np.argsort(logits, axis=-1, kind="stable")
     below = np.cumsum(np.take_along_axis(terms, order, -1), -1)
     summed = np.empty_like(below)
     np.put_along_axis(summed, order, below, -1)
-    return np.where(seen, summed, 0.0)
+    return np.where(visible, summed, 0.0)
 
 
 def partial_sums(a: Arithmetic, terms: int) -> float:

@@ -190,11 +190,11 @@ def attend(problem: Problem, q: Any, k: Any, v: Any, unit: float) -> Exact:
     row_posed = posed_rows(problem, visible, empty, np.isfinite(nearest(k)), lse64)
     well_posed = np.broadcast_to(row_posed[..., None], out64.shape)
     if poisoned:
-        seen = np.ones(weights64.shape, bool) if visible is None else visible
+        visible_keys = np.ones(weights64.shape, bool) if visible is None else visible
         if empty is not None and averaged:
-            seen = seen | empty[..., None]
-        out64 = contaminate(out64, weights64, seen, nearest(v))
-        well_posed = well_posed & ~reached(seen, ~finite_v)
+            visible_keys = visible_keys | empty[..., None]
+        out64 = contaminate(out64, weights64, visible_keys, nearest(v))
+        well_posed = well_posed & ~reached(visible_keys, ~finite_v)
     return Exact(
         problem=problem,
         unit=unit,
@@ -256,11 +256,11 @@ def reached(keys: Array, values: Array) -> Array:
     return touched > 0
 
 
-def contaminate(out: Array, weights: Array, seen: Array, v: Array) -> Array:
+def contaminate(out: Array, weights: Array, visible: Array, v: Array) -> Array:
     """Let the NaN and infinities among the values reach, as IEEE arithmetic has it, the rows that see them."""
-    weighty = seen & (weights > 0)
+    weighty = visible & (weights > 0)
     up, down = reached(weighty, v == math.inf), reached(weighty, v == -math.inf)
-    lost = reached(seen, np.isnan(v)) | reached(seen & ~weighty, np.isinf(v)) | (up & down)  # 0 * inf = nan
+    lost = reached(visible, np.isnan(v)) | reached(visible & ~weighty, np.isinf(v)) | (up & down)  # 0 * inf = nan
     out = np.where(up, math.inf, np.where(down, -math.inf, out))
     return np.where(lost, math.nan, out)
 

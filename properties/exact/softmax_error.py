@@ -25,7 +25,7 @@ class Softmax:
     excess: Array  # (B, H, L, S) W - p = p Phi
     gap: Array  # (B, H, L, S) top - logit, 0 where not live
     rho: Array | float  # (B, H, L, S) logarithm of the factor by which merges change numerator and denominator apart
-    kept: Array | float  # (B, H, L, S) error of a weight that is stored as a logarithm
+    log_rounding: Array | float  # (B, H, L, S) error of a weight that is stored as a logarithm
     tau: Array  # (B, H, L, S) or (B, H, L, 1): relative error of a term of the numerator
     gamma: Array  # likewise, of the denominator
     live: Array  # (B, H, L, S) bool: keys that can have a weight that is not 0
@@ -72,10 +72,10 @@ def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: A
         fixed = fixed + merges * a.u_acc * (lse + 10 * log_n + 1)
     phi = score_error + (3 + merges) * a.u_acc * gap + fixed
     if a.stored:  # ``bound`` has the steps
-        seen = np.where(np.isneginf(exact.logits), -np.inf, score_error - gap)
-        apart = gap + score_error + np.max(seen, -1, keepdims=True, initial=0.0)
+        above = np.where(np.isneginf(exact.logits), -np.inf, score_error - gap)
+        distance = gap + score_error + np.max(above, -1, keepdims=True, initial=0.0)
         bias = 0.0 if problem.bias is None else np.where(np.isneginf(problem.bias), 0.0, np.abs(problem.bias))
-        phi = phi + growth((a.u_s, 1)) * (apart + np.maximum(apart, np.abs(exact.scores) + bias + score_error)) + math.log1p(a.u_p)
+        phi = phi + growth((a.u_s, 1)) * (distance + np.maximum(distance, np.abs(exact.scores) + bias + score_error)) + math.log1p(a.u_p)
     if a.shift:
         far = np.maximum(np.abs(exact.logits), np.maximum(np.abs(exact.top), lse))
         phi = phi + 3 * a.u_acc * (far + log_n)
@@ -109,17 +109,17 @@ def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: A
         rho = merges * (math.log1p(8 * a.u_acc) + a.u_acc * (gap + log_n + 1))
         tau = tau + rho
         gamma = gamma + rho + merges * a.u_acc * (lse + 9 * log_n + 1)
-    kept: Array | float = 0.0
+    log_rounding: Array | float = 0.0
     if a.stored:
         gamma = gamma + math.log1p(a.u_s) * (n > 1)  # a sum of one term is that term
         if merges:
             total = np.log(np.maximum(upper.sum(-1, keepdims=True), 1.0))
-            kept = np.where(live, a.u_s * (np.abs(log_p) + phi + total), 0.0)
-            tau = tau + kept
+            log_rounding = np.where(live, a.u_s * (np.abs(log_p) + phi + total), 0.0)
+            tau = tau + log_rounding
     tau, gamma = np.expm1(tau), np.expm1(gamma)
     loss = excess.sum(-1, keepdims=True) + (gamma * upper).sum(-1, keepdims=True) + n * a.tiny
     loss = np.where(np.isnan(loss), np.inf, loss)
-    return Softmax(p, phi, upper, excess, gap, rho + kept, kept, tau, gamma, live, n, log_n, rescales, lse, loss, overflow)
+    return Softmax(p, phi, upper, excess, gap, rho + log_rounding, log_rounding, tau, gamma, live, n, log_n, rescales, lse, loss, overflow)
 
 
 def scores_bound(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: Array | None) -> tuple[Array, Array]:

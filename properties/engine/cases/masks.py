@@ -114,9 +114,9 @@ def make_mask(case: Any, shape: tuple[int, int, int, int]) -> Array | None:
     if case.mask == "none":
         return None
     sizes = tuple(size if axis in case.mask_axes else 1 for axis, size in zip(AXES, shape, strict=True))
-    seen = np.broadcast_to(MASKS[case.mask](case, sizes), sizes)
+    visible = np.broadcast_to(MASKS[case.mask](case, sizes), sizes)
     least = next((4 - at for at, axis in enumerate(AXES) if axis in case.mask_axes), 0)
-    mask = _say(case, seen)
+    mask = _say(case, visible)
     return mask.reshape(sizes[4 - max(least, case.mask_rank) :])
 
 
@@ -161,11 +161,11 @@ def _hidden(case: Any) -> float:
     return FLOAT_TYPES[case.dtype].max * -1.0 if case.mask_kind == "lowest" else -np.inf
 
 
-def _say(case: Any, seen: Array) -> Array:
+def _say(case: Any, visible: Array) -> Array:
     """The same visibility in the words of the mask's kind."""
     if case.mask_kind == "bool":
-        return seen.copy()
-    bias = np.zeros(seen.shape)
+        return visible.copy()
+    bias = np.zeros(visible.shape)
     if case.mask_kind.startswith("bias"):
-        bias = round_to(case.dtype, 2 * normal(case.seed, "bias", seen.shape))
-    return bias if case.mask_kind == "bias" else np.where(seen, bias, _hidden(case))
+        bias = round_to(case.dtype, 2 * normal(case.seed, "bias", visible.shape))
+    return bias if case.mask_kind == "bias" else np.where(visible, bias, _hidden(case))
