@@ -69,20 +69,20 @@ def raised(name: str, said: str) -> Exception:
 
 
 class Link:
-    """One target: its process, if it lives, and what it is told."""
+    """One target: its process, if it lives, and the messages to it."""
 
     templates: list[Template] = []  # noqa: RUF012  of this process; the last one is used
     left: list[tuple[Template, int]] = []  # noqa: RUF012  workers of links that nobody holds any more
 
     def __init__(self, text: str, variant: str = "", stateful: bool = False, fw: str = "numpy") -> None:
         self.load = {"text": text, "variant": variant, "stateful": stateful, "fw": fw, "folder": os.getcwd()}
-        self.given, self.told = Arena(shared_file("given")), Arena(shared_file("told"))
+        self.arguments, self.answers = Arena(shared_file("given")), Arena(shared_file("told"))
         self.socket: wire.Wire | None = None
         self.pid = 0
         self.generation = 0  # how often it was started
         self.numbers = itertools.count(1)
         self.last = 0  # the number of the last call
-        self.seen = 0  # that after which earlier answers were looked at again
+        self.refreshed = 0  # the number of the call after which earlier answers were read again
         self.forget: list[int] = []
         self.drop: list[int] = []
         self.alive: dict[int, int] = {}  # call → how many of those are alive
@@ -103,7 +103,7 @@ class Link:
             raise Gone(f"ended the process that it was in, {self.generation} times in a row")
         self.template = template()
         own, other = socket.socketpair()
-        self.pid = self.template.start(other, self.given.fd, self.told.fd)
+        self.pid = self.template.start(other, self.arguments.fd, self.answers.fd)
         other.close()
         self.socket = wire.Wire(own, self._lives)
         self.generation += 1
@@ -222,7 +222,7 @@ class Link:
 
         Raises as the target does, and Gone.
         """
-        sent = Arguments(fw, self.given, leaves)
+        sent = Arguments(fw, self.arguments, leaves)
         message = {
             "thing": handle,
             "method": method,
@@ -242,24 +242,24 @@ class Link:
             sent.write_back()
         if self.learned < LEARNING:
             self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
-        came = Answers(fw, self.given, self.told, lambda *parts: self.remote(fw, *parts))
+        came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts))
         try:
             value, sends_back = answer
             decoded = came.decode(value)
         except (Unfit, TypeError, ValueError):
             raise self._broken("answered what is no answer") from None
         self._watch(number, came.owners)
-        return decoded, number, bool(sends_back), [*sent.kept, *came.owners]  # while it is held, the graph there is kept, too
+        return decoded, number, bool(sends_back), [*sent.retained, *came.owners]  # while it is held, the graph there is kept, too
 
     def _watch(self, number: int, owners: list[Any]) -> None:
         """Ask the process to keep an answer as long as somebody here holds an array of it."""
         dead = partial(self._dead, number, self.generation)
-        kept = [weakref.ref(owner, dead) if owner is not None else None for owner in owners]
-        left = [reference for reference in kept if reference is not None]
+        references = [weakref.ref(owner, dead) if owner is not None else None for owner in owners]
+        left = [reference for reference in references if reference is not None]
         if not left:
             self.forget.append(number)
             return
-        self.live[number] = kept
+        self.live[number] = references
         self.alive[number] = len(left)
         self.places[number] = [(owner.__array_interface__["data"][0], len(owner)) for owner in owners if owner is not None]
 
@@ -272,30 +272,30 @@ class Link:
             self.forget.append(number)
 
     def look_again(self, fw: Framework, address: int) -> None:
-        """If an answer from before the last call lies there, all such answers are made what they are now: that call may have changed them."""
+        """Read the answers of all earlier calls again if one of them lies at the address: the last call may have changed them."""
         earlier = [number for number in self.live if number != self.last]
-        if self.seen == self.last or self.socket is None:
+        if self.refreshed == self.last or self.socket is None:
             return
         if not any(0 <= address - start < length for number in earlier for start, length in self.places[number]):
             return
-        self.seen = self.last
-        told = self._ask("again", self.patience(), numbers=earlier, fw=fw.name)
-        for number, parts in zip(earlier, told if isinstance(told, list) else [], strict=False):
-            kept = self.live.get(number, [])
-            if not isinstance(parts, list) or len(parts) != len(kept):
+        self.refreshed = self.last
+        current = self._ask("again", self.patience(), numbers=earlier, fw=fw.name)
+        for number, parts in zip(earlier, current if isinstance(current, list) else [], strict=False):
+            references = self.live.get(number, [])
+            if not isinstance(parts, list) or len(parts) != len(references):
                 continue
-            for reference, now in zip(kept, parts, strict=True):
+            for reference, now in zip(references, parts, strict=True):
                 owner = reference() if reference else None
                 if owner is None:
                     continue
                 match now:
-                    case ["a", int(offset), list(), str()] if 0 <= offset <= len(self.told.map) - len(owner):
-                        owner[:] = memoryview(self.told.map)[offset : offset + len(owner)]
+                    case ["a", int(offset), list(), str()] if 0 <= offset <= len(self.answers.map) - len(owner):
+                        owner[:] = memoryview(self.answers.map)[offset : offset + len(owner)]
 
     def send_back(self, fw: Framework, number: int, grad: Any) -> list[Any]:
         """The gradients of the leaves of a call. Raises as the target does, and Gone."""
-        sent = Arguments(fw, self.given, [])
-        came = Answers(fw, self.given, self.told, lambda *parts: self.remote(fw, *parts))
+        sent = Arguments(fw, self.arguments, [])
+        came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts))
         answer = self._ask("back", self.patience(), number=number, grad=sent.encode(grad))
         try:
             found = came.decode(answer)

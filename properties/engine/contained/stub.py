@@ -38,8 +38,8 @@ class Stub:
             self.link.ask("changed")  # whose process has ended: it is started again, and tells where the module is
         return self.link.call(fw, self.link.held, method, arguments, {}, [])[0]
 
-    def seen(self, fw: Framework) -> Framework:
-        """The framework, with arrays that lie where both see them."""
+    def shared(self, fw: Framework) -> Framework:
+        """The framework, with its arrays in memory that both processes share."""
         shared: Any = Shared(fw, self.link)
         self.link.framework = shared
         return shared
@@ -61,12 +61,12 @@ class ContainedLink(Link):
         def run(detached: Sequence[Any]) -> tuple[list[Any], Any]:
             swap = dict(zip(map(id, leaves), detached, strict=True))
             given, named = _swapped(arguments, swap), _swapped(options, swap)
-            answer, number, sends_back, kept = self.call(fw, handle, method, given, named, list(detached))
+            answer, number, sends_back, retained = self.call(fw, handle, method, given, named, list(detached))
             whole[:] = [answer]
             found = list(_arrays(answer, fw))
 
             # A mask that was made on the way belongs to the graph there: its memory is not given away before the graph is.
-            def send_back(grad: Any, again: bool = False, kept: list[Any] = kept) -> list[Any]:
+            def send_back(grad: Any, again: bool = False, retained: list[Any] = retained) -> list[Any]:
                 return self.send_back(fw, number, grad)
 
             return found, send_back if sends_back else None
@@ -170,7 +170,7 @@ class Shared:
         size = math.prod(shape) * itemsize
         if not size:
             return self._base.full(shape, value, dtype, device)
-        memory = self._link.given.chunk(size)
+        memory = self._link.arguments.chunk(size)
         array = self._base.over(memory, 0, tuple(shape), contiguous(shape, itemsize), dtype)
         getattr(array, "fill_" if hasattr(array, "fill_") else "fill")(value)
         return array

@@ -46,10 +46,10 @@ class Template:
         fds.close()
         self.wire = wire.Wire(own)
 
-    def start(self, link: socket.socket, given: int, told: int) -> int:
+    def start(self, link: socket.socket, arguments: int, answers: int) -> int:
         """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken."""
         self.wire.send("new")
-        socket.send_fds(self.fds, [b"x"], [link.fileno(), given, told])
+        socket.send_fds(self.fds, [b"x"], [link.fileno(), arguments, answers])
         pid = int(self.wire.receive(time.monotonic() + 60))
         self.workers.add(pid)
         return pid

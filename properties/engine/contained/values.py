@@ -51,11 +51,11 @@ def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 class Arguments:
-    """Arguments on their way; what they need of memory is kept until the call is over."""
+    """Arguments on their way; the memory that they need is retained until the call is over."""
 
     def __init__(self, fw: Framework, arena: Arena, leaves: list[Any]) -> None:
         self.fw, self.arena, self.leaves = fw, arena, leaves
-        self.kept: list[Any] = []
+        self.retained: list[Any] = []
         self.copies: list[tuple[Any, Any]] = []  # (an array that lies elsewhere, its copy where both see it)
 
     def encode(self, value: Any) -> Any:
@@ -93,7 +93,7 @@ class Arguments:
             strides = contiguous(shape, ITEMSIZE[dtype])
             copy = self.fw.over(chunk, 0, shape, strides, dtype)
             copy[...] = value.detach() if hasattr(value, "detach") else value
-            self.kept.append(copy)
+            self.retained.append(copy)
             self.copies.append((value, copy))
             address, _ = self.fw.lies(copy)
             place = self.arena.place(address)
@@ -113,8 +113,8 @@ class Arguments:
 class Answers:
     """What came back, made into values of the judge's own. Raises Unfit."""
 
-    def __init__(self, fw: Framework, given: Arena, told: Arena, remote: Callable[[int, str, Any, Any], Any]) -> None:
-        self.fw, self.given, self.told, self.remote = fw, given, told, remote
+    def __init__(self, fw: Framework, arguments: Arena, answers: Arena, remote: Callable[[int, str, Any, Any], Any]) -> None:
+        self.fw, self.arguments, self.answers, self.remote = fw, arguments, answers, remote
         self.owners: list[Any] = []  # the memory of each array that was copied, in the order in which they were met; None for the others
 
     def decode(self, value: Any) -> Any:
@@ -143,17 +143,17 @@ class Answers:
             case ["a", int(offset), list(shape), str(dtype)] if dtype in ITEMSIZE and _sizes(shape):
                 size = math.prod(shape) * ITEMSIZE[dtype]
                 if offset >= 0 and offset + size <= SIZE and size:
-                    memory = self.owners[-1] = np.frombuffer(self.told.map, np.uint8, size, offset).copy()
+                    memory = self.owners[-1] = np.frombuffer(self.answers.map, np.uint8, size, offset).copy()
                     return self.fw.over(memory, 0, tuple(shape), contiguous(tuple(shape), ITEMSIZE[dtype]), dtype)
             case ["i", int(at), list(shape), list(strides), str(dtype)] if dtype in ITEMSIZE and _sizes(shape):
-                place = self.given.place(self.given.base + at)
+                place = self.arguments.place(self.arguments.base + at)
                 whole = len(shape) == len(strides) and all(type(x) is int and abs(x) < SIZE for x in strides)
                 if place and whole and math.prod(shape):
                     start, length = place
                     first, last = extent(at - start, tuple(shape), tuple(strides), ITEMSIZE[dtype])
                     steps = all(x % ITEMSIZE[dtype] == 0 for x in (*strides, at - start))
                     if first >= 0 and last <= length and steps:
-                        return self.fw.over(self.given.piece(start, length), at - start, tuple(shape), tuple(strides), dtype)
+                        return self.fw.over(self.arguments.piece(start, length), at - start, tuple(shape), tuple(strides), dtype)
         raise Unfit(f"{str(value)[:60]!r} is no array")
 
 
@@ -199,10 +199,10 @@ def taken(value: Any, fw: Framework, given: Arena, leaves: dict[int, Any]) -> An
 
 
 class Telling:
-    """An answer on its way back: numbers are copied to the second memory, what lies in the first is told as a place in it."""
+    """An answer on its way back: numbers are copied to the memory of answers; an array among the arguments goes back as its place there."""
 
-    def __init__(self, fw: Framework, given: Arena, told: Arena, keep: Callable[[Any], int]) -> None:
-        self.fw, self.given, self.told, self.keep = fw, given, told, keep
+    def __init__(self, fw: Framework, arguments: Arena, answers: Arena, keep: Callable[[Any], int]) -> None:
+        self.fw, self.arguments, self.answers, self.keep = fw, arguments, answers, keep
         self.end = 0
         self.arrays: list[Any] = []
 
@@ -249,12 +249,12 @@ class Telling:
         if math.prod(shape) == 0:
             return ["z", shape, dtype]
         address, strides = self.fw.lies(value)
-        if 0 <= address - self.given.base < SIZE:
-            return ["i", address - self.given.base, shape, strides, dtype]
+        if 0 <= address - self.arguments.base < SIZE:
+            return ["i", address - self.arguments.base, shape, strides, dtype]
         size = math.prod(shape) * ITEMSIZE[dtype]
         if self.end + size > SIZE:
             raise MemoryError(f"an answer of {size:,} bytes")
-        copy = self.fw.over(self.told.piece(self.end, size), 0, shape, contiguous(shape, ITEMSIZE[dtype]), dtype)
+        copy = self.fw.over(self.answers.piece(self.end, size), 0, shape, contiguous(shape, ITEMSIZE[dtype]), dtype)
         copy[...] = value.detach() if hasattr(value, "detach") else value
         made = ["a", self.end, shape, dtype]
         self.end += (size + 63) // 64 * 64

@@ -25,17 +25,17 @@ from .values import LONGEST, Telling, signature_of, taken
 KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
 
 
-def serve(link: int, given: int, told: int) -> None:
+def serve(link: int, arguments: int, answers: int) -> None:
     """Answer messages until the judge has gone. Never returns."""
     status = 1
     try:
         os.setsid()
         end_with_parent()
         restrict()
-        apart = without_network()
+        offline = without_network()
         sys.stdout = sys.stderr
         warnings.simplefilter("ignore")
-        _Worker(wire.Wire(socket.socket(fileno=link)), Arena(given), Arena(told), apart).run()
+        _Worker(wire.Wire(socket.socket(fileno=link)), Arena(arguments), Arena(answers), offline).run()
         status = 0
     except BaseException:
         status = 70  # of this side, not of a target: a target's own errors are answers
@@ -44,7 +44,7 @@ def serve(link: int, given: int, told: int) -> None:
 
 
 class Held:
-    """A module of the target's, or its class: it is called with weights that it is given."""
+    """A module of the target's, or its class: a call brings the weights."""
 
     def __init__(self, found: Any) -> None:
         self.found = found
@@ -72,8 +72,8 @@ class Held:
 
 
 class _Worker:
-    def __init__(self, link: wire.Wire, given: Arena, told: Arena, apart: bool) -> None:
-        self.link, self.given, self.told, self.apart = link, given, told, apart
+    def __init__(self, link: wire.Wire, arguments: Arena, answers: Arena, offline: bool) -> None:
+        self.link, self.arguments, self.answers, self.offline = link, arguments, answers, offline
         self.things: dict[int, Any] = {}  # handle → a callable, or an object that a call has made
         self.handles = itertools.count()
         self.results: OrderedDict[int, list[Any]] = OrderedDict()  # call → the arrays of its answer
@@ -116,7 +116,7 @@ class _Worker:
             "supports": _plain(supports),
             "likely": list(likely_frameworks(found)),
             "frameworks": [name for name in frameworks() if name in sys.modules],
-            "without_network": self.apart,
+            "without_network": self.offline,
         }
 
     def do_call(
@@ -139,10 +139,10 @@ class _Worker:
             self.things.pop(handle, None)
         library = _library(fw)
         leaves: dict[int, Any] = {}
-        given = [taken(value, library, self.given, leaves) for value in arguments]
-        named = {name: taken(value, library, self.given, leaves) for name, value in options.items()}
+        given = [taken(value, library, self.arguments, leaves) for value in arguments]
+        named = {name: taken(value, library, self.arguments, leaves) for name, value in options.items()}
         function = self._thing(thing, method)
-        telling = Telling(library, self.given, self.told, self._keep)
+        telling = Telling(library, self.arguments, self.answers, self._keep)
         send_back = None
         with np.errstate(all="ignore"), library.settings_kept() as changed:
             if record:
@@ -182,13 +182,13 @@ class _Worker:
     def do_back(self, number: int, grad: Any) -> Any:
         """The gradients of the leaves of a call."""
         send_back, library, _ = self.graphs[number]
-        telling = Telling(library, self.given, self.told, self._keep)
+        telling = Telling(library, self.arguments, self.answers, self._keep)
         with np.errstate(all="ignore"), library.settings_kept():
-            return telling.encode(list(send_back(taken(grad, library, self.given, {}), True)))
+            return telling.encode(list(send_back(taken(grad, library, self.arguments, {}), True)))
 
     def do_again(self, numbers: list[int], fw: str) -> Any:
         """The arrays of earlier answers as they are now."""
-        telling = Telling(_library(fw), self.given, self.told, self._keep)
+        telling = Telling(_library(fw), self.arguments, self.answers, self._keep)
         return [[telling.array(array) for array in self.results.get(number, [])] for number in numbers]
 
     def do_chance(self, fw: str, seed: int | None) -> Any:

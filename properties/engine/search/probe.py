@@ -160,7 +160,7 @@ def _framework(name: str, function: Callable[..., Any]) -> Framework:
         return fw
     if not fw.shares:
         raise ValueError(f"arrays of {name} do not reach a process of its own; give --in-process")
-    return function.seen(fw)
+    return function.shared(fw)
 
 
 def _candidates(function: Callable[..., Any], supports: Supports) -> tuple[str, ...]:
