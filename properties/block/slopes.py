@@ -70,7 +70,7 @@ class OfBlock(OfCall):
 @declare("⟨∇φ, d⟩ = (φ(h) − φ(−h)) / 2h, φ = Σ out·g", contract="block", needs=("layer_gradients",), **SMALL)
 def block_gradients_are_slopes(t: BlockTrial) -> None:
     """What a loss on the output of the layer sends back to tokens, memory and weights is how much the loss grows with them."""
-    OfBlock(t).grows_as_told()
+    OfBlock(t).grows_as_reported()
 
 
 @declare(
@@ -82,4 +82,4 @@ def block_gradients_are_slopes(t: BlockTrial) -> None:
 )
 def block_second_derivatives_are_bends(t: BlockTrial) -> None:
     """Where a gradient of the layer can be differentiated again, that is how the loss bends."""
-    OfBlock(t).bends_as_told()
+    OfBlock(t).bends_as_reported()

@@ -63,7 +63,7 @@ class OfModule(Ascent):
         signed = out * signs(noise(self.trial.case.seed, "signs", out.shape))
         return math.fsum(signed.ravel()) if np.isfinite(signed).all() else math.nan
 
-    def told(self, twice: bool) -> dict[str, float]:
+    def reported(self, twice: bool) -> dict[str, float]:
         t, fw = self.trial, self.trial.target.framework
 
         def array(name: str, carrier: Any) -> Any:
@@ -80,10 +80,10 @@ class OfModule(Ascent):
 @module("⟨∇φ, d⟩ = (φ(h) − φ(−h)) / 2h, φ = Σ out·g", **SMALL)
 def module_gradients_are_slopes(t: ModuleTrial) -> None:
     """What a loss on the output sends back to tokens, memory and weights is how much the loss grows with them."""
-    OfModule(t).grows_as_told()
+    OfModule(t).grows_as_reported()
 
 
 @module("⟨H d, d⟩ = (φ(h) − 2 φ(0) + φ(−h)) / h², φ = Σ out·g", edge="second derivatives", **SMALL)
 def module_second_derivatives_are_bends(t: ModuleTrial) -> None:
     """Where a gradient can be differentiated again, that is how the loss bends."""
-    OfModule(t).bends_as_told()
+    OfModule(t).bends_as_reported()

@@ -50,7 +50,7 @@ class OfLayer(OfCall):
 @declare("⟨∇φ, d⟩ = (φ(h) − φ(−h)) / 2h, φ = Σ out·g", contract="multihead", needs=("layer_gradients",), **SMALL)
 def layer_gradients_are_slopes(t: LayerTrial) -> None:
     """What a loss on the output of a layer sends back to its arguments and weights is how much the loss grows with them."""
-    OfLayer(t).grows_as_told()
+    OfLayer(t).grows_as_reported()
 
 
 @declare(
@@ -62,4 +62,4 @@ def layer_gradients_are_slopes(t: LayerTrial) -> None:
 )
 def layer_second_derivatives_are_bends(t: LayerTrial) -> None:
     """Where a gradient of a layer can be differentiated again, that is how the loss bends."""
-    OfLayer(t).bends_as_told()
+    OfLayer(t).bends_as_reported()

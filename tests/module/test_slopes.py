@@ -120,7 +120,7 @@ def test_no_step_passes_a_corner() -> None:
             case = BlockCase(batch=2, kv_heads=2, queries=4, dim=4, hidden=8, activation=activation, seed=seed)
             of = OfBlock(BlockTrial(right, case))
             steps[activation, seed] = of.step
-            of.grows_as_told()
+            of.grows_as_reported()
             signs = {s: hidden(of.trial.problem(of.inputs(of.place(s))), of.trial.arithmetic) > 0 for s in (-of.step, 0.0, of.step)}
             assert activation == "gelu" or all(np.array_equal(signs[0.0], there) for there in signs.values())
     assert {step for (kind, _), step in steps.items() if kind == "gelu"} == {H}

@@ -35,7 +35,7 @@ class Ascent:
         """φ(s); where names are given, only these have moved."""
         raise NotImplementedError
 
-    def told(self, twice: bool) -> dict[str, float]:
+    def reported(self, twice: bool) -> dict[str, float]:
         """What each array contributes to φ'(0), or to φ''(0), as automatic differentiation says. Whatever is raised passes."""
         raise NotImplementedError
 
@@ -43,32 +43,32 @@ class Ascent:
         """Where the arrays are at s."""
         return {name: x + s * self.along[name] * (names is None or name in names) for name, x in self.start.items()}
 
-    def grows_as_told(self) -> None:
-        """The gradient is the slope; if not, it is said of which array it is another one. Raises Refuted."""
+    def grows_as_reported(self) -> None:
+        """The reported gradient is the measured slope; if not, the claim names the array. Raises Refuted."""
         try:
-            told = self.told(twice=False)
+            reported = self.reported(twice=False)
         except Raised:
             raise
         except Exception as error:
             raise Raised(error) from error
-        seen = slopes(self.at, self.noise, self.step)[0]
-        if abs(sum(told.values()) - seen.value) > seen.error:
-            for name, part in told.items():
+        measured = slopes(self.at, self.noise, self.step)[0]
+        if abs(sum(reported.values()) - measured.value) > measured.error:
+            for name, part in reported.items():
                 of = slopes(lambda s, only=(name,): self.at(s, only), self.noise, self.step)[0]  # type: ignore[misc]
                 self._agree(part, of, f"the gradient of {name} is another one")
-        self._agree(sum(told.values()), seen, "the gradient is another one")
+        self._agree(sum(reported.values()), measured, "the gradient is another one")
 
-    def bends_as_told(self) -> None:
-        """The second derivative is the bend. Raises Refuted, and NotTaken where there is none, and the target says so."""
+    def bends_as_reported(self) -> None:
+        """The reported second derivative is the measured bend. Raises Refuted, and NotTaken where the target says that it has none."""
         try:
-            told = self.told(twice=True)
+            reported = self.reported(twice=True)
         except Exception as error:
             raise NotTaken(f"second derivatives ({type(error).__name__}: {first_line(error)})") from None
-        self._agree(sum(told.values()), slopes(self.at, self.noise, self.step)[1], "the second derivative is another one")
+        self._agree(sum(reported.values()), slopes(self.at, self.noise, self.step)[1], "the second derivative is another one")
 
-    def _agree(self, told: float, seen: Estimate, says: str) -> None:
-        error = seen.error if math.isfinite(seen.error) else math.inf  # where values are not finite nothing is claimed
-        self.trial.close(np.asarray([told]), np.asarray([seen.value]), np.asarray([error]), says)
+    def _agree(self, reported: float, measured: Estimate, says: str) -> None:
+        error = measured.error if math.isfinite(measured.error) else math.inf  # where values are not finite nothing is claimed
+        self.trial.close(np.asarray([reported]), np.asarray([measured.value]), np.asarray([error]), says)
 
 
 class OfCall(Ascent):
@@ -110,7 +110,7 @@ class OfCall(Ascent):
     def at(self, s: float, names: Collection[str] | None = None) -> float:
         return math.fsum((self.run(s, names).out * self.signs)[self.counted])
 
-    def told(self, twice: bool) -> dict[str, float]:
+    def reported(self, twice: bool) -> dict[str, float]:
         t, fw = self.trial, self.trial.target.framework
 
         def array(name: str, carrier: Array) -> Any:

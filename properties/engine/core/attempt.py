@@ -19,34 +19,34 @@ NO_ZERO_SIZES = " (zero sizes are not supported? declare zero_sizes = false)"
 
 def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = None) -> tuple[Violation | None, Trial]:
     """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
-    seen = subject(target, prop)
-    kind = seen.kind.trial(prop)
-    trial = kind(seen, case, notes)
-    if isinstance(seen.framework, Shared):
+    view = subject(target, prop)
+    kind = view.kind.trial(prop)
+    trial = kind(view, case, notes)
+    if isinstance(view.framework, Shared):
         before = len(ENDS)
-        violation = _violated(prop, case, seen, trial)
+        violation = _violated(prop, case, view, trial)
         stand_somewhere()
         if len(ENDS) > before:  # whatever the property made of it
             violation = Violation(f"the call {ENDS[before]}", np.nan, np.nan, 0.0, raised=True, killed=True)
         return violation, trial
-    if did := killed_by(lambda: prop.check(kind(seen, case))):
+    if did := killed_by(lambda: prop.check(kind(view, case))):
         return Violation(f"the call {did}", np.nan, np.nan, 0.0, raised=True, killed=True), trial
-    return _violated(prop, case, seen, trial), trial
+    return _violated(prop, case, view, trial), trial
 
 
-def _violated(prop: Property, case: Case, seen: Target, trial: Trial) -> Violation | None:
+def _violated(prop: Property, case: Case, view: Target, trial: Trial) -> Violation | None:
     try:
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge
             prop.check(trial)
     except Refuted as refuted:
         return dataclasses.replace(refuted.violation, hint=NO_ZERO_SIZES * case.empty)
-    except NotTaken as told:
+    except NotTaken as refusal:
         trial.not_taken = True
-        trial.notes.not_taken[told.why] += 1
+        trial.notes.not_taken[refusal.why] += 1
     except Raised as raised:
         if isinstance(raised.error, Gone):
             return _ended(raised.error)
-        hint = NO_ZERO_SIZES * case.empty + raised.hint + seen.kind.hint(case)
+        hint = NO_ZERO_SIZES * case.empty + raised.hint + view.kind.hint(case)
         return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)
     except Gone as gone:
         return _ended(gone)
