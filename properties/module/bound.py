@@ -58,8 +58,8 @@ def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype:
     double = twin(subject, module) if wide else module
     plain = _run(subject, double, speech, tokens, device, hooks(subject.framework).widened() if wide else None)
     squares = np.zeros_like(plain)
-    for number, apart in enumerate(SAMPLES):
-        mode = hooks(subject.framework).perturbed(seed + number, units, apart, wide)
+    for number, elementwise in enumerate(SAMPLES):
+        mode = hooks(subject.framework).perturbed(seed + number, units, elementwise, wide)
         with np.errstate(all="ignore"):
             squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2
     squares /= len(SAMPLES)

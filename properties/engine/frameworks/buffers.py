@@ -20,7 +20,7 @@ class Buffers:
 
     def __init__(self, fw: Framework) -> None:
         self.framework = fw
-        self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self._memory: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
         """An array of the framework that holds the carrier's numbers in the given layout."""
@@ -28,22 +28,22 @@ class Buffers:
         if carrier.dtype != np.float64:
             dtype = str(carrier.dtype)
         key = (name, carrier.shape, dtype, device, layout)
-        if key not in self._kept:
-            self._kept[key] = _lay_out(self.framework, carrier.shape, dtype, device, layout)
-        view, written = self._kept[key]
+        if key not in self._memory:
+            self._memory[key] = _lay_out(self.framework, carrier.shape, dtype, device, layout)
+        view, written = self._memory[key]
         new = self.framework.assign(written, carrier[:1] if layout == "expanded" and carrier.shape[0] else carrier)
         if new is not written:
             view = new
-            self._kept[key] = (new, new)
+            self._memory[key] = (new, new)
         return view
 
     def arrays(self) -> list[tuple[str, Any]]:
         """The arrays themselves, by name."""
-        return [(key[0], view) for key, (view, _) in self._kept.items()]
+        return [(key[0], view) for key, (view, _) in self._memory.items()]
 
     def contents(self) -> list[tuple[str, Array]]:
         """What the arrays hold now, by name."""
-        return [(key[0], self.framework.read(view)) for key, (view, _) in self._kept.items()]
+        return [(key[0], self.framework.read(view)) for key, (view, _) in self._memory.items()]
 
 
 class Given(Buffers):

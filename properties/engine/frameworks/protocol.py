@@ -57,10 +57,10 @@ class Modules(Protocol):
     def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
         """A module with such parameters of which a call is ``run(its arrays, arguments, options)``. Raises for names that none can have."""
 
-    def perturbed(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> AbstractContextManager[Any]:
+    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, widen: bool) -> AbstractContextManager[Any]:
         """While it is open, the result of every operation is moved by as much as one rounding may move it, up or down.
 
-        ``units``: dtype → unit roundoff. ``apart``: up or down is drawn for every element, else once for a whole result. ``widen``: as ``widened``.
+        ``units``: dtype → unit roundoff. ``elementwise``: up or down is drawn for every element, else once for a result. ``widen``: as ``widened``.
         """
 
     def send_back(self, out: Any, weights: Any) -> None:

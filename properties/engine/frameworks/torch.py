@@ -198,9 +198,9 @@ COMPOSED = words(
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def noise(like: torch.Tensor, size: torch.Tensor | float, source: torch.Generator, apart: bool) -> torch.Tensor:
+def noise(like: torch.Tensor, size: torch.Tensor | float, source: torch.Generator, elementwise: bool) -> torch.Tensor:
     """±size, with a sign for every element, or one for all; 0 where the size is not finite."""
-    signs = torch.randint(0, 2, like.shape if apart else (), generator=source).to(device=like.device, dtype=torch.float64) * 2 - 1
+    signs = torch.randint(0, 2, like.shape if elementwise else (), generator=source).to(device=like.device, dtype=torch.float64) * 2 - 1
     moved = signs * size * torch.ones_like(like, dtype=torch.float64)
     return torch.where(moved.isfinite(), moved, 0.0)
 
@@ -208,10 +208,10 @@ def noise(like: torch.Tensor, size: torch.Tensor | float, source: torch.Generato
 class Perturbed(TorchDispatchMode):
     """The result of every operation is moved by as much as one rounding may move it; see ``Modules.perturbed``."""
 
-    def __init__(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> None:
+    def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, widen: bool) -> None:
         super().__init__()
         self.source = torch.Generator().manual_seed(seed)
-        self.units, self.apart, self.widen = units, apart, widen
+        self.units, self.elementwise, self.widen = units, elementwise, widen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -239,14 +239,14 @@ class Perturbed(TorchDispatchMode):
             size = (size**2 + inner**2 * (terms / 3 * first.double() ** 2 + (terms / 6 + 1) * squares)) ** 0.5
         elif name in COMPOSED:
             size = size + inner * (terms / 3) ** 0.5 * first.abs().double()
-        first.add_(noise(first, size, self.source, self.apart).to(first.dtype))
+        first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
         return out
 
     def _moved(self, x: torch.Tensor, times: float) -> torch.Tensor:
         if not x.is_floating_point():
             return x
         unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
-        return x + noise(x, x.abs().double() * unit, self.source, self.apart).to(x.dtype)
+        return x + noise(x, x.abs().double() * unit, self.source, self.elementwise).to(x.dtype)
 
 
 def squared(x: torch.Tensor) -> torch.Tensor:
@@ -301,8 +301,8 @@ class TorchModules:
     def widened(self) -> Any:
         return self._plainly(Perturbed(0, {}, True, True))
 
-    def perturbed(self, seed: int, units: Mapping[str, float], apart: bool, widen: bool) -> Any:
-        return self._plainly(Perturbed(seed, units, apart, widen))
+    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, widen: bool) -> Any:
+        return self._plainly(Perturbed(seed, units, elementwise, widen))
 
     @contextmanager
     def _plainly(self, mode: Perturbed) -> Iterator[None]:

@@ -32,23 +32,23 @@ def make_variant(fw: Framework, name: str, function: Function) -> Function:
 def cache_variant(fw: Framework, name: str, make: Function) -> Function:
     """What makes caches, every method of which is seen through the variant. Raises ValueError as ``make_variant`` does."""
 
-    class Seen:
+    class Varied:
         def __init__(self, held: Any) -> None:
             self._held = held
 
         def __getattr__(self, method: str) -> Any:
             own = getattr(self._held, method)
             if method == "fork":
-                return lambda: Seen(make_variant(fw, name, own)())
+                return lambda: Varied(make_variant(fw, name, own)())
             return make_variant(fw, name, own)
 
     made = make_variant(fw, name, make)
 
-    def seen(*sizes: Any, **options: Any) -> Any:
-        return Seen(made(*sizes, **options))
+    def varied(*sizes: Any, **options: Any) -> Any:
+        return Varied(made(*sizes, **options))
 
-    seen.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
-    return seen
+    varied.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+    return varied
 
 
 def over_batch(
