@@ -69,7 +69,7 @@ def read(name: str, mutant: Any, suspects: list[Any]) -> dict[str, Any]:
     forget()
     contrast, alike = Contrast(report), read_failure(target, finding, suspects)
     strangers = [suspect for suspect in alike if suspect.name != f"mutants.{name}"]
-    told = {"named": contrast.told(alike, finding.case.dtype), "without": contrast.told(strangers, finding.case.dtype)}
+    told = {"named": contrast.least_wrong(alike, finding.case.dtype), "without": contrast.least_wrong(strangers, finding.case.dtype)}
     names: dict[str, Any] = {key: [reading.name.removeprefix("mutants.") for reading in told[key]] for key in told}
     resembles = any(reading.wrong for reading in told["without"])
     return {"state": "read", **names, "resembles": resembles, "seconds": round(time.monotonic() - began, 2), "case": repr(finding.case)}

@@ -50,9 +50,9 @@ class Asked:
         return self.answer(case), SimpleNamespace(not_taken=False)
 
     def diagnose(
-        self, target: Any, prop: Any, case: Case, first_at: int, seconds: float, thorough: bool = True, seen: Violation | None = None
+        self, target: Any, prop: Any, case: Case, first_at: int, seconds: float, thorough: bool = True, killed: Violation | None = None
     ) -> Finding:
-        violation = seen or WRONG
+        violation = killed or WRONG
         return Finding(prop, target.name, case, violation, first_at, seconds, matters=("thorough",) * thorough)
 
 

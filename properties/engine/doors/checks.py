@@ -95,12 +95,12 @@ def fits(
     topic = about or next(kind.name for kind in contracts().values() if kind.fallback)
     if topic not in (known.name for known in target.kind.topics):
         return False
-    seen = target.kind.view(target, topic)
-    facts = seen.supports
+    view = target.kind.view(target, topic)
+    facts = view.supports
     return (
         dtype in dtypes
         and dtype in target.dtypes
-        and all(name in seen.parameters or getattr(facts, name, False) for name in needs)
+        and all(name in view.parameters or getattr(facts, name, False) for name in needs)
         and ("attn_mask" not in needs or set(mask_kinds) <= set(facts.mask_kinds))
         and (facts.max_length is None or length <= facts.max_length)
         and (not facts.head_dims or dim is None or dim in facts.head_dims)

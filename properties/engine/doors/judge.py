@@ -111,7 +111,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     with ExitStack() as stack:
         out = sys.stdout
         scores = out if options.json == "-" else stack.enter_context(open(options.json, "w", encoding="utf-8")) if options.json else None
-        told = sys.stderr if options.json == "-" else out
+        console = sys.stderr if options.json == "-" else out
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(listening())
         try:
@@ -120,13 +120,13 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
             for name, text in asked:
                 if (one := before.get(digest(name, text, how))) is not None:
                     records.append(one)
-                    tell(one, told, scores)
+                    tell(one, console, scores)
             left = [(name, text) for name, text in asked if digest(name, text, how) not in before]
             for (name, text), one in judge_all(left, how, options.workers):
                 if journal:
                     journal.note(judged=one, digest=digest(name, text, how))
                 records.append(one)
-                tell(one, told, scores)
+                tell(one, console, scores)
         except KeyboardInterrupt:
             interrupted = True
     write(options, records)
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         return status()
     worse = gate.regressions(records, known) if known is not None else []
     for sentence in worse:
-        print(f"WORSE         {sentence}", file=told)
+        print(f"WORSE         {sentence}", file=console)
     verdicts = {one["verdict"] for one in records}
     ended = 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2
     if options.baseline:
@@ -267,11 +267,11 @@ def first_line(text: str) -> int:
     return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
 
 
-def tell(one: gate.Record, told: TextIO, scores: TextIO | None) -> None:
+def tell(one: gate.Record, console: TextIO, scores: TextIO | None) -> None:
     """A line for a person, and one for a program."""
     if scores is not None:
         print(json.dumps(one), file=scores, flush=True)
-    print(gate.line(one), file=told, flush=True)
+    print(gate.line(one), file=console, flush=True)
 
 
 def read_baseline(path: str) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def report_html(maker: Any, report: Report) -> str:
 @_where_installed
 def finding_html(maker: Any, finding: Finding) -> str:
     """A finding, unfolded."""
-    told = finding_json(finding, _EXPLAINED.get(finding, Explanation()))
-    return str(maker.finding_part({**property_json(finding.prop), **told}))
+    content = finding_json(finding, _EXPLAINED.get(finding, Explanation()))
+    return str(maker.finding_part({**property_json(finding.prop), **content}))
 
 
 @_where_installed

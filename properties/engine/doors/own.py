@@ -52,10 +52,10 @@ def run_case(attention: Callable[..., Any], case: Case | str, *, supports: Suppo
     """
     case = Case.parse(case) if isinstance(case, str) else case
     target = _target(attention, supports, case.device)
-    seen = target.kind.view(target, "attention")
-    if seen.contract != "attention":
+    view = target.kind.view(target, "attention")
+    if view.contract != "attention":
         raise CannotRun(f"{target.name} is no attention, and has none inside that can be called by itself")
-    return Trial(seen, case).run()
+    return Trial(view, case).run()
 
 
 def declare(formula: str, *, contract: str = "attention", **about: Any) -> Callable[[Callable[[Any], None]], Property]:

@@ -75,9 +75,9 @@ def reopened(old: Journal | None) -> Journal | None:
 
 def last() -> str:
     """The journal of the last run here. Raises ValueError if there is none."""
-    if not (kept := journal.kept()):
+    if not (found := journal.journals()):
         raise ValueError(f"no run has written anything down in {journal.FOLDER} here; give the file of one")
-    return str(kept[-1])
+    return str(found[-1])
 
 
 def told(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

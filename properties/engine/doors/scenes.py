@@ -76,10 +76,10 @@ def of_target(target: Target, wanted: Wanted) -> Scene:
     }
     if target.contract in draws:
         return draws[target.contract](target, wanted)
-    seen = target.kind.view(target, "attention")
-    if seen.contract != "attention":
+    view = target.kind.view(target, "attention")
+    if view.contract != "attention":
         raise CannotRun(f"the weights of {target.name} cannot be read through its values: it is {target.kind.call.partition('(')[0]}")
-    return _attention(seen, wanted)
+    return _attention(view, wanted)
 
 
 def _attention(target: Target, wanted: Wanted) -> Scene:

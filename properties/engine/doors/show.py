@@ -115,13 +115,13 @@ def sides(text: str | None) -> tuple[int | None, int | None] | None:
 def on_case(options: argparse.Namespace) -> Picture:
     """Expected and actual weights of a case that a replay line has, or somebody wrote."""
     target = found(options)
-    seen = target.kind.view(target, "attention")
+    view = target.kind.view(target, "attention")
     case = Case.parse(options.case)
-    if seen.contract != "attention":
+    if view.contract != "attention":
         raise CannotRun(f"the weights of {target.name} cannot be read through its values")
-    if case.dtype not in seen.dtypes:
-        raise CannotRun(f"{target.name} takes {', '.join(seen.dtypes)}, not {case.dtype}")
-    made = pictured(f"{target.name}: attention weights", f"on {case!r}", weights(Trial(seen, case)), "query", "key")
+    if case.dtype not in view.dtypes:
+        raise CannotRun(f"{target.name} takes {', '.join(view.dtypes)}, not {case.dtype}")
+    made = pictured(f"{target.name}: attention weights", f"on {case!r}", weights(Trial(view, case)), "query", "key")
     if made is None:
         raise ValueError(f"{case!r} has one weight or none: there is nothing to draw")
     return made

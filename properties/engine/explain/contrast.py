@@ -27,17 +27,17 @@ class Contrast:
         self.target, self.outcomes = report.target, report.outcomes
         self.refuted = {finding.prop.name for finding in report.findings}
         self._right: dict[tuple[str, Case], bool] = {}
-        self._seen: dict[tuple[str, str], Reading] = {}
+        self._readings: dict[tuple[str, str], Reading] = {}
 
     def reading(self, suspect: Suspect, dtype: str) -> Reading | None:
         """How often a suspect is wrong, in a dtype, where the target is right; None if too often."""
-        if (suspect.name, dtype) not in self._seen:
-            self._seen[suspect.name, dtype] = self._put(suspect, dtype)
-        found = self._seen[suspect.name, dtype]
+        if (suspect.name, dtype) not in self._readings:
+            self._readings[suspect.name, dtype] = self._put(suspect, dtype)
+        found = self._readings[suspect.name, dtype]
         return found if found.wrong <= TOO_MANY and TOO_MANY * found.wrong <= found.tried else None
 
-    def told(self, suspects: Iterable[Suspect], dtype: str, whole: bool = True) -> list[Reading]:
-        """Of suspects that answer as the target does in a finding, those that are wrong least often where it is right."""
+    def least_wrong(self, suspects: Iterable[Suspect], dtype: str, whole: bool = True) -> list[Reading]:
+        """The readings of those suspects that are wrong least often where the target is right; all of them answer a finding as it does."""
         readings = [reading for suspect in suspects if (reading := self.reading(suspect, dtype))]
         fewest = min((reading.wrong for reading in readings), default=0)
         return [replace(reading, whole=whole) for reading in readings if reading.wrong == fewest]
@@ -95,12 +95,12 @@ def read_report(report: Report, suspects: Iterable[Suspect], until: float = math
 
     def settled(readings: list[Reading]) -> list[Reading]:
         sets = [explained[reading.name] for reading in readings]
-        kept = [
+        maximal = [
             replace(reading, explains=len(mine))
             for reading, mine in zip(readings, sets, strict=True)
             if not any(mine < other for other in sets)
         ]
-        return sorted(kept, key=lambda reading: -reading.explains)
+        return sorted(maximal, key=lambda reading: -reading.explains)
 
     return {name: settled(readings) for name, readings in found.items()}
 
@@ -109,4 +109,4 @@ def _of_finding(contrast: Contrast, finding: Finding, suspects: Sequence[Suspect
     if not finding.alone:
         return []  # the suspects have not had the same calls before
     found, whole = read_closely(contrast.target, finding, suspects)
-    return contrast.told(found, finding.case.dtype, whole)
+    return contrast.least_wrong(found, finding.case.dtype, whole)

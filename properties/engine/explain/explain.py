@@ -34,14 +34,14 @@ def explained(target: Target, finding: Finding, readings: Sequence[Reading] = ()
     """What can be said of one finding, given its readings."""
     if finding.violation.killed:
         return Explanation()
-    seen = subject(target, finding.prop)
-    measured = seen.kind.measure(seen, finding) if finding.alone else None
-    pictures = pictures_of(seen, finding, [measured[0]] if measured else [])
-    return Explanation(tuple(readings), seen.kind.looser(seen, finding), measured, pictures)
+    view = subject(target, finding.prop)
+    measured = view.kind.measure(view, finding) if finding.alone else None
+    pictures = pictures_of(view, finding, [measured[0]] if measured else [])
+    return Explanation(tuple(readings), view.kind.looser(view, finding), measured, pictures)
 
 
-def pictures_of(seen: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:
+def pictures_of(view: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:
     """What the claim compared, and what else of the target's answers is wrong on the smallest case and on others like it."""
     violation, column = finding.violation, finding.violation.columns.removesuffix("s")
     claim = pictured("what the property compares", violation.says, violation.compared, column=column) if violation.compared else None
-    return (*([claim] if claim else ()), *seen.kind.pictures(seen, finding, like))
+    return (*([claim] if claim else ()), *view.kind.pictures(view, finding, like))

@@ -144,13 +144,13 @@ def _try_all(target: Target, prop: Property, cases: Iterable[Case], suspects: Se
     return tried
 
 
-def _draws(seen: Target, tried: Iterable[Tried], suspects: Sequence[Suspect]) -> bool:
+def _draws(view: Target, tried: Iterable[Tried], suspects: Sequence[Suspect]) -> bool:
     """Whether other random numbers give other answers; to seed for every suspect takes as long as to call it."""
     for _, _, runs in tried:
-        buffers = seen.buffers()
-        with anew(seen.framework, suspects, 1):
+        buffers = view.buffers()
+        with anew(view.framework, suspects, 1):
             try:
-                if not all(np.array_equal(run.again(seen, buffers), run.out, equal_nan=True) for run in runs):
+                if not all(np.array_equal(run.again(view, buffers), run.out, equal_nan=True) for run in runs):
                     return True
             except Raised:
                 return True
@@ -169,11 +169,11 @@ def _read_answers(target: Target, finding: Finding, suspects: Iterable[Suspect])
     """
     kin = _kin(target, finding, suspects)
     cases = dict.fromkeys((finding.case, *(case for case in finding.failing if case.dtype == finding.case.dtype)))
-    seen = {case: answers_of(target, finding.prop, case, kin) for case in cases}
+    of_target = {case: answers_of(target, finding.prop, case, kin) for case in cases}
 
     def alike(one: Suspect) -> bool:
         wrong = one.make()
-        for case, (violation, answers) in seen.items():
+        for case, (violation, answers) in of_target.items():
             its, others = answers_of(wrong, finding.prop, case, [one])
             if violation is None or its is None or len(others) != len(answers) or not all(map(_near, answers, others)):
                 return False
@@ -273,8 +273,8 @@ def _refuted_alike(suspect: Suspect, prop: Property, tried: Iterable[Tried], by_
         near = abs(one.actual - other.actual) <= one.difference / 2 or np.isnan(one.difference)
         return _words(one) == _words(other) and bool(near or not by_as_much)
 
-    seen = _try_all(wrong, prop, said, [suspect])
-    return bool(seen) and all(violation and alike(said[case], violation) for case, violation, _ in seen)
+    results = _try_all(wrong, prop, said, [suspect])
+    return bool(results) and all(violation and alike(said[case], violation) for case, violation, _ in results)
 
 
 def _words(violation: Violation) -> str:

@@ -154,7 +154,7 @@ def possible_features(report: Report) -> list[str]:
     named: dict[str, None] = dict.fromkeys(report.target.dtypes)
     for name in kind.fields(report.target):
         field = known.get(name)
-        if field and field.says and any(seen.kind.varies(seen, prop, simplest, name) for seen, prop in tried):
+        if field and field.says and any(view.kind.varies(view, prop, simplest, name) for view, prop in tried):
             default = getattr(simplest, name)
             values = [value for value in field.choices or field.drawn if value != default]
             named |= dict.fromkeys([field.says.format(value) for value in values] if "{" in field.says else [field.says])

@@ -23,7 +23,7 @@ def headline(word: str, target: Target, device: str) -> str:
 def dialect_lines(target: Target) -> list[str]:
     """What it speaks, in what it differs, and what it refuses."""
     kinds = {"speaks": target.learned, "differs": target.differs, "refuses": target.refuses}
-    return [f"  {kind:<10}{what}: {how}" for kind, told in kinds.items() for what, how in told.items()]
+    return [f"  {kind:<10}{what}: {how}" for kind, entries in kinds.items() for what, how in entries.items()]
 
 
 def wrong_lines(target: Target) -> list[str]:

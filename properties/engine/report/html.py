@@ -73,8 +73,8 @@ def report_context(report: Data) -> dict[str, Any]:
     """A report with what a page says of it: findings in order, themes, coverage."""
     properties = report["properties"]
     key = f"t{next(_NUMBERS)}"
-    told = [{**p["finding"], **{at: p[at] for at in PROPERTY}} for p in properties.values() if p["finding"]]
-    findings = sorted(told, key=_rank)
+    found = [{**p["finding"], **{at: p[at] for at in PROPERTY}} for p in properties.values() if p["finding"]]
+    findings = sorted(found, key=_rank)
     return {
         **report,
         "key": key,
@@ -125,8 +125,8 @@ def _themes(properties: Data) -> list[str]:
 
 def _share(properties: Iterable[Data]) -> tuple[int, int]:
     """(adequate, judged) cases."""
-    kept = list(properties)
-    return sum(p["adequate"] for p in kept), sum(p["judged"] for p in kept)
+    listed = list(properties)
+    return sum(p["adequate"] for p in listed), sum(p["judged"] for p in listed)
 
 
 def theme_context(theme: str, properties: Data) -> dict[str, Any]:

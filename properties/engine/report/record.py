@@ -189,9 +189,11 @@ def github_lines(records: Sequence[Record]) -> list[str]:
     def escaped(text: str) -> str:
         return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
-    told = [(one, f["property"], f"{f['says']}; {f['replay']}") for one in records for f in one["findings"]]
-    told += [(one, one["verdict"], one["why"]) for one in records if one["verdict"] in FAILED and not one["findings"]]
-    return [f"::error file={place(one['candidate'])},line={one.get('line') or 1},title={name}::{escaped(says)}" for one, name, says in told]
+    notices = [(one, f["property"], f"{f['says']}; {f['replay']}") for one in records for f in one["findings"]]
+    notices += [(one, one["verdict"], one["why"]) for one in records if one["verdict"] in FAILED and not one["findings"]]
+    return [
+        f"::error file={place(one['candidate'])},line={one.get('line') or 1},title={name}::{escaped(says)}" for one, name, says in notices
+    ]
 
 
 def summary(records: Sequence[Record]) -> str:

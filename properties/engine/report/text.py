@@ -339,9 +339,9 @@ def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
             lines += [f"  arithmetic  {dtype}: {claimed} is claimed, {kind} fits, too: at most {most:.2f} of its bound used"] * verbose
     lines += [f"  fits      tighter arithmetic than it is held to, too: {', '.join(fits)}"] * bool(fits and not verbose)
     ill = sum(o.notes.ill_posed for o in report.outcomes.values())
-    seen = sum(o.notes.compared for o in report.outcomes.values())
+    compared = sum(o.notes.compared for o in report.outcomes.values())
     if ill:
-        lines.append(f"  no bound  for {ill:,} of {ill + seen:,} elements (rounding may change everything there)")
+        lines.append(f"  no bound  for {ill:,} of {ill + compared:,} elements (rounding may change everything there)")
     return lines
 
 

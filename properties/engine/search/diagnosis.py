@@ -17,17 +17,17 @@ LAID_OUT = ("layout", "grad_layout")  # fields that say how arrays lie in memory
 
 
 def diagnose(
-    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True, seen: Violation | None = None
+    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True, killed: Violation | None = None
 ) -> Finding:
     """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter.
 
-    ``seen``: that its process did not come back from the case in the search. Where the case alone does not end it, earlier calls had a part.
+    ``killed``: the violation in the search, where the process did not come back. If the case alone does not end it, earlier calls had a part.
     """
     began = time.monotonic()
     violation = try_case(target, prop, case)
     thorough = thorough and not (violation and violation.killed and time.monotonic() - began > SLOW)
-    if violation is None and seen is not None:
-        return Finding(prop, target.name, case, seen, first_at, seconds, address=target.address, alone=False)
+    if violation is None and killed is not None:
+        return Finding(prop, target.name, case, killed, first_at, seconds, address=target.address, alone=False)
     if violation is None:  # failed while searching, holds now
         violation = Violation("the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0)
         return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
@@ -37,27 +37,27 @@ def diagnose(
 
 def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which fields matter: those of which some other value makes the failure vanish."""
-    seen = subject(target, prop)
+    view = subject(target, prop)
     fixed = {name for name, value in prop.domain.items() if not isinstance(value, tuple)}
     matters: list[str] = []
     indifferent: list[str] = []
     for name, known in case.fields().items():
-        if not known.varied or name in fixed or not seen.kind.varies(seen, prop, case, name):
+        if not known.varied or name in fixed or not view.kind.varies(view, prop, case, name):
             continue
-        about = seen.kind.table(prop, name)
+        about = view.kind.table(prop, name)
         values = tuple(value for value in known.varied if value in about) if isinstance(about, tuple) else known.varied
         values = tuple(value for value in values if value != "none") if "attn_mask" in prop.needs else values
         changed = [case.but(**{name: value}) for value in values if value != getattr(case, name)]
         changed = [
             c
             for c in changed
-            if c.dtype in seen.dtypes and all(has_layout(seen.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)
+            if c.dtype in view.dtypes and all(has_layout(view.framework, getattr(c, at, "contiguous")) for at in LAID_OUT)
         ]
-        changed = [c for c in changed if seen.kind.legal(seen, c)]
+        changed = [c for c in changed if view.kind.legal(view, c)]
         simplest = getattr(type(case)(), name)
         if not changed or (name in case.differing() and simplest not in (getattr(c, name) for c in changed)):
             continue  # what it is not tried without may matter
-        if all(try_case(seen, prop, c) is not None for c in changed):
+        if all(try_case(view, prop, c) is not None for c in changed):
             indifferent.append(name)
         elif name in case.differing():
             matters.append(name)

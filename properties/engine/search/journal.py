@@ -87,18 +87,18 @@ class Journal:
 
 
 def new() -> Journal:
-    """A journal for a run that begins now, in the place where they are kept."""
+    """A journal for a run that begins now, in the folder of journals."""
     return Journal(Path(FOLDER) / f"{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}.jsonl")
 
 
-def kept() -> list[Path]:
+def journals() -> list[Path]:
     """The journals of this folder, the newest last."""
     return sorted(Path(FOLDER).glob("*.jsonl"))
 
 
 def forget() -> None:
     """Delete the oldest journals of this folder."""
-    for path in kept()[:-KEPT]:
+    for path in journals()[:-KEPT]:
         with suppress(OSError):
             path.unlink()
 

@@ -157,16 +157,16 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
         return f"is about {prop.topic.subject}"
-    seen = subject(target, prop)
-    if prop.direct and seen is not target:
-        return f"is about the arguments of an {seen.contract}"
-    missing = [name for name in prop.needs if name not in (*seen.parameters, *FACTS, "layouts", *known_capabilities())]
+    view = subject(target, prop)
+    if prop.direct and view is not target:
+        return f"is about the arguments of an {view.contract}"
+    missing = [name for name in prop.needs if name not in (*view.parameters, *FACTS, "layouts", *known_capabilities())]
     if missing:
         return f"the target takes no {', '.join(missing)}"
-    if "layouts" in prop.needs and seen.framework.layouts == LAYOUTS[:1]:
-        return f"arrays of {seen.framework.name} lie in memory in one way"
+    if "layouts" in prop.needs and view.framework.layouts == LAYOUTS[:1]:
+        return f"arrays of {view.framework.name} lie in memory in one way"
     for fact in FACTS:
-        if fact in prop.needs and not getattr(seen.supports, fact):
+        if fact in prop.needs and not getattr(view.supports, fact):
             return f"declared as not supported: {fact}"
     for capability in sorted(set(prop.needs) & known_capabilities(), key=prop.needs.index):
         if capability not in target.kind.capabilities:
@@ -175,7 +175,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
             return why
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
-    return seen.kind.refused(seen, prop, dtypes)
+    return view.kind.refused(view, prop, dtypes)
 
 
 def _having(capability: str) -> str:
@@ -230,7 +230,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
     outcome.not_exercised = inapplicable(target, prop, plan.dtypes)
     if outcome.not_exercised:
         return outcome
-    seen = subject(target, prop)
+    view = subject(target, prop)
     if exhausted():
         outcome.not_exercised = "the target hangs, and the time to wait for it is over"
         return outcome
@@ -260,14 +260,14 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
                 raise TimeIsOver
             tick(outcome.cases + 1)
         shrunk[0] += bool(failing)
-        violation, trial = attempt(seen, prop, case, outcome.notes if not first else None)
+        violation, trial = attempt(view, prop, case, outcome.notes if not first else None)
         if trial.not_taken:
             return False
         if not first:
             outcome.cases += 1
-            outcome.features.update(seen.kind.features(seen, case))
+            outcome.features.update(view.kind.features(view, case))
             outcome.ranges.note(case)
-        if violation and not violation.killed and not plan.strict and (edge := seen.kind.edge(prop, case, violation, trial)):
+        if violation and not violation.killed and not plan.strict and (edge := view.kind.edge(prop, case, violation, trial)):
             outcome.edges.setdefault(edge, Edge(case, violation))
             return False
         if violation and not first:
@@ -286,10 +286,10 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
         late = deadline is not None and time.monotonic() > deadline
         return not late and case.dtype in (plan.dtypes or DTYPES) and not any(d.matches(case) for d in known)
 
-    saved = Saved(plan.database, seen, prop)
+    saved = Saved(plan.database, view, prop)
     try:
         smallest = (None if plan.part else saved.first(wanted, refutes)) or find(
-            drawn(seen, prop, plan),
+            drawn(view, prop, plan),
             refutes,
             settings=settings(
                 max_examples=plan.passes()[plan.part] + (plan.part > 0),
@@ -304,7 +304,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
     except (NoSuchExample, TimeIsOver):
         pass
     except Flaky:
-        outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], seen=killed.get(failing[-1]))
+        outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], killed=killed.get(failing[-1]))
     else:
         saved.keep(smallest)
         outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink, killed.get(smallest))
@@ -335,8 +335,8 @@ def written_cases(target: Target, text: str) -> dict[type[Case], Case]:
 def try_only(target: Target, prop: Property, case: Case | None) -> Outcome:
     """A single case that somebody wrote, if the property can be put to it. None: it is no case of the property's topic."""
     outcome = Outcome(prop, target.name)
-    seen = subject(target, prop)
-    outcome.not_exercised = inapplicable(target, prop) or ("it is about other cases" if case is None else outside(seen, prop, case))
+    view = subject(target, prop)
+    outcome.not_exercised = inapplicable(target, prop) or ("it is about other cases" if case is None else outside(view, prop, case))
     if case is not None and not outcome.not_exercised:
         violation, trial = attempt(target, prop, case, outcome.notes)
         outcome.cases = int(not trial.not_taken)
