@@ -233,9 +233,9 @@ def variance_is_divided_by_dim(target: Target, dtype: str, heads: int) -> None:
     dim = q.shape[-1]
     given = inputs(dtype, q, q[..., ::-1], q)
     raw = given.q @ given.k.swapaxes(-1, -2)
-    seen = np.ones(raw.shape, dtype=bool)
-    logits, error = logits_of(t.weights(given), seen)
-    raw, logits = mean_free(raw, seen), mean_free(logits, seen)
+    visible = np.ones(raw.shape, dtype=bool)
+    logits, error = logits_of(t.weights(given), visible)
+    raw, logits = mean_free(raw, visible), mean_free(logits, visible)
     spread = error + error.mean(axis=-1, keepdims=True)
     allowed = dim * (spread * (2 * np.abs(logits) + spread)).mean(axis=-1) + 2.0**-46 * dim  # float64, numbers below 64
     assert np.isfinite(allowed).all()
@@ -250,13 +250,13 @@ def eight_tokens(dtype: str, **options: Any) -> Inputs:
     return inputs(dtype, *(normal(2, name, (8, 32)) for name in "qkv"), **options)
 
 
-def loop_weights(x: Inputs, seen: Array) -> Array:
+def loop_weights(x: Inputs, visible: Array) -> Array:
     """(8, 8): one product, one exponential, one quotient at a time, in Python's floats."""
     q, k = x.q[0, 0].tolist(), x.k[0, 0].tolist()
     rows = []
     for i, q_i in enumerate(q):
         logits = [sum(a * b for a, b in zip(q_i, k_j, strict=True)) / sqrt(len(q_i)) for k_j in k]
-        powers = [exp(s) if seen[i, j] else 0.0 for j, s in enumerate(logits)]
+        powers = [exp(s) if visible[i, j] else 0.0 for j, s in enumerate(logits)]
         rows.append([p / sum(powers) for p in powers])
     return np.array(rows)
 

@@ -275,8 +275,8 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
         about = parameter in prop.domain.get("features", ())
         if used and not about:
             return f"it is not about {parameter}"
-        told = used and all(covers(table, getattr(case, name)) for name, table in tables.items())
-        if about and parameter in prop.needs and tables and not told:
+        covered = used and all(covers(table, getattr(case, name)) for name, table in tables.items())
+        if about and parameter in prop.needs and tables and not covered:
             return f"it is about cases with {parameter}"
     if not all(size % supports.length_multiple == 0 for size in (case.queries, case.keys)):
         return f"the target declares length_multiple {supports.length_multiple}"

@@ -54,8 +54,8 @@ def prefix_of_output_is_output_of_prefix(t: Trial) -> None:
     least = 1 if t.supports.zero_sizes else max(1, 1 - offset(t))  # so that a key is left
     least = -(-least // step) * step
     cut = least + step * t.choice("cut", (queries - least) // step + 1)
-    kept = int(np.clip(cut + offset(t), 0, keys))
-    prefix = t.inputs.but(q=t.inputs.q[:, :, :cut], k=t.inputs.k[:, :, :kept], v=t.inputs.v[:, :, :kept])
+    prefix_keys = int(np.clip(cut + offset(t), 0, keys))
+    prefix = t.inputs.but(q=t.inputs.q[:, :, :cut], k=t.inputs.k[:, :, :prefix_keys], v=t.inputs.v[:, :, :prefix_keys])
     whole, part = t.run(), t.run(prefix)
     t.close(
         part.out,

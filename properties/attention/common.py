@@ -42,9 +42,9 @@ def size(x: Array) -> Array:
     return np.nan_to_num(np.abs(x), nan=0.0, posinf=0.0)
 
 
-def mean_free(x: Array, seen: Array) -> Array:
-    """x minus its mean over the seen entries of each row; 0 elsewhere."""
-    count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
-    x = np.where(seen, x, 0.0)
+def mean_free(x: Array, visible: Array) -> Array:
+    """x minus its mean over the visible entries of each row; 0 elsewhere."""
+    count = np.maximum(visible.sum(axis=-1, keepdims=True), 1)
+    x = np.where(visible, x, 0.0)
     with np.errstate(invalid="ignore"):  # logarithms of weights that are 0
-        return np.where(seen, x - x.sum(axis=-1, keepdims=True) / count, 0.0)
+        return np.where(visible, x - x.sum(axis=-1, keepdims=True) / count, 0.0)

@@ -75,7 +75,7 @@ class Conventions:
             differs={**target.differs, **self.differs},
             wrong={**target.wrong, **self.wrong},
             observed={**target.observed, **self.observed},
-            untried={**target.untried, **self.question.pace.told()},
+            untried={**target.untried, **self.question.pace.untried()},
         )
 
     @property
@@ -128,9 +128,9 @@ class Conventions:
         if "return_lse" not in self.target.parameters:
             return
         fw, inputs = self.target.framework, replace(self.question.inputs(), default_scale=self.scale)
-        seen = self.question.seen(self.reading)
+        view = self.question.view(self.reading)
         try:
-            second = second_array(answer(seen, inputs.but(return_lse=True), seen.buffers()), fw)
+            second = second_array(answer(view, inputs.but(return_lse=True), view.buffers()), fw)
         except Raised:
             return
         exact = exactly(inputs, "top-left").lse
@@ -151,8 +151,8 @@ class Conventions:
         other, off = min(others, key=lambda pair: pair[1])
         if self._nearer(off, usual[1]):
             self.facts["default_scale"] = other
-            told = self.wrong if self.documented else self.differs
-            told["scale"] = (
+            record = self.wrong if self.documented else self.differs
+            record["scale"] = (
                 f"a call without a scale is answered with {other}, not with {usual[0]} (Vaswani et al. 2017), off by {usual[1]:.2g}; "
                 f'declare default_scale = "{other}" if that is meant'
             )
@@ -186,17 +186,19 @@ class Conventions:
             return
         self.reading = replace(self.reading, alone=True)
         pytorch = self.documented and not {"first argument", "lengths"} & self.target.learned.keys()  # others decode with it
-        told = self.wrong if pytorch else self.differs
-        told["a single query"] = f"with is_causal it sees all keys, not the first alone, off by {off:.2g}; a row of zeros is put beside it"
+        record = self.wrong if pytorch else self.differs
+        record["a single query"] = (
+            f"with is_causal it sees all keys, not the first alone, off by {off:.2g}; a row of zeros is put beside it"
+        )
 
     def _mask(self, empty: bool = False) -> Inputs:
         """A call with a bool mask of two axes; every row sees the first key, or, with ``empty``, the first row none."""
         inputs = self.question.inputs()
-        seen = np.random.default_rng(3).random(inputs.shape[2:]) < 0.5
-        seen[:, 0], seen[:, -1] = True, False
+        visible = np.random.default_rng(3).random(inputs.shape[2:]) < 0.5
+        visible[:, 0], visible[:, -1] = True, False
         if empty:
-            seen[0] = False
-        return inputs.but(mask=seen)
+            visible[0] = False
+        return inputs.but(mask=visible)
 
     def _polarity(self) -> None:
         """What True says in a bool mask."""
@@ -211,8 +213,8 @@ class Conventions:
         if self._nearer(self._off(asked, reading=turned), off):
             self.reading = turned
             layers = any("key_padding_mask" in name for name in (*self.target.untried, *self.target.learned, *self.target.parameters))
-            told = self.differs if layers or not self.documented else self.wrong
-            told["bool mask"] = f"it is True where a key is hidden; PyTorch's `attn_mask` is True where it is visible, off by {off:.2g}"
+            record = self.differs if layers or not self.documented else self.wrong
+            record["bool mask"] = f"it is True where a key is hidden; PyTorch's `attn_mask` is True where it is visible, off by {off:.2g}"
             return
         assert asked.mask is not None
         added = self.question.answer(self.reading, asked)

@@ -35,15 +35,15 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
             question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, pace)
             try:
-                reading, told = _called(question, formal, works, layout)
+                reading, learned = _called(question, formal, works, layout)
             except CannotRun as error:
                 nearest = nearest or str(error)
                 continue
             if dim:
-                question = replace(question, target=_with_dims(question, reading, told))
-            found = Learner(question, formal, frozenset(declared), reading, told, works).learned()
-            return replace(found, untried={**found.untried, **pace.told()})
-    raise CannotRun("; ".join((nearest, *pace.told().values())))
+                question = replace(question, target=_with_dims(question, reading, learned))
+            found = Learner(question, formal, frozenset(declared), reading, learned, works).learn()
+            return replace(found, untried={**found.untried, **pace.untried()})
+    raise CannotRun("; ".join((nearest, *pace.untried().values())))
 
 
 def _demands() -> Iterator[tuple[str, int, int]]:
@@ -58,13 +58,13 @@ DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128)
 HEAD_DIMS = (16, 32, 64, 128, 256)
 
 
-def _with_dims(question: Question, reading: Reading, told: dict[str, str]) -> Target:
+def _with_dims(question: Question, reading: Reading, learned: dict[str, str]) -> Target:
     """The target with all the head dims that it takes, and what lengths are multiples of."""
     target, multiple = question.target, question.target.supports.length_multiple
     dims = tuple(dim for dim in HEAD_DIMS if question.answer(reading, question.inputs(dim=dim)) is not None)
-    told["head dims"] = ", ".join(map(str, dims)) + " alone, of those that were tried"
+    learned["head dims"] = ", ".join(map(str, dims)) + " alone, of those that were tried"
     if multiple > 1:
-        told["multiples"] = f"the numbers of queries and of keys are multiples of {multiple}"
+        learned["multiples"] = f"the numbers of queries and of keys are multiples of {multiple}"
     return replace(target, supports=replace(target.supports, head_dims=dims or target.supports.head_dims))
 
 
@@ -90,8 +90,8 @@ def masks_of_other_axes(target: Target, device: str) -> Target | None:
         return None
     question = _question(target, device)
     inputs = question.inputs()
-    seen = np.random.default_rng(3).random(inputs.shape) < 0.5
-    for kind, mask in (("bool", seen), (ADDED, np.where(seen, 1.0, 0.0))):
+    visible = np.random.default_rng(3).random(inputs.shape) < 0.5
+    for kind, mask in (("bool", visible), (ADDED, np.where(visible, 1.0, 0.0))):
         for form, axes in FORMS.items():
             reading = Reading(layout=target.supports.layout, said={kind: ("attn_mask", SAID[0] if kind == "bool" else ADDED)}, form=form)
             whole = mask[tuple(slice(None) if letter in axes else slice(1) for letter in "BHLS")]
@@ -138,20 +138,20 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     if not works and (why := _no_function(question, reading)):
         raise CannotRun(f"as {axes} it answers {why}")
     by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
-    told = {} if reading.layout == "bhld" else {"axes": axes + by}
-    told |= {"result": f"{answer}"} if answer else {}
-    told |= {"lengths": SQUARE[reading.square]} if reading.square else {}
-    told |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
+    learned = {} if reading.layout == "bhld" else {"axes": axes + by}
+    learned |= {"result": f"{answer}"} if answer else {}
+    learned |= {"lengths": SQUARE[reading.square]} if reading.square else {}
+    learned |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
     if (window := question.target.supports.window) is not None:
-        told["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
-    told |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
-    told |= {reading.heads: "the number of heads"} if reading.heads else {}
-    told |= {reading.into: "an array that the answer is written into"} if reading.into else {}
+        learned["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
+    learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
+    learned |= {reading.heads: "the number of heads"} if reading.heads else {}
+    learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
     if reading.operands:
-        told["operands"] = f"by keyword: {', '.join(reading.operands)}"
+        learned["operands"] = f"by keyword: {', '.join(reading.operands)}"
     if reading.module:
-        told["first argument"] = "a module, of which num_key_value_groups, head_dim, training and the like are read"
-    return reading, told | _result(question, reading, plain)
+        learned["first argument"] = "a module, of which num_key_value_groups, head_dim, training and the like are read"
+    return reading, learned | _result(question, reading, plain)
 
 
 def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Reading]:
@@ -222,16 +222,16 @@ def _off(question: Question, reading: Reading) -> float | None:
 
 def _result(question: Question, reading: Reading, inputs: Inputs) -> dict[str, str]:
     """What comes back, if it is neither array nor tuple."""
-    kept: list[str] = []
+    words: list[str] = []
     function = question.target.function
 
     def watched(*arguments: Any, **options: Any) -> Any:
         result = function(*arguments, **options)
-        kept.append(result_words(result, question.target.framework))
+        words.append(result_words(result, question.target.framework))
         return result
 
     Question(replace(question.target, function=watched), question.dtype, question.device, question.pace).answer(reading, inputs)
-    return {"result": kept[0]} if kept and kept[0] else {}
+    return {"result": words[0]} if words and words[0] else {}
 
 
 def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Reading]:

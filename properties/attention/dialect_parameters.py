@@ -30,10 +30,10 @@ class Learner:
     formal: Formal
     declared: frozenset[str]
     reading: Reading
-    told: dict[str, str]
+    learned: dict[str, str]
     works: bool
 
-    def learned(self) -> Target:
+    def learn(self) -> Target:
         target = self.question.target
         own = target.parameters if self.works else target.kind.options(self.formal)
         self.parameters = [name for name in own if meant(name) in (None, name)]
@@ -64,7 +64,7 @@ class Learner:
             *reading.names.values(),
             *reading.given,
             *self.parameters,
-            *self.told,
+            *self.learned,
             *self.untried,
             *target.untried,
             reading.heads,
@@ -75,14 +75,14 @@ class Learner:
             for name, formal in self.formal.items()
             if formal.default is not formal.empty and name not in used and name not in dict(reading.said.values())
         }
-        kept = {key: value for key, value in self.supports.items() if key not in self.declared}
-        seen = self.question.seen(self.reading, kept)
+        found = {key: value for key, value in self.supports.items() if key not in self.declared}
+        view = self.question.view(self.reading, found)
         return replace(
-            seen,
+            view,
             parameters=tuple(self.parameters),
-            learned=self.told,
-            untried={**seen.untried, **self.untried},
-            wrong={**seen.wrong, **self.wrong},
+            learned=self.learned,
+            untried={**view.untried, **self.untried},
+            wrong={**view.wrong, **self.wrong},
         )
 
     def _named(self, ours: str) -> list[str]:
@@ -92,7 +92,7 @@ class Learner:
     def _take(self, ours: str, reading: Reading, says: str, theirs: str) -> None:
         self.reading = reading
         self.parameters += [ours] if ours not in self.parameters else []
-        self.told[theirs] = says
+        self.learned[theirs] = says
 
     def _scale(self) -> None:
         for theirs in self._named("scale"):
@@ -120,7 +120,7 @@ class Learner:
                     self.untried[theirs] = "it looks like is_causal, but True is not taken"
                     continue
                 known = {"top-left": off}
-                self.told["lengths"] = SQUARE[reading.square]
+                self.learned["lengths"] = SQUARE[reading.square]
             corner = min(known, key=lambda name: known[name])
             self.supports["causal"] = corner
             if always:  # what says nothing of causality passes False
@@ -143,9 +143,9 @@ class Learner:
         """The axes of what comes back beside the output, of sizes that all differ; empty if nothing does."""
         fw = self.question.target.framework
         for form in SECONDS:
-            seen = self.question.seen(replace(reading, second=form))
+            view = self.question.view(replace(reading, second=form))
             try:
-                second = second_array(answer(seen, inputs, seen.buffers()), fw)
+                second = second_array(answer(view, inputs, view.buffers()), fw)
             except Raised:
                 return ""
             if second is not None and tuple(fw.describe(second)[0]) in (inputs.shape[:3], inputs.shape):
@@ -234,7 +234,7 @@ class Learner:
             reading = replace(self.reading, square="causal")
             if all(self.question.answer(self.reading, one) is None for one in asked) and self.question.off(reading, *asked) is not None:
                 self.reading = reading
-                self.told["lengths"] = SQUARE["causal"]
+                self.learned["lengths"] = SQUARE["causal"]
 
     def _always(self) -> None:
         """The corner of what is always causal."""
@@ -249,7 +249,7 @@ class Learner:
         self.reading = replace(self.reading, square=square)
         self.supports["causal"] = corner
         self.supports["max_length"] = LONGEST_BY_ROWS
-        self.told["longest"] = (
+        self.learned["longest"] = (
             f"{LONGEST_BY_ROWS} tokens are tried, since every query that sees all keys is a call; max_length in supports changes that"
         )
         self.parameters.append("is_causal")
@@ -278,7 +278,7 @@ class Learner:
         for off, kind, theirs, how, form in sorted(tried):
             if kind not in found and ((documented and kind == "bool") or theirs not in [name for name, _ in found.values()]):
                 found[kind], forms[kind] = (theirs, how), form
-                self.told[theirs] = f"attn_mask, {how}{_but(off)}"
+                self.learned[theirs] = f"attn_mask, {how}{_but(off)}"
         if not found:
             self.parameters = [name for name in self.parameters if name != "attn_mask"]
             return
@@ -295,7 +295,7 @@ class Learner:
             if documented and form == "as it is":
                 continue
             axis = "" if form in ("as it is", "bhls") else f", of axes ({', '.join(form)})"
-            self.told.setdefault(theirs, f"attn_mask, {how}{axis}")
+            self.learned.setdefault(theirs, f"attn_mask, {how}{axis}")
 
     def _best_mask(self, theirs: str, kind: str, hows: tuple[str, ...]) -> tuple[float, str, str] | None:
         """How far off the nearest meaning is, the meaning, and the form; None if no mask is taken."""
@@ -326,7 +326,7 @@ class Learner:
             asked = dataclasses.replace(self.question.masked(kind, FORMS[self.reading.form])[0], is_causal=True)
             if self.question.answer(self.reading, asked) is None:
                 self.supports["mask_and_causal"] = False
-                self.told["mask and causal"] = "not together"
+                self.learned["mask and causal"] = "not together"
 
     def _groups(self) -> None:
         """Whether fewer heads of keys are taken without a flag."""
@@ -336,17 +336,17 @@ class Learner:
         if self.question.off(reading, self.question.inputs(kv_heads=2, group=3)) is not None:
             self.reading = reading
             self.parameters.append("enable_gqa")
-            self.told["grouped heads"] = "without a flag"
+            self.learned["grouped heads"] = "without a flag"
 
     def _sizes(self) -> None:
         """Values of another width than keys, and sizes of zero."""
         answered: Callable[..., bool] = lambda **sizes: self.question.answer(self.reading, self.question.inputs(**sizes)) is not None  # noqa: E731
         if not answered(value_dim=6):
             self.supports["value_dim"] = False
-            self.told["width of values"] = "that of keys"
+            self.learned["width of values"] = "that of keys"
         if not all(answered(**{name: 0}) for name in ("batch", "kv_heads", "queries", "keys", "dim")):
             self.supports["zero_sizes"] = False
-            self.told["sizes of zero"] = "not taken"
+            self.learned["sizes of zero"] = "not taken"
 
     def _empty_rows(self) -> None:
         """What a row without keys gives, where a mask hides all or the causal corner does; kinds of masks may differ in it."""
@@ -362,7 +362,7 @@ class Learner:
         known = [empty_rows for empty_rows in given.values() if empty_rows]
         if not known:
             return
-        self.supports["empty_rows"] = self.told["rows without keys"] = known[0]
+        self.supports["empty_rows"] = self.learned["rows without keys"] = known[0]
         if len(given) == 2 and given[ADDED] != known[0]:
             self.supports["mask_kinds"] = ("bool", "bias")
             self.untried["−inf in what is added"] = (

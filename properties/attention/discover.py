@@ -109,24 +109,24 @@ FEW_SHAPES = (
 COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as many times the second, is no hiccup of the machine
 
 
-def with_few_shapes(target: Target, seen: Target, device: str) -> Target:
-    """The target; if every new shape costs it a compilation, with a word on what is not tried for that. ``seen``: as an attention."""
-    if target.supports.costly_shapes is None and measured_costly(seen, device):
+def with_few_shapes(target: Target, view: Target, device: str) -> Target:
+    """The target; if every new shape costs it a compilation, with a word on what is not tried for that. ``view``: it as an attention."""
+    if target.supports.costly_shapes is None and measured_costly(view, device):
         target = dataclasses.replace(target, supports=dataclasses.replace(target.supports, costly_shapes=True))
     return dataclasses.replace(target, untried={**target.untried, "most shapes": FEW_SHAPES}) if target.costly_shapes else target
 
 
-def measured_costly(seen: Target, device: str) -> bool:
+def measured_costly(view: Target, device: str) -> bool:
     """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both."""
-    if seen.supports.length_multiple > 1:
+    if view.supports.length_multiple > 1:
         return False
-    plain = smoke_inputs(seen.supports, seen.dtypes[0], device)
+    plain = smoke_inputs(view.supports, view.dtypes[0], device)
     for count in (4, 3):
         inputs, seconds = plain.but(**{name: getattr(plain, name)[:, :, :count] for name in "qkv"}), []
         try:
             for _ in range(2):
                 began = time.perf_counter()
-                attend(seen, inputs)
+                attend(view, inputs)
                 seconds.append(time.perf_counter() - began)
         except Raised:
             return False

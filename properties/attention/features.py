@@ -172,9 +172,9 @@ def sinks_take_their_share(t: Trial) -> None:
 def sinks_far_below_change_nothing(t: Trial) -> None:
     """A sink whose logit is far below all others takes nothing."""
     low = np.full(t.inputs.shape[1], -60000.0)
-    seen = np.asarray(t.visible().any(axis=-1, keepdims=True))
+    nonempty = np.asarray(t.visible().any(axis=-1, keepdims=True))
     plain, with_sinks = t.run(), t.run(t.inputs.but(sinks=low))
-    t.close(with_sinks.out, plain.out, with_sinks.bound + plain.bound, "row {row} changed under a sink at −60000", seen)
+    t.close(with_sinks.out, plain.out, with_sinks.bound + plain.bound, "row {row} changed under a sink at −60000", nonempty)
 
 
 @declare(
@@ -271,10 +271,10 @@ def dropout_drops_or_rescales(t: Trial) -> None:
 def dropout_keeps_its_share(t: Trial) -> None:
     """As many weights are kept as the probability says; of a right dropout one case in 1e12 errs (Hoeffding 1963)."""
     read, plain, _ = dropped(t)
-    told = plain > 0
-    kept, count = ((read != 0) & told).sum(), told.sum()
+    positive = plain > 0
+    nonzero, count = ((read != 0) & positive).sum(), positive.sum()
     slack = np.sqrt(count * np.log(2e12) / 2)
-    t.close(np.array([kept]), np.array([(1 - rate(t)) * count]), np.array([slack]), "the share of the weights that are kept is off")
+    t.close(np.array([nonzero]), np.array([(1 - rate(t)) * count]), np.array([slack]), "the share of the weights that are kept is off")
 
 
 @declare("b of one head, or of one call, is independent of b of another", needs=("dropout_p", "value_dim"), **DROPPED)
@@ -284,15 +284,15 @@ def dropout_is_not_shared(t: Trial) -> None:
     Of 64 or more weights, two patterns alike come once in 10^13; of 128 pairs, one period once in 10^15.
     """
     read, plain, _ = dropped(t)
-    kept = (read != 0).reshape(-1, plain.shape[-1])
-    told = np.atleast_1d((plain > 0).reshape(kept.shape).all(axis=0))
-    if told.sum() >= 64 and len(np.unique(kept[:, told], axis=0)) < len(kept):
+    patterns = (read != 0).reshape(-1, plain.shape[-1])
+    positive = np.atleast_1d((plain > 0).reshape(patterns.shape).all(axis=0))
+    if positive.sum() >= 64 and len(np.unique(patterns[:, positive], axis=0)) < len(patterns):
         t.fail("two rows of the attention matrix drop the very same keys")
-    if told.sum() >= 64 and np.array_equal(read != 0, t.weights(dropping(t, call=1)).out != 0):
+    if positive.sum() >= 64 and np.array_equal(read != 0, t.weights(dropping(t, call=1)).out != 0):
         t.fail("two calls drop the very same keys")
-    for period in range(1, len(told) // 2 + 1):
-        both = told[period:] & told[:-period]
-        if len(kept) * both.sum() >= 128 and np.array_equal(kept[:, period:][:, both], kept[:, :-period][:, both]):
+    for period in range(1, len(positive) // 2 + 1):
+        both = positive[period:] & positive[:-period]
+        if len(patterns) * both.sum() >= 128 and np.array_equal(patterns[:, period:][:, both], patterns[:, :-period][:, both]):
             t.fail(f"what is dropped repeats every {period} keys")
 
 

@@ -250,9 +250,9 @@ def balance(t: Trial, one: np.ndarray, other: np.ndarray, allowed: np.ndarray, s
 def grouped_gradients_are_summed(t: Trial) -> None:
     """A key/value head that several query heads share receives the sum of what each of them would send to its own copy."""
     run, group, kv_heads = run_backward(t), t.inputs.group, t.inputs.k.shape[1]
-    apart = run_backward(t, t.inputs.but(k=np.repeat(t.inputs.k, group, axis=1), v=np.repeat(t.inputs.v, group, axis=1)))
+    repeated = run_backward(t, t.inputs.but(k=np.repeat(t.inputs.k, group, axis=1), v=np.repeat(t.inputs.v, group, axis=1)))
     for name in ("k", "v"):
-        parts, limits = getattr(apart, name), getattr(apart.limits, name)
+        parts, limits = getattr(repeated, name), getattr(repeated.limits, name)
         allowed = getattr(run.limits, name) + over_groups(limits, kv_heads) + rounding(over_groups(size(parts), kv_heads), group)
         t.close(
             getattr(run, name),

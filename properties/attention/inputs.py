@@ -94,18 +94,18 @@ class Inputs:
 
     def visible(self, causal: str = "top-left") -> Array:
         """(B, H, L, S) bool: key j may be attended from query i, under the mask and the causal frontier."""
-        seen = np.ones(self.shape, dtype=bool)
+        visible = np.ones(self.shape, dtype=bool)
         if self.mask is not None:
-            seen &= self.mask if self.mask.dtype == bool else self.mask != -np.inf
+            visible &= self.mask if self.mask.dtype == bool else self.mask != -np.inf
         ahead = self.ahead(causal)
         if self.is_causal:
-            seen &= ahead <= 0
+            visible &= ahead <= 0
         if self.lengths is not None:
-            seen &= np.arange(self.shape[3]) < self.lengths[:, None, None, None]
+            visible &= np.arange(self.shape[3]) < self.lengths[:, None, None, None]
         if self.window is not None:
             left, right = self.window
-            seen &= (ahead >= -left if left is not None else True) & (ahead <= right if right is not None else True)
-        return seen
+            visible &= (ahead >= -left if left is not None else True) & (ahead <= right if right is not None else True)
+        return visible
 
     def ahead(self, causal: str = "top-left") -> Array:
         """(L, S) or (B, 1, L, S): how far key j lies after the diagonal of row i, where a causal row ends.

@@ -34,19 +34,19 @@ def masked_keys_are_deleted(t: Trial) -> None:
     """A row gives the same as when the keys hidden from it are removed and the row is computed alone."""
     run, (batch, heads, queries, _) = t.run(), t.inputs.shape
     b, h, i = t.choice("batch", batch), t.choice("head", heads), t.choice("row", queries)
-    seen = t.visible()[b, h, i]
+    visible = t.visible()[b, h, i]
     bias = t.inputs.bias()
-    kv = np.s_[b : b + 1, h // t.inputs.group : h // t.inputs.group + 1, seen]
+    kv = np.s_[b : b + 1, h // t.inputs.group : h // t.inputs.group + 1, visible]
     alone = Inputs(
         q=t.inputs.q[b : b + 1, h : h + 1, i : i + 1],
         k=t.inputs.k[kv],
         v=t.inputs.v[kv],
-        mask=None if bias is None else np.broadcast_to(bias, t.inputs.shape)[b, h, i : i + 1, seen].reshape(1, -1),
+        mask=None if bias is None else np.broadcast_to(bias, t.inputs.shape)[b, h, i : i + 1, visible].reshape(1, -1),
         scale=t.inputs.scale,
         dtype=t.inputs.dtype,
         device=t.inputs.device,
     )
-    if not seen.any() and not t.supports.zero_sizes:
+    if not visible.any() and not t.supports.zero_sizes:
         return  # nothing is left to compute, and the target does not take empty arrays
     single = t.run(alone)
     t.close(
@@ -208,12 +208,17 @@ def masks_stay_with_their_batch_and_head(t: Trial) -> None:
     """Changing the masks of all other batch elements, or heads, leaves one as it is."""
     mask = t.inputs.mask
     assert mask is not None and mask.ndim >= 3
-    told_apart = [axis for axis in (-4, -3) if axis + mask.ndim >= 0 and mask.shape[axis] > 1]
-    axis = told_apart[t.choice("axis", len(told_apart))]
+    varying = [axis for axis in (-4, -3) if axis + mask.ndim >= 0 and mask.shape[axis] > 1]
+    axis = varying[t.choice("axis", len(varying))]
     one = t.choice("one", mask.shape[axis])
-    kept = (np.arange(mask.shape[axis]) == one).reshape([-1] + [1] * (-axis - 1))
-    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(kept, mask, other_mask(mask, t.case))))
-    t.same_bits(changed.out, plain.out, "head {head} of batch {batch} changed with the masks of others", kept & t.apart(plain, changed))
+    chosen = (np.arange(mask.shape[axis]) == one).reshape([-1] + [1] * (-axis - 1))
+    plain, changed = t.run(), t.run(t.inputs.but(mask=np.where(chosen, mask, other_mask(mask, t.case))))
+    t.same_bits(
+        changed.out,
+        plain.out,
+        "head {head} of batch {batch} changed with the masks of others",
+        chosen & t.independent_heads(plain, changed),
+    )
 
 
 @declare(

@@ -29,10 +29,10 @@ def measured(target: Target, finding: Finding) -> tuple[Case, str] | None:
     """A case like the smallest one, and in a line what is wrong with its weights; None if nothing is, or nothing simple."""
     if finding.violation.killed:
         return None
-    seen = subject(target, finding.prop)
+    view = subject(target, finding.prop)
     for sizes in SIZES:
         case = dataclasses.replace(finding.case, values="normal", layout="contiguous", edits=(), **sizes)
-        trial = Trial(seen, case)
+        trial = Trial(view, case)
         try:
             with np.errstate(all="ignore"):
                 says = _weights(trial)
@@ -49,22 +49,24 @@ def _weights(trial: Trial) -> str:
     if not off.any() or not np.isfinite(read.out).all() or not np.isfinite(read.bound).all():
         return ""
     visible = trial.visible()
-    told = visible & (exact > 8 * read.bound)  # large enough to say by how much they are off
-    seen, lost = off & ~visible, told & (np.abs(read.out) <= read.bound)
-    if seen.any() or lost.any():
-        return " and ".join([*_places(seen, ~visible, "hidden, but seen"), *_places(lost, told, "visible, but not seen")])
-    ratio = np.where(told, read.out / exact, np.nan)
-    if _constant(ratio[told]):
+    significant = visible & (exact > 8 * read.bound)  # large enough to say by how much they are off
+    leaked, lost = off & ~visible, significant & (np.abs(read.out) <= read.bound)
+    if leaked.any() or lost.any():
+        return " and ".join([*_places(leaked, ~visible, "hidden, but seen"), *_places(lost, significant, "visible, but not seen")])
+    ratio = np.where(significant, read.out / exact, np.nan)
+    if _constant(ratio[significant]):
         return f"every weight is {factor(float(np.nanmedian(ratio)))} of what it should be"
     rows = [
-        row[seen] for row, seen in zip(ratio.reshape(-1, ratio.shape[-1]), told.reshape(-1, ratio.shape[-1]), strict=True) if seen.sum() > 1
+        row[large]
+        for row, large in zip(ratio.reshape(-1, ratio.shape[-1]), significant.reshape(-1, ratio.shape[-1]), strict=True)
+        if large.sum() > 1
     ]
     if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row in rows):
         factors = [float(np.median(row)) for row in rows]
         if f"{min(factors):.3g}" == f"{max(factors):.3g}" == "1":
             return ""  # that says nothing
         return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"
-    return _slope(read.out, exact, told, trial.inputs.effective_scale)
+    return _slope(read.out, exact, significant, trial.inputs.effective_scale)
 
 
 def _places(hit: Array, among: Array, what: str) -> Iterable[str]:
@@ -89,14 +91,14 @@ def _constant(values: Array) -> bool:
     return bool(len(values) > 1 and np.ptp(values) <= EXACT * np.abs(values).max() and np.abs(values - 1).max() > EXACT)
 
 
-def _slope(weights: Array, exact: Array, told: Array, scale: float) -> str:
+def _slope(weights: Array, exact: Array, significant: Array, scale: float) -> str:
     """ln w = a·ln w* + a number of the row: the logits are a times what they should be."""
-    rows = told.sum(axis=-1, keepdims=True) > 2
-    told = told & rows & (weights > 0)
+    rows = significant.sum(axis=-1, keepdims=True) > 2
+    significant = significant & rows & (weights > 0)
 
     def centred(x: Array) -> Array:
-        logs = np.where(told, np.log(np.where(told, x, 1.0)), 0.0)
-        return np.where(told, logs - logs.sum(axis=-1, keepdims=True) / np.maximum(told.sum(axis=-1, keepdims=True), 1), 0.0)
+        logs = np.where(significant, np.log(np.where(significant, x, 1.0)), 0.0)
+        return np.where(significant, logs - logs.sum(axis=-1, keepdims=True) / np.maximum(significant.sum(axis=-1, keepdims=True), 1), 0.0)
 
     there, right = centred(weights), centred(exact)
     if not (right**2).sum():

@@ -168,8 +168,8 @@ SHAPES: dict[str, Any] = {
 def bad_shapes_raise(t: Trial) -> None:
     """Shapes that fit no attention are refused with an error, not answered."""
     takes_masks = "attn_mask" in t.target.parameters and "bool" in t.supports.mask_kinds  # of another kind it would be refused anyway
-    told = [name for name in ILLEGAL if "mask" not in name or takes_masks]
-    name = told[t.choice("illegal", len(told))]
+    names = [name for name in ILLEGAL if "mask" not in name or takes_masks]
+    name = names[t.choice("illegal", len(names))]
     refuses(t, ILLEGAL[name](t.inputs), name)
 
 

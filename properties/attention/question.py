@@ -92,8 +92,8 @@ class Pace:
         """Whether no more is asked."""
         return self.seconds > (SECONDS if self.seconds > SLOW * self.calls and not self.compiles else MOST)
 
-    def told(self) -> dict[str, str]:
-        """What is not tried for it."""
+    def untried(self) -> dict[str, str]:
+        """What is not tried because the target is too slow."""
         if not self.unasked:
             return {}
         return {"all of its conventions": f"a call takes {self.seconds / self.calls:.2g} s, so {self.unasked} questions were not asked"}
@@ -143,15 +143,15 @@ class Question:
         asked = []
         for along in dict.fromkeys((axes, "LS" if set("LS") <= set(axes) else "S")):
             shape = tuple(n if letter in along else 1 for letter, n in zip("BHLS", inputs.shape, strict=True))
-            seen = random.random(shape) < 0.5
-            seen[..., 0], seen[..., -1] = True, False
+            visible = random.random(shape) < 0.5
+            visible[..., 0], visible[..., -1] = True, False
             if empty:
-                seen[..., 0, :] = False
-            mask: Array = seen if kind == "bool" else np.where(seen, random.standard_normal(shape), -np.inf)
+                visible[..., 0, :] = False
+            mask: Array = visible if kind == "bool" else np.where(visible, random.standard_normal(shape), -np.inf)
             asked.append(inputs.but(mask=mask[0, 0] if along in ("LS", "S") else mask))
         return asked
 
-    def seen(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
+    def view(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
         """The target in a reading."""
         layout: dict[str, Any] = {"layout": "blhd"} if reading.layout == "blhd" else {}
         return replace(
@@ -167,7 +167,7 @@ class Question:
             return None
         began = time.monotonic()
         try:
-            out = attend(self.seen(reading), inputs)
+            out = attend(self.view(reading), inputs)
         except Raised:
             return None
         finally:

@@ -65,5 +65,5 @@ def larger(case: Case, prop: Property) -> list[Case]:
         about = prop.domain.get(name, (value,))
         return isinstance(about, tuple) and value in about
 
-    kept = [{name: value for name, value in change.items() if drawn(name, value)} for change in changes]
-    return [other for change in kept if (other := case.but(**change)) != case]
+    drawable = [{name: value for name, value in change.items() if drawn(name, value)} for change in changes]
+    return [other for change in drawable if (other := case.but(**change)) != case]

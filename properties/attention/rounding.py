@@ -40,9 +40,9 @@ def is_exact(scale: float) -> bool:
 
 def relative(read: Run | Weights, exact: Array, tail: Array, least: float) -> Array:
     """Relative errors; 0 of what is no larger than ``least``, next to which rounding is no longer relative."""
-    told = np.isfinite(read.bound) & (exact > least)
+    significant = np.isfinite(read.bound) & (exact > least)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(told, (read.out - exact - tail) / exact, 0.0).astype(np.float64)
+        return np.where(significant, (read.out - exact - tail) / exact, 0.0).astype(np.float64)
 
 
 @declare(
@@ -131,9 +131,9 @@ def small_weights_show_the_scale(t: Trial) -> None:
     gap = 32 + 32 * uniform(t.case.seed, "gap", (*t.inputs.q.shape[:3], 1))
     high = round_to(t.case.dtype, gap / abs(scale))
     low = round_to(t.case.dtype, gap / abs(scale) - high) * (t.case.dtype == "bfloat16")
-    queries, told = high * (features == 0) + low * (features == 1), features <= (t.case.dtype == "bfloat16")
+    queries, used = high * (features == 0) + low * (features == 1), features <= (t.case.dtype == "bfloat16")
     ones = np.arange(2)[:, None] * np.ones(t.inputs.v.shape)
-    run = t.run(t.inputs.but(q=queries, k=np.sign(scale) * -ones[..., :1] * told, v=ones))
+    run = t.run(t.inputs.but(q=queries, k=np.sign(scale) * -ones[..., :1] * used, v=ones))
     errors = relative(run, run.exact.out, run.exact.out_tail, 0.0).mean(axis=-1)
     constant = 0.25 if t.inputs.scale is not None and is_exact(scale) else 4.0
     stored = a.u_out**2 + a.u_p**2

@@ -12,12 +12,12 @@ from .tables import SHORT
 from .trial import Trial, Weights
 
 
-def logits_of(read: Weights, seen: Array) -> tuple[Array, Array]:
+def logits_of(read: Weights, visible: Array) -> tuple[Array, Array]:
     """Logits up to a constant of the row, ln w_ij, and how far they may be off: |ln(1 ± E/w)|; ∞ where w is within E of 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.where(read.out > 0, read.bound / read.out, np.inf)
         error = np.where(relative < 1, -np.log1p(-relative), np.inf) + 2.0**-51 * np.abs(np.log(read.out))
-        return np.where(seen, np.log(read.out), 0.0), np.where(seen, error, 0.0)
+        return np.where(visible, np.log(read.out), 0.0), np.where(visible, error, 0.0)
 
 
 @declare(
@@ -33,12 +33,12 @@ def logits_of(read: Weights, seen: Array) -> tuple[Array, Array]:
 def scaling_reduces_variance(t: Trial) -> None:
     """The logits' variance is the variance of the raw dot products times the square of the scale: 1/D by default."""
     inputs = t.inputs.but(q=coarse(t.inputs.q), k=coarse(t.inputs.k))
-    seen, scale = t.visible(), inputs.effective_scale
-    logits, error = logits_of(t.weights(inputs), seen)
+    visible, scale = t.visible(), inputs.effective_scale
+    logits, error = logits_of(t.weights(inputs), visible)
     dots = np.einsum("bhld,bhsd->bhls", inputs.q, np.repeat(inputs.k, inputs.group, axis=1))  # exact: multiples of 1/256
-    logits, dots = mean_free(logits, seen), mean_free(dots, seen)
-    count = np.maximum(seen.sum(axis=-1), 1)
-    spread = np.where(seen, error + error.sum(axis=-1, keepdims=True) / count[..., None], 0.0)
+    logits, dots = mean_free(logits, visible), mean_free(dots, visible)
+    count = np.maximum(visible.sum(axis=-1), 1)
+    spread = np.where(visible, error + error.sum(axis=-1, keepdims=True) / count[..., None], 0.0)
     with np.errstate(invalid="ignore"):
         allowed = (spread * (2 * np.abs(logits) + spread)).sum(axis=-1) / count
     expected = scale**2 * (dots**2).sum(axis=-1) / count

@@ -221,9 +221,9 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
 
         wanted = s if square or (reading.always and not causal) else 2
 
-        def part(first: int, last: int, at: int, **told: Any) -> tuple[Any, Any]:
+        def part(first: int, last: int, at: int, **changed: Any) -> tuple[Any, Any]:
             """The rows from first to last, asked as those from at on of so many as are wanted."""
-            asked = {**options, **told}
+            asked = {**options, **changed}
             mask = asked.get("attn_mask")
             if mask is not None and len(mask.shape) > 1 and mask.shape[-2] > 1:
                 asked["attn_mask"] = _rows(mask, first, last, at, wanted, len(mask.shape) - 2, fw)
@@ -325,10 +325,10 @@ def say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
     if how == "True = hidden":
         return ~mask
     _, dtype, device = fw.describe(q)
-    seen = fw.read(mask) == how.endswith("seen")
+    marked = fw.read(mask) == how.endswith("seen")
     if how.startswith("1.0"):
-        return fw.assign(fw.full(tuple(mask.shape), 0.0, dtype, device), seen.astype(np.float64))
-    return fw.integers(seen.astype(np.int64), device)
+        return fw.assign(fw.full(tuple(mask.shape), 0.0, dtype, device), marked.astype(np.float64))
+    return fw.integers(marked.astype(np.int64), device)
 
 
 def mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...], at: Mapping[str, int], fw: Framework) -> Any:

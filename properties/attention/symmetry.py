@@ -68,7 +68,7 @@ def heads_are_independent(t: Trial) -> None:
     heads, group = t.inputs.k.shape[1], t.inputs.group
     one = np.arange(heads)[:, None, None] == t.choice("head", heads)
     plain, changed = t.run(), t.run(_replaced(t, ~one))
-    mine = np.repeat(one, group, axis=0) & t.apart(plain, changed)
+    mine = np.repeat(one, group, axis=0) & t.independent_heads(plain, changed)
     t.same_bits(changed.out, plain.out, "head {head} changed when the others changed", mine)
 
 

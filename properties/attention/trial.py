@@ -72,10 +72,10 @@ class Run:
         terms = self.inputs.shape[3] + self.inputs.q.shape[3] + 8
         rounding = terms * 2.0 ** -FLOAT_TYPES[self.inputs.dtype].precision * np.abs(self.inputs.v).max(initial=0.0)
         with np.errstate(invalid="ignore"):
-            apart, off = np.abs(out - self.out), self.exact.out_error(self.out)
-            near = (apart <= 2 * self.bound + rounding) & ~((off > self.bound) & (apart > off / 2))
-        nothing_told = (self.bound == np.inf) & (~np.isnan(self.exact.out) | (np.isnan(out) == np.isnan(self.out)))
-        return bool((near | (out == self.out) | (np.isnan(out) & np.isnan(self.out)) | nothing_told).all())
+            distance, off = np.abs(out - self.out), self.exact.out_error(self.out)
+            near = (distance <= 2 * self.bound + rounding) & ~((off > self.bound) & (distance > off / 2))
+        undecided = (self.bound == np.inf) & (~np.isnan(self.exact.out) | (np.isnan(out) == np.isnan(self.out)))
+        return bool((near | (out == self.out) | (np.isnan(out) & np.isnan(self.out)) | undecided).all())
 
     def near_output(self, other: Run) -> bool:
         """Whether two answers are as near to each other as two computations of the same are."""
@@ -109,9 +109,9 @@ class Trial(BaseTrial):
 
     # ------------------------------------------------------------ answers
 
-    def apart(self, *runs: Run) -> Array:
-        """Where heads cannot touch each other; in a layer seen as its kernel, what overflows in one is NaN in all heads of the row."""
-        return self.told(*runs) if self.target.mixes_heads else np.array(True)
+    def independent_heads(self, *runs: Run) -> Array:
+        """Where heads cannot touch each other; in a layer viewed as its kernel, what overflows in one head is NaN in all heads of the row."""
+        return self.bounded(*runs) if self.target.mixes_heads else np.array(True)
 
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
@@ -178,11 +178,11 @@ class Trial(BaseTrial):
         """(B, H, L, S) bool in the target's dialect."""
         return (self.inputs if inputs is None else inputs).visible(self.supports.causal)
 
-    def spells_out(self, read: Weights, seen: Array) -> None:
+    def spells_out(self, read: Weights, visible_keys: Array) -> None:
         """With equal logits the weights of a row say which keys it sees: these weigh alike, the others nothing."""
-        told, allowed = np.asarray(seen.any(axis=-1, keepdims=True)), np.where(read.bound == np.inf, np.inf, 0.0)
+        nonempty, allowed = np.asarray(visible_keys.any(axis=-1, keepdims=True)), np.where(read.bound == np.inf, np.inf, 0.0)
         with np.errstate(invalid="ignore"):
             visible = np.where(np.isnan(read.out), np.nan, read.out > read.out.max(axis=-1, keepdims=True, initial=0.0) / 2)
-        self.close(visible, seen, allowed, "row {row} is wrong about seeing key {column}", told)
-        shares = np.rint(read.out * np.maximum(seen.sum(axis=-1, keepdims=True), 1))
-        self.close(shares, seen, allowed, "row {row} sees key {column}, and gives it no equal share", told)
+        self.close(visible, visible_keys, allowed, "row {row} is wrong about seeing key {column}", nonempty)
+        shares = np.rint(read.out * np.maximum(visible_keys.sum(axis=-1, keepdims=True), 1))
+        self.close(shares, visible_keys, allowed, "row {row} sees key {column}, and gives it no equal share", nonempty)

@@ -17,10 +17,10 @@ from .trial import Trial
 def output_stays_in_the_hull_of_values(t: Trial) -> None:
     """No output lies outside the range of the values that its row sees."""
     run, group = t.run(), t.inputs.group
-    seen = t.visible()[..., None]  # (B, H, L, S, 1)
+    visible = t.visible()[..., None]  # (B, H, L, S, 1)
     value = np.repeat(t.inputs.v, group, axis=1)[:, :, None]  # (B, H, 1, S, Dv)
-    low = np.where(seen, value, np.inf).min(axis=3, initial=np.inf)
-    high = np.where(seen, value, -np.inf).max(axis=3, initial=-np.inf)
+    low = np.where(visible, value, np.inf).min(axis=3, initial=np.inf)
+    high = np.where(visible, value, -np.inf).max(axis=3, initial=-np.inf)
     t.at_least(run.out, low, run.bound, "row {row} is below every value it sees", live(t))
     t.at_least(-run.out, -high, run.bound, "row {row} is above every value it sees", live(t))
 

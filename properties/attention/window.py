@@ -16,18 +16,18 @@ def window_of(question: Question, reading: Reading) -> tuple[int, int] | None:
 
     Windows look back alone, or as far ahead as back. Another one, such as that of a causal kernel that sees the next token, is a mistake.
     """
-    seen = _seen(question, reading)
-    if seen is None:
+    visible = _visible(question, reading)
+    if visible is None:
         return None
-    at = np.arange(len(seen))
+    at = np.arange(len(visible))
     distance = at[None, :] - at[:, None]
-    left, right = (int(max((sign * distance)[seen].max(initial=0), 0)) for sign in (-1, 1))
-    known = 0 < left < len(seen) - 1 and right in (0, left)
-    return (left, right) if known and np.array_equal(seen, (distance >= -left) & (distance <= right)) else None
+    left, right = (int(max((sign * distance)[visible].max(initial=0), 0)) for sign in (-1, 1))
+    known = 0 < left < len(visible) - 1 and right in (0, left)
+    return (left, right) if known and np.array_equal(visible, (distance >= -left) & (distance <= right)) else None
 
 
-def _seen(question: Question, reading: Reading) -> np.ndarray | None:
-    """(queries, keys) bool: what has weight in any head; the values of a few keys at a time are one, each in a feature of its own."""
+def _visible(question: Question, reading: Reading) -> np.ndarray | None:
+    """(queries, keys) bool: which keys have weight in any head; the values of a few keys at a time are one, each in a feature of its own."""
     inputs = question.inputs(queries=LENGTH, keys=LENGTH, **({} if question.target.supports.head_dims else {"dim": LENGTH}))
     length, width = inputs.v.shape[2:]
     weights = np.zeros((length, length))

@@ -110,15 +110,15 @@ def padded_tokens_are_as_good_as_removed(t: BlockTrial) -> None:
     garbage = t.run_block(inputs.but(x=np.where(hidden, 8 - inputs.x, inputs.x)))
     t.same_bits(garbage.out, run.out, "row {row} changed with the content of a padded token", run.posed)
     b = t.choice("sequence", t.case.batch)
-    kept, one = ~inputs.padding[b], slice(b, b + 1)
-    apart = inputs if inputs.memory is None else inputs.but(memory=inputs.memory[one])
-    alone = t.run_block(apart.but(x=inputs.x[one, kept], padding=None))
+    remaining, one = ~inputs.padding[b], slice(b, b + 1)
+    source = inputs if inputs.memory is None else inputs.but(memory=inputs.memory[one])
+    alone = t.run_block(source.but(x=inputs.x[one, remaining], padding=None))
     t.close(
-        run.out[one, kept],
+        run.out[one, remaining],
         alone.out,
-        run.bound[one, kept] + alone.bound,
+        run.bound[one, remaining] + alone.bound,
         f"sequence {b} differs without its padded tokens",
-        run.posed[one, kept] & alone.posed,
+        run.posed[one, remaining] & alone.posed,
     )
 
 
@@ -184,7 +184,7 @@ def tokens_that_see_nothing_follow_the_convention(t: BlockTrial) -> None:
 def pre_norm_without_sublayers_is_the_identity(t: BlockTrial) -> None:
     """In a pre-norm layer nothing stands on the way of the residual: without its sublayers it is the identity, bit for bit."""
     run = t.run_block(t.cut(None, "w_2", "b_2"))
-    t.same_bits(run.out, t.block.x, "feature {column} of row {row} changed", t.told(run))
+    t.same_bits(run.out, t.block.x, "feature {column} of row {row} changed", t.bounded(run))
 
 
 @declare("W_o = W₂ = 0, b = 0  ⇒  out = N₂(N₁(x))", contract="block", norm_first=False, **UNMASKED, **NEAR_EPS, dtypes="all")
@@ -233,7 +233,7 @@ def norms_are_over_features_alone(t: BlockTrial) -> None:
     """With attention cut off a token stands alone: other tokens and other sequences do not change a bit of it."""
     others, inputs = other_tokens(t), t.cut()
     plain, changed = t.run_block(inputs), t.run_block(inputs.but(x=np.where(others, 3 - inputs.x, inputs.x)))
-    alone = ~others & t.told(plain, changed)
+    alone = ~others & t.bounded(plain, changed)
     t.same_bits(changed.out, plain.out, "row {row} changed with another token, though attention is cut off", alone)
 
 

@@ -54,12 +54,12 @@ def memory_frontier_is_exact(t: BlockTrial) -> None:
     """A changed token of the memory changes the rows that the mask lets see it, and not a bit of any other."""
     assert t.block.memory is not None
     j = t.choice("token", t.case.keys)
-    seen = np.any(t.memory_visible(t.block)[..., j], 1)[..., None]  # (B, L, 1)
+    sees = np.any(t.memory_visible(t.block)[..., j], 1)[..., None]  # (B, L, 1)
     at = (np.arange(t.case.keys) == j)[:, None]
     plain, changed = t.run_block(), t.run_block(t.block.but(memory=np.where(at, -t.block.memory, t.block.memory)))
-    blind = ~seen & plain.posed
+    blind = ~sees & plain.posed
     t.same_bits(changed.out, plain.out, f"row {{row}} changed with token {j} of the memory, which it does not see", blind)
-    deaf = seen & (changed.out == plain.out).all(-1, keepdims=True) & plain.posed
+    deaf = sees & (changed.out == plain.out).all(-1, keepdims=True) & plain.posed
     if deaf.any():
         t.fail(f"row {int(np.argwhere(deaf)[0, 1])} sees token {j} of the memory and did not change with it")
 
@@ -95,8 +95,8 @@ def padded_memory_is_as_good_as_removed(t: BlockTrial) -> None:
     garbage = t.run_block(inputs.but(memory=np.where(inputs.memory_padding[..., None], 8 - inputs.memory, inputs.memory)))
     t.same_bits(garbage.out, run.out, "row {row} changed with the content of padded memory", run.posed)
     b = t.choice("sequence", t.case.batch)
-    kept, one = ~inputs.memory_padding[b], slice(b, b + 1)
-    alone = t.run_block(inputs.but(x=inputs.x[one], memory=inputs.memory[one, kept], memory_padding=None))
+    remaining, one = ~inputs.memory_padding[b], slice(b, b + 1)
+    alone = t.run_block(inputs.but(x=inputs.x[one], memory=inputs.memory[one, remaining], memory_padding=None))
     t.close(run.out[one], alone.out, run.bound[one] + alone.bound, f"sequence {b} differs without its padded memory", run.posed[one])
 
 
@@ -124,7 +124,7 @@ def memory_enters_through_attention_alone(t: BlockTrial) -> None:
     cut = t.block.with_weights(cross_w_o=np.zeros_like(w["cross_w_o"]))
     assert cut.memory is not None
     plain, changed = t.run_block(cut), t.run_block(cut.but(memory=3 - cut.memory))
-    t.same_bits(changed.out, plain.out, "row {row} knows the memory without attending to it", t.told(plain, changed))
+    t.same_bits(changed.out, plain.out, "row {row} knows the memory without attending to it", t.bounded(plain, changed))
 
 
 @declare("equal memory tokens  ⇒  out depends on no W_q, W_k of the cross-attention", contract="decoder_layer", **UNMASKED, **SEVERAL)

@@ -145,11 +145,11 @@ def test_yes_or_no_has_no_numbers() -> None:
     assert describe(violation) == "element 1"
 
 
-def test_told_leaves_out_what_any_run_cannot_promise() -> None:
+def test_bounded_leaves_out_what_any_run_cannot_promise() -> None:
     trial = Trial(RIGHT, Case())
-    told = trial.told(Run(1.0, np.inf, 1.0), Run(1.0, 1.0, np.nan))
-    assert told.tolist() == [True, False, False] and trial.notes.ill_posed == 2
-    assert trial.told(Run(1.0, 1.0, 1.0)).all() and trial.notes.ill_posed == 2
+    bounded = trial.bounded(Run(1.0, np.inf, 1.0), Run(1.0, 1.0, np.nan))
+    assert bounded.tolist() == [True, False, False] and trial.notes.ill_posed == 2
+    assert trial.bounded(Run(1.0, 1.0, 1.0)).all() and trial.notes.ill_posed == 2
 
 
 def test_notes_add_up() -> None:

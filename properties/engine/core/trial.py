@@ -99,11 +99,11 @@ class Trial:
         """Every answer with its bound, where it is no attention that answers."""
         return [answer for run in self.runs for answer in run.answers]
 
-    def told(self, *runs: Any) -> Array:
-        """Where nothing in between may overflow in any of the runs (0 · NaN is NaN); what is left out is counted, as by ``close``."""
-        told = np.all([np.isfinite(run.bound) for run in runs], axis=0)
-        self.notes.ill_posed += int((~told).sum())
-        return np.asarray(told)
+    def bounded(self, *runs: Any) -> Array:
+        """The elements whose bound is finite in all of the runs; the others, where something may overflow, are counted, as by ``close``."""
+        bounded = np.all([np.isfinite(run.bound) for run in runs], axis=0)
+        self.notes.ill_posed += int((~bounded).sum())
+        return np.asarray(bounded)
 
     # ------------------------------------------------------------ choices that belong to the case
 
