@@ -41,10 +41,10 @@ def encoder_commutes_with_permutation(t: BlockTrial) -> None:
 def tokens_reach_exactly_who_sees_them(t: BlockTrial) -> None:
     """A changed token changes its own row and the rows that see it in some head, and not a bit of any other."""
     j = t.choice("token", t.case.queries)
-    seen = t.visible_tokens(t.block)[..., j].any(1) | (np.arange(t.case.queries) == j)  # (B, L)
+    sees = t.visible_tokens(t.block)[..., j].any(1) | (np.arange(t.case.queries) == j)  # (B, L)
     at = (np.arange(t.case.queries) == j)[:, None]
     plain, changed = t.run_block(), t.run_block(t.block.but(x=np.where(at, -t.block.x, t.block.x)))
-    t.same_bits(changed.out, plain.out, f"row {{row}} changed with token {j}, which it does not see", ~seen[..., None])
-    deaf = seen & (changed.out == plain.out).all(-1) & plain.posed[..., 0]
+    t.same_bits(changed.out, plain.out, f"row {{row}} changed with token {j}, which it does not see", ~sees[..., None])
+    deaf = sees & (changed.out == plain.out).all(-1) & plain.posed[..., 0]
     if deaf.any():
         t.fail(f"row {int(np.argwhere(deaf)[0, 1])} sees token {j} and did not change with it")

@@ -100,14 +100,14 @@ def padding(case: Case, name: str, length: int) -> Array:
     return (at_the_end, at_the_end[:, ::-1], holes)[case.seed % 3]
 
 
-def seen_and_bias(mask: Array | None, hidden: Array | None, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
+def visible_and_bias(mask: Array | None, hidden: Array | None, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
     """Which keys are visible (B, H, L, S) under a mask and a padding, and what is added to their logits."""
-    seen = np.ones(shape, dtype=bool)
+    visible = np.ones(shape, dtype=bool)
     if hidden is not None:
-        seen &= ~hidden[:, None, None, :]
+        visible &= ~hidden[:, None, None, :]
     if mask is None or mask.dtype == bool:
-        return seen if mask is None else seen & mask, None
-    return seen & (mask != -np.inf), np.where(mask == -np.inf, 0.0, mask)
+        return visible if mask is None else visible & mask, None
+    return visible & (mask != -np.inf), np.where(mask == -np.inf, 0.0, mask)
 
 
 class BlockTrial(Trial):
@@ -141,9 +141,9 @@ class BlockTrial(Trial):
 
     def memory_visible(self, inputs: BlockInputs) -> Array:
         """(B, H, L, S) bool: what the tokens see of the memory."""
-        seen = self.problem(inputs).memory_visible
-        assert seen is not None
-        return seen
+        visible = self.problem(inputs).memory_visible
+        assert visible is not None
+        return visible
 
     def posed(self, inputs: BlockInputs) -> Array:
         """(B, L, 1) bool: the rows that see a key in every head, and are no padding."""
@@ -156,14 +156,14 @@ class BlockTrial(Trial):
         """The call as the oracle takes it, in the target's dialect."""
         batch, length, _ = inputs.x.shape
         heads = inputs.num_heads
-        seen, bias = seen_and_bias(inputs.mask, inputs.padding, (batch, heads, length, length))
+        visible, bias = visible_and_bias(inputs.mask, inputs.padding, (batch, heads, length, length))
         if inputs.is_causal:
-            seen = seen & frontier(length, length)
+            visible = visible & frontier(length, length)
         block = exactly.Block(
             inputs.x,
             inputs.weights,
             heads,
-            seen,
+            visible,
             bias,
             norm_first=inputs.norm_first,
             activation=inputs.activation,
@@ -175,8 +175,8 @@ class BlockTrial(Trial):
         if inputs.memory is None:
             return block
         keys = inputs.memory.shape[1]
-        seen, bias = seen_and_bias(inputs.memory_mask, inputs.memory_padding, (batch, heads, length, keys))
-        return block.but(memory=inputs.memory, memory_visible=seen, memory_bias=bias)
+        visible, bias = visible_and_bias(inputs.memory_mask, inputs.memory_padding, (batch, heads, length, keys))
+        return block.but(memory=inputs.memory, memory_visible=visible, memory_bias=bias)
 
     def solve_block(self, inputs: BlockInputs) -> exactly.Value:
         """What the oracle says of a call."""

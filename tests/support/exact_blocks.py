@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from properties.block import exact as exactly
-from properties.block.trial import seen_and_bias
+from properties.block.trial import visible_and_bias
 from properties.engine.cases.masks import frontier
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
@@ -31,7 +31,7 @@ def exact(x: dict[str, Any]) -> Tensor:
     """The exact answer to a call, rounded once."""
     tokens, memory, heads = carrier(x["x"]), carrier(x["memory"]), x["num_heads"]
     batch, length, _ = tokens.shape
-    seen, bias = seen_and_bias(carrier(x["attn_mask"]), carrier(x["key_padding_mask"]), (batch, heads, length, length))
+    seen, bias = visible_and_bias(carrier(x["attn_mask"]), carrier(x["key_padding_mask"]), (batch, heads, length, length))
     if x["is_causal"]:
         seen = seen & frontier(length, length)
     block = exactly.Block(
@@ -45,7 +45,7 @@ def exact(x: dict[str, Any]) -> Tensor:
     )
     if memory is not None:
         masks = carrier(x["memory_mask"]), carrier(x["memory_key_padding_mask"])
-        seen, bias = seen_and_bias(*masks, (batch, heads, length, memory.shape[1]))
+        seen, bias = visible_and_bias(*masks, (batch, heads, length, memory.shape[1]))
         block = block.but(memory=memory, memory_visible=seen, memory_bias=bias)
     precision: Any = "extended" if x["x"].dtype == torch.float64 else "float64"
     out = exactly.solve(block, default_arithmetic("float64"), precision).near
