@@ -44,10 +44,10 @@ def altered(t: CacheTrial, tokens: Tokens, name: str) -> Tokens:
 
 
 def tell(model: Model, *parts: Tokens) -> tuple[Model, list[Played]]:
-    """A cache told parts one after the other: (it and what it was told, its answers)."""
+    """Feed parts to a cache, one after the other: (the model after them, the answers of the cache)."""
     answers: list[Played] = []
     for part in parts:
-        model, played = model.told(part)
+        model, played = model.fed(part)
         answers.append(played)
     return model, answers
 
@@ -102,9 +102,9 @@ def cache_shows_exactly_the_past(t: CacheTrial) -> None:
     one = (np.arange(t.case.keys) == t.choice("key", t.case.keys)) * 1.0
     played = t.play(t.tokens.but(q=np.zeros_like(t.tokens.q), v=np.broadcast_to(one[:, None], t.tokens.v.shape)))
     exact = played.exact
-    seen = np.ones(exact.weights.shape) if exact.visible is None else exact.visible
-    count = np.maximum(seen.sum(axis=-1, keepdims=True), 1)
-    expected = np.broadcast_to((seen * one).sum(axis=-1, keepdims=True), played.out.shape)
+    visible = np.ones(exact.weights.shape) if exact.visible is None else exact.visible
+    count = np.maximum(visible.sum(axis=-1, keepdims=True), 1)
+    expected = np.broadcast_to((visible * one).sum(axis=-1, keepdims=True), played.out.shape)
     t.close(
         np.rint(played.out * count),
         expected,
@@ -230,10 +230,10 @@ def full_capacity_can_be_used(t: CacheTrial) -> None:
     models = [Model(held, played.tokens.k, played.tokens.v) for held in (full, roomy)]
     for _ in range(2):  # the first may still see all, and overwrite what the second should
         try:
-            models[0], more = models[0].told(t.universe.part(0, 1))
+            models[0], more = models[0].fed(t.universe.part(0, 1))
         except Raised:
             return
-        models[1], expected = models[1].told(t.universe.part(0, 1))
+        models[1], expected = models[1].fed(t.universe.part(0, 1))
         agree(t, more, expected, f"a token beyond the capacity of {t.capacity} is answered wrongly")
 
 
@@ -442,13 +442,13 @@ def caches_share_nothing(t: CacheTrial) -> None:
 GROWN: dict[str, Any] = {**CACHE, "batch": (2, 2, 3, 4), "keys": SEVERAL[1:], "chunks": BROKEN}
 
 
-def goes_on(t: CacheTrial, act: Callable[[Held], None], kept: Callable[[Array], Array], source: Array, what: str) -> None:
-    """After an act between two chunks, sequence b goes on from the first kept[b] tokens of sequence source[b], as if it were alone."""
+def goes_on(t: CacheTrial, act: Callable[[Held], None], remaining: Callable[[Array], Array], source: Array, what: str) -> None:
+    """After an act between two chunks, sequence b goes on from the first remaining[b] tokens of sequence source[b], as if it were alone."""
     schedule = t.schedule if len(t.schedule.sizes) > 1 else t.scheduled((1,))  # something must come after
     x, given = t.universe.but(lengths=schedule.given.sum(axis=0)), schedule.given
     when = 1 + t.choice("when", len(given) - 1)
     said = given[:when].sum(axis=0)
-    counts, chunks = kept(said), list[Held]()
+    counts, chunks = remaining(said), list[Held]()
 
     def after(held: Held) -> None:
         chunks.append(held)
@@ -508,7 +508,7 @@ def any_program_follows_the_model(t: CacheTrial) -> None:
     for step, word in enumerate((*t.case.program, "")):
         size = min(sizes[min(step, len(sizes) - 1)], t.case.keys - done)
         if size:
-            caches[number], played = caches[number].told(t.universe.part(done, done + size))
+            caches[number], played = caches[number].fed(t.universe.part(done, done + size))
             right(t, played, f"row {{row}} is off in part {step}, after {', '.join(t.case.program[:step]) or 'nothing'}")
         done += size
         if word == "back":
@@ -516,4 +516,4 @@ def any_program_follows_the_model(t: CacheTrial) -> None:
         elif word:
             caches[number : number + (word != "fork")] = [caches[number].after(word, str(step))]
     for model in caches:
-        right(t, model.told(t.universe.part(0, 1))[1], f"the last token of a copy is off, after {', '.join(t.case.program)}")
+        right(t, model.fed(t.universe.part(0, 1))[1], f"the last token of a copy is off, after {', '.join(t.case.program)}")

@@ -47,8 +47,8 @@ def smoke_sizes(target: Target) -> tuple[int, int, int, int]:
     return 2, 3, target.supports.head_dims[0] if target.supports.head_dims else 4, 8
 
 
-def told(target: Target, held: Any, tensors: list[Any], **options: Any) -> Any:
-    """What a cache answers to the next tokens, unread. Raises Raised."""
+def fed(target: Target, held: Any, tensors: list[Any], **options: Any) -> Any:
+    """The answer of a cache that is fed the next tokens, unread. Raises Raised."""
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
     result = applied(held.append, *tensors, **options)

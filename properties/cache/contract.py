@@ -15,7 +15,7 @@ from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial
 from . import cases
-from .call import METHODS, NAMES, OPTIONS, PER_APPEND, chunk_sizes, make_cache, parameters_of, smoke_sizes, told
+from .call import METHODS, NAMES, OPTIONS, PER_APPEND, chunk_sizes, fed, make_cache, parameters_of, smoke_sizes
 from .cases import CACHED, Case
 from .trial import CacheTrial
 
@@ -55,7 +55,7 @@ class Cached(Contract):
             return f"it makes a {type(held).__name__}, which has no method append(q, k, v)"
         for count in (5, 1):
             made = [np.ones((batch, heads, count, dim))] * 3
-            out = target.read(told(target, held, [target.buffers().array("x", x, dtype, device, "contiguous") for x in made]))
+            out = target.read(fed(target, held, [target.buffers().array("x", x, dtype, device, "contiguous") for x in made]))
             if out.shape != (batch, heads, count, dim):
                 return f"append returns shape {out.shape} for q, k, v of {(batch, heads, count, dim)}"
         return ""

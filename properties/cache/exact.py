@@ -79,12 +79,12 @@ def pose(q: Array, k: Array, v: Array, at: Array, lengths: Array, window: int | 
     A query sees no key of its sequence from lengths (B,) on, none after its own position, and none a window or more before it.
     """
     ahead = np.arange(k.shape[2]) - at[..., None]  # (B, L, S): j − i
-    seen = (ahead <= 0) & (np.arange(k.shape[2]) < lengths[:, None, None])
+    visible_keys = (ahead <= 0) & (np.arange(k.shape[2]) < lengths[:, None, None])
     if window is not None:
-        seen &= ahead > -window
+        visible_keys &= ahead > -window
     if turning is not None:
         q, k = rotated(q, at, turning), rotated(k, np.broadcast_to(np.arange(k.shape[2]), (len(k), k.shape[2])), turning)
-    visible = np.broadcast_to(seen[:, None], (*q.shape[:3], k.shape[2]))
+    visible = np.broadcast_to(visible_keys[:, None], (*q.shape[:3], k.shape[2]))
     return oracle.Problem(q=q, k=k, v=v, scale=q.shape[-1] ** -0.5, visible=visible)
 
 

@@ -16,7 +16,7 @@ from ..engine.cases.operands import operands
 from ..engine.core.trial import Trial
 from ..exact import oracle
 from . import exact as cache_exact
-from .call import applied, chunk_sizes, make_cache, told
+from .call import applied, chunk_sizes, fed, make_cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class Held:
         t, case = self.trial, self.trial.case
         tensors = [t.buffers.array(name, x, case.dtype, case.device, case.layout) for name, x in (("q", q), ("k", k), ("v", v))]
         options = {name: t.target.framework.integers(x, case.device) for name, x in counts.items()}
-        self.raw.append(told(t.target, self.held, tensors, **options))
+        self.raw.append(fed(t.target, self.held, tensors, **options))
         out = t.target.read(self.raw[-1])
         wanted = (*q.shape[:3], v.shape[3])
         if out.shape != wanted:
@@ -290,14 +290,14 @@ class CacheTrial(Trial):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A cache, and beside it all that its sequences were told."""
+    """A cache, and beside it all tokens that were fed to its sequences."""
 
     held: Held
     k: Array  # (B, Hkv, n, D)
     v: Array  # (B, Hkv, n, Dv)
 
-    def told(self, tokens: Tokens) -> tuple[Model, Played]:
-        """Told more: (the model after it, the cache's answer)."""
+    def fed(self, tokens: Tokens) -> tuple[Model, Played]:
+        """Feed more tokens to the cache: (the model after them, the cache's answer)."""
         out = self.held.append(tokens.q, tokens.k, tokens.v)
         after = Model(self.held, np.concatenate([self.k, tokens.k], axis=2), np.concatenate([self.v, tokens.v], axis=2))
         return after, self.held.trial.noted(tokens, out, (self.k, self.v))

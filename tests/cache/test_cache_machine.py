@@ -70,15 +70,15 @@ def machine(target: Target, window: int | None = None) -> type[RuleBasedStateMac
             )
             self.trial = CacheTrial(target, case)
             self.caches = [self.trial.new()]
-            self.told = 0
+            self.fed = 0
 
         def tell(self, which: int, count: int) -> None:
             which %= len(self.caches)
-            count = min(count, TOKENS - self.told)  # no token twice, so no two caches hold the same by chance
+            count = min(count, TOKENS - self.fed)  # no token twice, so no two caches hold the same by chance
             if count:
-                part = self.trial.universe.part(self.told, self.told + count)
-                self.caches[which], played = self.caches[which].told(part)
-                self.told += count
+                part = self.trial.universe.part(self.fed, self.fed + count)
+                self.caches[which], played = self.caches[which].fed(part)
+                self.fed += count
                 error = played.exact.out_error(played.out)
                 assert (error <= played.bound).all(), f"off by {error.max():.3g} after {self.caches[which].k.shape[2]} tokens"
 
