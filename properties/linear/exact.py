@@ -84,23 +84,23 @@ def feature_error(x: Array, size: Array, a: Arithmetic) -> Array:
     return np.asarray(error + (a.u_p + a.u_mul) * (size + error) + a.eta_p)
 
 
-def solve(q: Array, k: Array, v: Array, seen: Array, a: Arithmetic) -> tuple[Exact, Array]:
-    """(the exact answer, its bound), both (B, H, L, Dv), of q (B, H, L, D), k (B, H, S, D), v (B, H, S, Dv), seen (L, S)."""
+def solve(q: Array, k: Array, v: Array, visible: Array, a: Arithmetic) -> tuple[Exact, Array]:
+    """(the exact answer, its bound), both (B, H, L, Dv), of q (B, H, L, D), k (B, H, S, D), v (B, H, S, Dv), visible (L, S)."""
     with np.errstate(all="ignore"):
         fq, fk = feature_map(q), feature_map(k)
-        weights = np.where(seen, fq @ fk.swapaxes(2, 3), 0)  # (B, H, L, S)
+        weights = np.where(visible, fq @ fk.swapaxes(2, 3), 0)  # (B, H, L, S)
         wide = weights @ v.astype(Wide) / weights.sum(-1, keepdims=True)
-        return Exact(wide), bound(q, k, v, seen, wide.astype(np.float64), a)
+        return Exact(wide), bound(q, k, v, visible, wide.astype(np.float64), a)
 
 
-def bound(q: Array, k: Array, v: Array, seen: Array, out: Array, a: Arithmetic) -> Array:
+def bound(q: Array, k: Array, v: Array, visible: Array, out: Array, a: Arithmetic) -> Array:
     """E of every output element (B, H, L, Dv), in the order of the derivation above."""
-    dim, n = q.shape[3], seen.sum(-1)[:, None]  # (L, 1) keys of a row
+    dim, n = q.shape[3], visible.sum(-1)[:, None]  # (L, 1) keys of a row
     fq, fk = (feature_map(x).astype(np.float64) for x in (q, k))
     eq, ek = feature_error(q, fq, a), feature_error(k, fk, a)
     turned = (fk.swapaxes(2, 3), ek.swapaxes(2, 3))
-    w = np.where(seen, fq @ turned[0], 0.0)  # (B, H, L, S)
-    e = np.where(seen, eq @ turned[0] + fq @ turned[1] + eq @ turned[1], 0.0)
+    w = np.where(visible, fq @ turned[0], 0.0)  # (B, H, L, S)
+    e = np.where(visible, eq @ turned[0] + fq @ turned[1] + eq @ turned[1], 0.0)
     above, size, o = w + e, np.abs(v), np.abs(out)
 
     u = max(a.u_s, a.u_acc)
@@ -108,7 +108,7 @@ def bound(q: Array, k: Array, v: Array, seen: Array, out: Array, a: Arithmetic) 
     theta = np.where(c < 1, c / (1 - c), np.inf)
     tau = a.tiny + a.eta_s + a.eta_p
     state = (fq + eq).sum(-1, keepdims=True) * (2 * n + 2) + 2 * (n + dim)
-    lost = tau * (((2 * dim + 2) * seen) @ (size + 1) + state + above @ np.ones(v.shape))  # η of the numerator
+    lost = tau * (((2 * dim + 2) * visible) @ (size + 1) + state + above @ np.ones(v.shape))  # η of the numerator
     lost_below = tau * ((2 * dim + 2) * n + state)
 
     numerator = centred(e, v, out) + theta * (above @ size) + theta * o * above.sum(-1, keepdims=True) + lost + o * lost_below

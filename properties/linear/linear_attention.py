@@ -24,9 +24,9 @@ def linear_output_is_inside_the_bound(t: LinearTrial) -> None:
 def linear_output_stays_in_the_hull(t: LinearTrial) -> None:
     """The weights are nonnegative and sum to one: no output leaves the range of the values that it sees."""
     x, run = t.inputs, t.run()
-    seen, v = t.seen(x)[:, :, None], x.v[:, :, None]  # (L, S, 1), (B, H, 1, S, Dv)
-    t.at_least(run.out, np.where(seen, v, np.inf).min(3), run.bound, "row {row} is below all values that it sees")
-    t.at_least(-run.out, np.where(seen, -v, np.inf).min(3), run.bound, "row {row} is above all values that it sees")
+    visible, v = t.visible(x)[:, :, None], x.v[:, :, None]  # (L, S, 1), (B, H, 1, S, Dv)
+    t.at_least(run.out, np.where(visible, v, np.inf).min(3), run.bound, "row {row} is below all values that it sees")
+    t.at_least(-run.out, np.where(visible, -v, np.inf).min(3), run.bound, "row {row} is above all values that it sees")
 
 
 @declare("v_j = c  ⇒  out_i = c", contract="linear")
@@ -49,7 +49,7 @@ def causal_row_is_all_of_its_prefix(t: LinearTrial) -> None:
     """A causal row is what the row gives without causality on the keys up to it: the recurrent form is the parallel one."""
     x = t.inputs
     row = t.choice("row", t.case.queries)
-    last = max(int(t.seen(x)[row].sum()), 1)
+    last = max(int(t.visible(x)[row].sum()), 1)
     whole, alone = t.run(), t.run(x.but(q=x.q[:, :, row : row + 1], k=x.k[:, :, :last], v=x.v[:, :, :last], is_causal=False))
     t.close(
         whole.out[:, :, row : row + 1],
@@ -70,10 +70,10 @@ def causal_row_is_all_of_its_prefix(t: LinearTrial) -> None:
 )
 def linear_future_tokens_are_ignored(t: LinearTrial) -> None:
     """Keys and values from some token on do not change a bit of the rows before it."""
-    x, seen = t.inputs, t.seen(t.inputs)
+    x, visible = t.inputs, t.visible(t.inputs)
     later = np.arange(t.case.keys) >= 1 + t.choice("later", max(t.case.keys - 1, 1))
     other = x.but(k=np.where(later[:, None], -2 * x.k + 1, x.k), v=np.where(later[:, None], x.v + 64, x.v))
-    t.same_bits(t.run(other).out, t.run().out, "row {row} changed with tokens after it", ~np.any(seen & later, axis=-1, keepdims=True))
+    t.same_bits(t.run(other).out, t.run().out, "row {row} changed with tokens after it", ~np.any(visible & later, axis=-1, keepdims=True))
 
 
 @declare("out(q, k_σ, v_σ) = out(q, k, v)", contract="linear", keys=MANY, is_causal=False)

@@ -53,12 +53,12 @@ class LinearTrial(Trial):
         wanted = (*x.q.shape[:3], x.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")
-        right, allowed = exact.solve(x.q, x.k, x.v, self.seen(x), self.arithmetic)
+        right, allowed = exact.solve(x.q, x.k, x.v, self.visible(x), self.arithmetic)
         run = LinearRun(out, right, allowed)
         self.runs.append(run)
         return run
 
-    def seen(self, x: LinearInputs) -> Array:
+    def visible(self, x: LinearInputs) -> Array:
         """(L, S) bool: the keys that a row sums up."""
         queries, keys = x.q.shape[2], x.k.shape[2]
         return frontier(queries, keys, self.supports.causal) if x.is_causal else np.ones((queries, keys), dtype=bool)

@@ -92,7 +92,7 @@ def packed_future_tokens_are_ignored(t: PackedTrial) -> None:
     last = np.zeros(len(x.k), dtype=bool)
     last[x.cu_k[1:][keys > 0] - 1] = True
     changed = x.but(k=np.where(last[:, None, None], 4 * x.k + 1, x.k), v=np.where(last[:, None, None], x.v + 64, x.v))
-    sees = [t.seen(x)[n, :rows, columns - 1] for n, (rows, columns) in enumerate(zip(queries, keys, strict=True))]
+    sees = [t.visible(x)[n, :rows, columns - 1] for n, (rows, columns) in enumerate(zip(queries, keys, strict=True))]
     t.same_bits(
         t.run_pack(changed).out,
         t.run_pack().out,

@@ -86,15 +86,15 @@ class PackedTrial(Trial):
         self.runs.append(run)
         return run
 
-    def seen(self, x: PackedInputs) -> Array:
+    def visible(self, x: PackedInputs) -> Array:
         """(N, longest queries, longest keys) bool: what each row of each sequence sees in it; nothing in what is only padding."""
         queries, keys = x.lengths
         shape = (len(queries), int(queries.max(initial=0)), int(keys.max(initial=0)))
-        seen = (np.arange(shape[1]) < queries[:, None])[:, :, None] & (np.arange(shape[2]) < keys[:, None])[:, None]
+        visible = (np.arange(shape[1]) < queries[:, None])[:, :, None] & (np.arange(shape[2]) < keys[:, None])[:, None]
         if x.is_causal:
             for n, (rows, columns) in enumerate(zip(queries, keys, strict=True)):
-                seen[n, :rows, :columns] &= frontier(int(rows), int(columns), self.supports.causal)
-        return seen
+                visible[n, :rows, :columns] &= frontier(int(rows), int(columns), self.supports.causal)
+        return visible
 
     def solve_pack(self, x: PackedInputs) -> tuple[Exact, Array]:
         """(the exact answer, its bound), each sequence by itself."""
@@ -109,7 +109,7 @@ class PackedTrial(Trial):
         queries, keys = x.lengths
         q, k, v = (padded(part, n) for part, n in ((x.q, queries), (x.k, keys), (x.v, keys)))
         scale = (x.q.shape[2] ** -0.5 if x.q.shape[2] else 1.0) if x.scale is None else x.scale
-        problem = oracle.Problem(q, k, v, scale, self.seen(x)[:, None], empty_rows=self.supports.empty_rows)
+        problem = oracle.Problem(q, k, v, scale, self.visible(x)[:, None], empty_rows=self.supports.empty_rows)
         return oracle.solve(problem, "extended" if x.dtype == "float64" else "float64")
 
     def send_back(self, grad: Array) -> dict[str, PackedRun]:

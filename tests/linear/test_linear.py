@@ -135,7 +135,7 @@ def test_the_oracle_is_the_formula(case: Case) -> None:
     """Number by number with sixty digits, as written: elu, plus one, and a state that grows."""
     trial = LinearTrial(LINEAR, case)
     x = trial.inputs
-    wide = exact.solve(x.q, x.k, x.v, trial.seen(x), trial.arithmetic)[0].wide
+    wide = exact.solve(x.q, x.k, x.v, trial.visible(x), trial.arithmetic)[0].wide
     with mpmath.workdps(60):
 
         def phi(number: float) -> Any:
@@ -190,7 +190,7 @@ def test_the_bound_holds_for_every_form(form: str, dtype: str) -> None:
         case = case.but(dtype=dtype, queries=min(case.queries, 9), keys=min(case.keys, 33), layout="contiguous")
         trial = LinearTrial(LINEAR, case)
         x = trial.inputs
-        right, allowed = exact.solve(x.q, x.k, x.v, trial.seen(x), arithmetic("same", dtype))
+        right, allowed = exact.solve(x.q, x.k, x.v, trial.visible(x), arithmetic("same", dtype))
         error = right.out_error(FORMS[form](*(part.astype(dtype) for part in (x.q, x.k, x.v)), case.is_causal).astype(np.float64))
         posed = np.isfinite(allowed)
         assert (error[posed] <= allowed[posed]).all(), case
@@ -205,7 +205,7 @@ def test_the_bound_is_a_few_roundings(dtype: str) -> None:
     for seed, keys in enumerate((1, 5, 33, 129)):
         trial = LinearTrial(LINEAR, Case(queries=4, keys=keys, dim=8, dtype=dtype, seed=seed))
         x = trial.inputs
-        _, allowed = exact.solve(x.q, x.k, x.v, trial.seen(x), arithmetic("same", dtype))
+        _, allowed = exact.solve(x.q, x.k, x.v, trial.visible(x), arithmetic("same", dtype))
         assert 0 < allowed.max() < 4 * (keys + 8 + 40) * FORMATS[dtype].u * np.abs(x.v).max()
 
 
@@ -214,7 +214,7 @@ def test_nothing_is_promised_of_features_that_vanish() -> None:
     for case, posed in ((Case(keys=3, shift=-45), False), (Case(keys=3, shift=-6), True), (Case(keys=3, shift=-6, dtype="float16"), False)):
         trial = LinearTrial(LINEAR, case)
         x = trial.inputs
-        _, allowed = exact.solve(x.q, x.k, x.v, trial.seen(x), arithmetic("same", case.dtype))
+        _, allowed = exact.solve(x.q, x.k, x.v, trial.visible(x), arithmetic("same", case.dtype))
         assert np.isfinite(allowed).all() == posed
 
 
