@@ -21,7 +21,7 @@ from ..engine.frameworks import Buffers, Framework
 from .construct import recipes
 from .facts import NEGLIGIBLE, formal_of, mask_says
 from .names import FORWARD_ROLES, Sizes, role
-from .speech import Keeping, Kept, Speech, Tokens, call, hooks, read
+from .speech import Keeping, Past, Speech, Tokens, call, hooks, read
 from .subject import Subject, answer, tokens_for
 
 BATCH, CHUNKS = 2, (3, 1, 2)  # a first chunk, then one token, then several
@@ -30,7 +30,7 @@ RESETS = ("reset_cache", "reset_kv_cache", "clear_cache", "clear_kv_cache", "emp
 
 
 class Cached:
-    """Sequences that are told to one module, chunk by chunk; ``ask`` calls it."""
+    """Sequences that are fed to one module, chunk by chunk; ``ask`` calls it."""
 
     def __init__(self, keeping: Keeping, module: Any, ask: Callable[[Tokens], Any], fw: Framework) -> None:
         self.keeping, self.ask, self.fw, self.start = keeping, ask, fw, 0
@@ -40,7 +40,7 @@ class Cached:
 
     def tell(self, x: Array) -> Any:
         """What the module returns for the next tokens (B, n, D)."""
-        result = self.ask(Tokens(x, kept=Kept(self.start, self.cache)))
+        result = self.ask(Tokens(x, past=Past(self.start, self.cache)))
         if self.keeping.kind == "handed back":
             self.cache = _at(result, self.keeping.at)
         self.start += x.shape[1]
@@ -135,7 +135,7 @@ def _spots(module: Any, speech: Speech, name: str, flag: str, where: str, fw: Fr
     tokens = tokens_for(speech, BATCH, CHUNKS[0], None)
     try:
         with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0):
-            result = call(module, asked, replace(tokens, kept=Kept(0)), fw, Buffers(fw), "float64", "cpu")
+            result = call(module, asked, replace(tokens, past=Past(0)), fw, Buffers(fw), "float64", "cpu")
     except (Exception, SystemExit):
         return []
     if isinstance(result, tuple | list):

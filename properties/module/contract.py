@@ -59,9 +59,9 @@ class Module(Contract):
         structure, nearest = confirmed(subject)
         subject = dataclasses.replace(subject, structure=structure, nearest=nearest, headed=headed(subject))
         target = Target(name, subject, self.name, supports, fw, (), fw.dtypes)
-        return self._told(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
+        return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
-    def _told(self, target: Target) -> Target:
+    def _with_words(self, target: Target) -> Target:
         structure = _of(target).structure
         differs = (
             {"scale": f"{structure.scale}, not 1/sqrt(head_dim)"}
@@ -256,37 +256,37 @@ def _words(subject: Subject) -> dict[str, str]:
     """What was found out, for the lines ``speaks`` of a report."""
     speech, facts = subject.speech, subject.facts
     roles = ", ".join(f"{name} = {meant}" for name, meant in speech.roles.items() if name != meant)
-    told = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features" + (f"; {roles}" if roles else "")}
+    words = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features" + (f"; {roles}" if roles else "")}
     if speech.pooled:
-        told["output"] = "one row for each sequence"
-    told["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+        words["output"] = "one row for each sequence"
+    words["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
     if facts.hides_memory:
-        told["memory"] = "causality hides tokens of it, too: not tried"
+        words["memory"] = "causality hides tokens of it, too: not tried"
     if {"angles", "cosine"} & set(speech.roles.values()):
-        told["angles"] = speech.table
-    told["positions"] = facts.positions or "none: the order of tokens does not matter"
+        words["angles"] = speech.table
+    words["positions"] = facts.positions or "none: the order of tokens does not matter"
     if speech.mask:
-        told[speech.mask.parameter] = speech.mask.words
+        words[speech.mask.parameter] = speech.mask.words
     if speech.keeping:
-        told["cache"] = speech.keeping.words
+        words["cache"] = speech.keeping.words
     elif subject.untold:
-        told["cache"] = f"none that is understood: {subject.untold}"
+        words["cache"] = f"none that is understood: {subject.untold}"
     if facts.local:
-        told["window"] = "some tokens never see each other"
+        words["window"] = "some tokens never see each other"
     if facts.sinks:
-        told["sinks"] = facts.sinks
+        words["sinks"] = facts.sinks
     if facts.lengths:
-        told["length"] = f"{' or '.join(map(str, facts.lengths))} alone"
+        words["length"] = f"{' or '.join(map(str, facts.lengths))} alone"
     elif facts.longest < 65:
-        told["length"] = f"up to {facts.longest}"
+        words["length"] = f"up to {facts.longest}"
     if facts.varied:
-        told["sizes"] = "heads and their width are varied through the constructor"
-    told["weights"] = "drawn anew for every case"
+        words["sizes"] = "heads and their width are varied through the constructor"
+    words["weights"] = "drawn anew for every case"
     if subject.structure:
-        told["structure"] = f"{subject.structure.words}: confirmed"
+        words["structure"] = f"{subject.structure.words}: confirmed"
     elif subject.nearest:
-        told["structure"] = f"not confirmed; by its names {subject.nearest.words}"
-    return told
+        words["structure"] = f"not confirmed; by its names {subject.nearest.words}"
+    return words
 
 
 def _flagged(speech: Speech) -> str:

@@ -37,8 +37,8 @@ def chunks(t: ModuleTrial, length: int) -> tuple[int, ...]:
     return tuple(size for size in (first, second, rest - second) if size)
 
 
-def told(t: ModuleTrial, x: Array, held: Cached) -> list[Array]:
-    """The answers (B, n, D') to the chunks of a sequence."""
+def fed(t: ModuleTrial, x: Array, held: Cached) -> list[Array]:
+    """The answers (B, n, D') to the chunks of a sequence that is fed to a cache."""
     return [t.read(held.tell(part), Tokens(part)) for part in parts(x, chunks(t, x.shape[1]))]
 
 
@@ -46,7 +46,7 @@ def told(t: ModuleTrial, x: Array, held: Cached) -> list[Array]:
 def module_a_cache_answers_as_no_cache(t: ModuleTrial) -> None:
     """Told in chunks, the last tokens get the rows that they get among all tokens without a cache."""
     sizes = chunks(t, t.case.length)
-    last = told(t, t.inputs.x, begun(t, t.made()))[-1]
+    last = fed(t, t.inputs.x, begun(t, t.made()))[-1]
     at = t.case.length - sizes[-1]
     t.agree(last, t.run()[:, at:], lambda: 2 * t.allowed()[:, at:], f"row {{row}} of the last of chunks of {sizes} tokens is another one")
 
@@ -62,8 +62,8 @@ def module_asking_for_a_cache_changes_nothing(t: ModuleTrial) -> None:
 def module_a_second_sequence_starts_anew(t: ModuleTrial) -> None:
     """After another sequence, of another length, a sequence is answered with a new cache as in a new module: nothing is left in it."""
     made = t.made()
-    told(t, t.tokens("earlier", min(t.case.length + 3, t.facts.longest), t.speech.width), begun(t, made))
-    for out, fresh in zip(told(t, t.inputs.x, begun(t, made)), told(t, t.inputs.x, begun(t, t.made())), strict=True):
+    fed(t, t.tokens("earlier", min(t.case.length + 3, t.facts.longest), t.speech.width), begun(t, made))
+    for out, fresh in zip(fed(t, t.inputs.x, begun(t, made)), fed(t, t.inputs.x, begun(t, t.made())), strict=True):
         t.same_bits(out, fresh, "row {row} of a second sequence is another one than in a new module")
 
 
@@ -71,7 +71,7 @@ def module_a_second_sequence_starts_anew(t: ModuleTrial) -> None:
 def module_cached_sequences_are_independent(t: ModuleTrial) -> None:
     """With a cache, too, other tokens in all other sequences do not change a bit of this one."""
     here = np.arange(t.case.batch) == t.choice("element", t.case.batch)
-    outs = [told(t, x, begun(t, t.made())) for x in (t.inputs.x, t.other(t.inputs.x, ~here))]
+    outs = [fed(t, x, begun(t, t.made())) for x in (t.inputs.x, t.other(t.inputs.x, ~here))]
     for one, other in zip(*outs, strict=True):
         t.same_bits(other, one, "row {row} of sequence {head} changed with another sequence", here[:, None, None])
 

@@ -97,10 +97,10 @@ def _flag(subject: Subject, module: Any) -> str:
         if role(name, FORWARD_ROLES) == "causal" and parameter.default in (False, None):
             tokens = dataclasses.replace(tokens_for(subject.speech, 2, _length(subject, SHORT), None), is_causal=True)
             try:
-                told = answer(replace(subject, speech=replace(subject.speech, flag=name)), module, tokens)
+                flagged = answer(replace(subject, speech=replace(subject.speech, flag=name)), module, tokens)
             except (Exception, SystemExit):
                 continue
-            if np.array_equal(told, answer(subject, module, tokens)) and _takes_mask(module):
+            if np.array_equal(flagged, answer(subject, module, tokens)) and _takes_mask(module):
                 continue  # a hint, of what a mask says
             return name
     return ""
@@ -126,16 +126,16 @@ def _causal(subject: Subject, module: Any) -> str:
     length = _length(subject, SHORT)
     if length < 3:
         return ""
-    seen = influences(subject, module, length) > NEGLIGIBLE
+    visible = influences(subject, module, length) > NEGLIGIBLE
     later, earlier = ~np.tri(length, dtype=bool), np.tri(length, k=-1, dtype=bool)
-    hidden = float((~seen[later]).mean() - (~seen[earlier]).mean())
+    hidden = float((~visible[later]).mean() - (~visible[earlier]).mean())
     return "tokens see no later ones" if hidden >= 0.5 else ""
 
 
 def _hides_memory(subject: Subject, module: Any) -> bool:
     """Whether a row sees fewer tokens of a memory than a later one does."""
-    seen = influences(subject, module, SHORT, LONG) > NEGLIGIBLE  # as many tokens as rows, and more: no row is without any
-    return bool((~seen).any() and (np.diff(seen.sum(1)) >= 0).all() and seen[0].sum() < seen[-1].sum())
+    visible = influences(subject, module, SHORT, LONG) > NEGLIGIBLE  # as many tokens as rows, and more: no row is without any
+    return bool((~visible).any() and (np.diff(visible.sum(1)) >= 0).all() and visible[0].sum() < visible[-1].sum())
 
 
 def mask_says(module: Any) -> bool:
@@ -207,15 +207,15 @@ def _of_positions(module: Any) -> list[str]:
 
 def _in_logits(subject: Subject, module: Any) -> bool:
     """Whether what tells positions is called after what enters logits alone: rotations, biases of distances; or nothing tells them."""
-    told = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
+    names = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
     given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
-    if not told:
+    if not names:
         return not subject.facts.positions or bool(given)
     with hooks(subject.framework).watched() as called:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
     if any(name.startswith(("conv", "unfold", "pad")) for name in called):  # neighbours, and zeros beyond the ends
         return False
-    return all(any(word in name for word in IN_LOGITS) and not name.endswith("_v") and "value" not in name for name in told)
+    return all(any(word in name for word in IN_LOGITS) and not name.endswith("_v") and "value" not in name for name in names)
 
 
 def _sinks(module: Any, heads: int) -> str:
@@ -242,9 +242,9 @@ def _longest(subject: Subject, module: Any, facts: Facts) -> int:
     return SHORT
 
 
-def with_seen(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:
+def with_hidden(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:
     """Tokens with a mask that hides these tokens of each sequence from all rows."""
-    seen = np.ones((len(tokens.x), 1, tokens.keys), dtype=bool)
+    visible = np.ones((len(tokens.x), 1, tokens.keys), dtype=bool)
     for batch, places in hidden.items():
-        seen[batch, :, list(places)] = False
-    return dataclasses.replace(tokens, seen=seen)
+        visible[batch, :, list(places)] = False
+    return dataclasses.replace(tokens, visible=visible)

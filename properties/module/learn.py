@@ -108,13 +108,13 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
     """(features of a head, heads), as far as attributes tell."""
-    told = {
+    sizes = {
         role(name, CONSTRUCTOR_ROLES): value
         for name, value in vars(module).items()
         if isinstance(value, int) and not isinstance(value, bool)
     }
-    heads = told.get("heads") or Sizes().heads
-    return told.get("head_dim") or max(width // heads, 1), heads
+    heads = sizes.get("heads") or Sizes().heads
+    return sizes.get("head_dim") or max(width // heads, 1), heads
 
 
 def _widths(subject: Subject, module: Any) -> list[int]:
@@ -218,8 +218,8 @@ def _refuse_others(subject: Subject, module: Any) -> None:
     rivals: list[str] = [kind for kind in ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell") if kind in kinds]
     rivals += sorted(kind for kind in kinds if kind.startswith("Conv") and kind != "Conv1D")
     if not attends:
-        seen = influences(subject, module, length, memory)
-        off = seen if memory is not None or subject.speech.pooled else seen * ~np.eye(length, dtype=bool)
+        influence = influences(subject, module, length, memory)
+        off = influence if memory is not None or subject.speech.pooled else influence * ~np.eye(length, dtype=bool)
         what = f" ({rivals[0]})" if rivals else ""
         if not off.any():
             raise CannotRun(f"{subject.name} is no attention: no token sees another{what}")

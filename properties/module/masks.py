@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .facts import MEMORY, NEGLIGIBLE, formal_of, with_seen
+from .facts import MEMORY, NEGLIGIBLE, formal_of, with_hidden
 from .names import FORWARD_ROLES, role
 from .speech import SAYINGS, Saying, Tokens
 from .subject import Subject, answer, tokens_for
@@ -46,16 +46,16 @@ def with_mask(subject: Subject, module: Any) -> Subject:
         effect = _effect(subject, module, saying)
         if effect == "right":
             own = subject.facts.sees_itself and subject.facts.takes_memory and _effect(subject, module, saying, MEMORY) != "right"
-            told = replace(saying, own=own)
+            settled = replace(saying, own=own)
             if _takes_many(subject, module, saying):
-                return replace(subject, speech=replace(subject.speech, mask=told))
-            partial = partial or told
+                return replace(subject, speech=replace(subject.speech, mask=settled))
+            partial = partial or settled
         if effect == "changes":
             changing = changing or saying
         elif effect == "none":
             first = first or saying
-    kept = partial or changing or first
-    return replace(subject, speech=replace(subject.speech, mask=kept)) if kept else subject
+    best = partial or changing or first
+    return replace(subject, speech=replace(subject.speech, mask=best)) if best else subject
 
 
 def _makes_causal(subject: Subject, module: Any) -> str:
@@ -68,7 +68,7 @@ def _makes_causal(subject: Subject, module: Any) -> str:
         flagged = replace(subject, speech=replace(subject.speech, flag=name, by_mask=True))
         try:
             causal = answer(flagged, module, dataclasses.replace(tokens, is_causal=True))
-            others = [answer(masked, module, with_seen(tokens, dict.fromkeys(range(BATCH), places))) for places in ((), (1,))]
+            others = [answer(masked, module, with_hidden(tokens, dict.fromkeys(range(BATCH), places))) for places in ((), (1,))]
             plain = answer(subject, module, tokens)
             prefix = answer(subject, module, dataclasses.replace(tokens, x=tokens.x[:, :3]))
         except (Exception, SystemExit):
@@ -108,11 +108,11 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     length = (subject.facts.lengths or (LENGTH,))[0]
     plain = tokens_for(subject.speech, BATCH, length, memory if subject.facts.sees_itself else MEMORY, 5)
     places = _hidden(subject, plain, saying)
-    masked = with_seen(plain, places)
+    masked = with_hidden(plain, places)
     try:
         whole, out = answer(other, module, plain), answer(other, module, masked)
         moved = answer(other, module, changed(masked, places))
-        seen = answer(other, module, changed(masked, dict.fromkeys(range(BATCH), (0,))))
+        moved_visible = answer(other, module, changed(masked, dict.fromkeys(range(BATCH), (0,))))
     except (Exception, SystemExit):
         return "refused"
     if out.shape != whole.shape:
@@ -125,7 +125,7 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     size = np.abs(whole).max()
     with np.errstate(invalid="ignore"):
         leaks = not (np.abs(moved - out)[rows] <= NEGLIGIBLE * size).all()
-        sees = bool((np.abs(seen - out).max(2)[:, 1:] > NEGLIGIBLE * size).any()) or subject.speech.pooled
+        sees = bool((np.abs(moved_visible - out).max(2)[:, 1:] > NEGLIGIBLE * size).any()) or subject.speech.pooled
         same = bool((np.abs(out - whole) <= NEGLIGIBLE * size).all())
     if not leaks and sees and not same:
         return "right"
@@ -137,7 +137,7 @@ def _takes_many(subject: Subject, module: Any, saying: Saying) -> bool:
     length = (subject.facts.lengths or (3,))[0]
     plain = tokens_for(subject.speech, length + 4, length, None if subject.facts.sees_itself else MEMORY, 5)
     try:
-        answer(replace(subject, speech=replace(subject.speech, mask=saying)), module, with_seen(plain, {0: (1,)}))
+        answer(replace(subject, speech=replace(subject.speech, mask=saying)), module, with_hidden(plain, {0: (1,)}))
     except (Exception, SystemExit):
         return False
     return True

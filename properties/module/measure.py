@@ -84,12 +84,12 @@ def composed(weights: Weights, s: Structure, steps: Steps, t: ModuleTrial) -> Ar
     q, k, v = project("q", x, s.heads), project("k", memory, s.kv_heads), project("v", memory, s.kv_heads)
     index = np.arange(s.heads) % s.kv_heads if s.tiled else np.arange(s.heads) // (s.heads // s.kv_heads)
     logits = q @ k[:, index].swapaxes(2, 3) * SCALES[s.scale](q.shape[3], s.heads, x.shape[2])
-    seen = _seen(steps, t, logits.shape[2:])
-    if seen is not None and not steps.after:
-        logits = np.where(seen, logits, HIDDEN[steps.fill])
+    visible = _visible(steps, t, logits.shape[2:])
+    if visible is not None and not steps.after:
+        logits = np.where(visible, logits, HIDDEN[steps.fill])
     e = np.exp(logits - logits.max(steps.axis, keepdims=True)) if steps.divide else np.exp(logits)
     parted = e / e.sum(steps.axis, keepdims=True) if steps.divide else e
-    parted = parted * seen if seen is not None and steps.after else parted
+    parted = parted * visible if visible is not None and steps.after else parted
     out = parted @ v[:, index]
     out = (out if steps.merge == "reshape" else out.transpose(0, 2, 1, 3)).reshape(*x.shape[:2], -1)
     if "o" not in weights or not steps.output:
@@ -98,22 +98,22 @@ def composed(weights: Weights, s: Structure, steps: Steps, t: ModuleTrial) -> Ar
     return np.asarray(out @ w.T + (0.0 if b is None else b))
 
 
-def _seen(steps: Steps, t: ModuleTrial, shape: tuple[int, ...]) -> Array | None:
-    """(B or 1, 1, L or 1, S) bool: what is seen under mask and causality; None: all."""
-    seen: Array | None = None
-    if t.inputs.seen is not None and steps.mask != "none":
-        told = t.inputs.seen[:, None]  # (B, 1, 1, S)
+def _visible(steps: Steps, t: ModuleTrial, shape: tuple[int, ...]) -> Array | None:
+    """(B or 1, 1, L or 1, S) bool: the keys that are visible under mask and causality; None: all."""
+    visible: Array | None = None
+    if t.inputs.visible is not None and steps.mask != "none":
+        mask = t.inputs.visible[:, None]  # (B, 1, 1, S)
         ways: dict[str, Callable[[], Array]] = {
-            "keys": lambda: told,
-            "inverted": lambda: ~told,
-            "queries": lambda: told.swapaxes(2, 3),
-            "first": lambda: told[:1],
+            "keys": lambda: mask,
+            "inverted": lambda: ~mask,
+            "queries": lambda: mask.swapaxes(2, 3),
+            "first": lambda: mask[:1],
         }
-        seen = ways[steps.mask]()
+        visible = ways[steps.mask]()
     if t.causal and t.self_attends and steps.frontier is not None:
         earlier = np.tri(shape[0], shape[1], k=steps.frontier, dtype=bool)[None, None]
-        seen = earlier if seen is None else seen & earlier
-    return seen
+        visible = earlier if visible is None else visible & earlier
+    return visible
 
 
 def measured(target: Target, finding: Finding) -> tuple[Case, str] | None:
@@ -146,7 +146,7 @@ def _compositions(subject: Subject, trial: ModuleTrial) -> Iterator[tuple[Struct
 
 
 def _agree(s: Structure, steps: Steps, subject: Subject, trials: list[ModuleTrial], outs: list[tuple[Array, Array]]) -> bool:
-    told = False  # whether the mistake makes a difference at all
+    decisive = False  # whether the mistake makes a difference at all
     for trial, (out, allowed) in zip(trials, outs, strict=True):
         weights: Any = s.read(trial.module, subject.framework)
         try:
@@ -158,7 +158,7 @@ def _agree(s: Structure, steps: Steps, subject: Subject, trials: list[ModuleTria
         rows = trial.own_rows()
         if wrong.shape != out.shape or not (np.where(rows, np.abs(wrong - out), 0.0) <= allowed).all():
             return False
-        told = told or any(
+        decisive = decisive or any(
             bool((np.where(rows, np.abs(one - other), 0.0) > allowed).any()) for one, other in ((wrong, right), (right, usual))
         )
-    return told
+    return decisive

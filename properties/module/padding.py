@@ -19,8 +19,8 @@ SEVERAL = (2, 3, 4, 5, 7, 8, 16, 17)
 def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
     """Other numbers in hidden tokens do not change a bit of any other row."""
     x = t.inputs
-    assert x.seen is not None
-    places = {b: tuple(map(int, np.flatnonzero(~x.seen[b, 0]))) for b in range(t.case.batch)}
+    assert x.visible is not None
+    places = {b: tuple(map(int, np.flatnonzero(~x.visible[b, 0]))) for b in range(t.case.batch)}
     t.same_bits(t.run(changed(x, places)), t.run(), "row {row} of sequence {head} changed with tokens that are hidden", t.own_rows())
 
 
@@ -30,8 +30,8 @@ def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
 def module_padding_is_as_good_as_removed(t: ModuleTrial) -> None:
     """A sequence with padding is answered as the sequence without it."""
     x, at = t.inputs, t.choice("element", t.case.batch)
-    assert x.seen is not None
-    count = int(x.seen[at, 0].sum())
+    assert x.visible is not None
+    count = int(x.visible[at, 0].sum())
     rows = count if t.self_attends and not t.speech.pooled else None
     keep = slice(None, count if t.self_attends else None)
     memory = None if x.memory is None else x.memory[at : at + 1, :count]
@@ -48,7 +48,7 @@ def module_padding_is_as_good_as_removed(t: ModuleTrial) -> None:
 def module_a_mask_of_all_seen_changes_nothing(t: ModuleTrial) -> None:
     """A mask that hides no token answers as no mask does."""
     x = t.inputs
-    masked = replace(x, seen=np.ones((t.case.batch, 1, x.keys), dtype=bool))
+    masked = replace(x, visible=np.ones((t.case.batch, 1, x.keys), dtype=bool))
     t.agree(t.run(masked), t.run(), lambda: t.allowed(masked) + t.allowed(), "row {row} is another one with a mask that hides nothing")
 
 
@@ -56,9 +56,9 @@ def module_a_mask_of_all_seen_changes_nothing(t: ModuleTrial) -> None:
 def module_a_mask_stays_with_its_sequence(t: ModuleTrial) -> None:
     """A sequence is not answered under the mask of another one."""
     x, at = t.inputs, t.choice("element", t.case.batch)
-    assert x.seen is not None
+    assert x.visible is not None
     here = slice(at, at + 1)
-    alone = Tokens(x.x[here], None if x.memory is None else x.memory[here], x.seen[here], x.is_causal)
+    alone = Tokens(x.x[here], None if x.memory is None else x.memory[here], x.visible[here], x.is_causal)
     t.agree(
         t.run()[here],
         t.run(alone),

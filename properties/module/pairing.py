@@ -59,10 +59,10 @@ def _causal_alone(own: Subject, other: Subject) -> str:
     hides = []
     for subject in (own, other):
         try:
-            seen = influences(subject, subject.through(subject.module("float64", "cpu", 1)), SHORT) > NEGLIGIBLE
+            visible = influences(subject, subject.through(subject.module("float64", "cpu", 1)), SHORT) > NEGLIGIBLE
         except (Exception, SystemExit):
             return ""
-        hides.append(not seen[~np.tri(SHORT, dtype=bool)].any())
+        hides.append(not visible[~np.tri(SHORT, dtype=bool)].any())
     return "" if hides[0] == hides[1] else "the target" if hides[0] else "the reference"
 
 

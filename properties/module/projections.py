@@ -17,6 +17,6 @@ def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     x, structure = t.inputs, t.subject.structure
     scaled = structure if structure.scale in KNOWN else dataclasses.replace(structure, scale=USUAL)
     weights = structure.read(t.module, t.target.framework)
-    right = compose(weights, scaled, x.x, x.x if x.memory is None else x.memory, t.causal, x.seen)
+    right = compose(weights, scaled, x.x, x.x if x.memory is None else x.memory, t.causal, x.visible)
     _, allowed = t.exact()
     t.close(t.run(), right, 2 * allowed, "row {row} of sequence {head} is not the attention of the projections", t.own_rows())

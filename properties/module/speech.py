@@ -95,8 +95,8 @@ class Keeping:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """What was told before some tokens."""
+class Past:
+    """What a cache holds before some tokens."""
 
     start: int  # how many tokens
     cache: Any = None
@@ -132,9 +132,9 @@ class Tokens:
 
     x: Array  # (B, L, D)
     memory: Array | None = None  # (B, S, D'); None: the tokens themselves
-    seen: Array | None = None  # (B, L or 1, S) bool; None: no mask is given
+    visible: Array | None = None  # (B, L or 1, S) bool; None: no mask is given
     is_causal: bool = False
-    kept: Kept | None = None  # with a cache, of what was told before; None: without one
+    past: Past | None = None  # the cache and the number of tokens in it; None: without one
     shift: int = 0  # the position of the first token
 
     @property
@@ -154,7 +154,7 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
 
     A call that hangs ends this process, where another one waits for it.
     """
-    if speech.mask is not None and speech.mask.own and tokens.seen is not None and tokens.memory is not None:
+    if speech.mask is not None and speech.mask.own and tokens.visible is not None and tokens.memory is not None:
         raise NotTaken(f"a memory of which {speech.mask.parameter} says nothing")
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
@@ -182,9 +182,9 @@ def arguments_of(
 ) -> dict[str, Any]:
     """The arguments under their names."""
 
-    kept = tokens.kept
-    start = tokens.shift if kept is None else kept.start
-    mark += f" after {kept.start}" if kept else ""  # a cache may hold on to the tokens themselves
+    past = tokens.past
+    start = tokens.shift if past is None else past.start
+    mark += f" after {past.start}" if past else ""  # a cache may hold on to the tokens themselves
 
     def array(name: str, carrier: Array) -> Any:
         return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech.layout), dtype, device, "contiguous")
@@ -200,25 +200,25 @@ def arguments_of(
             made[name] = memory
         elif meant in PLACED:
             made[name] = _positions(meant, start, length, speech, fw, buffers, dtype, device)
-    if speech.keeping and kept:
-        made |= _cached(speech.keeping, kept, length, fw, device)
+    if speech.keeping and past:
+        made |= _cached(speech.keeping, past, length, fw, device)
     if speech.flag and tokens.is_causal:
-        seen = np.tri(length, dtype=bool)[None]
+        visible = np.tri(length, dtype=bool)[None]
         by_mask = Saying(speech.flag, "ls", "added")
-        made[speech.flag] = said(by_mask, seen, tokens, speech.heads, fw, buffers, dtype, device) if speech.by_mask else True
-    if speech.mask and tokens.seen is not None:
-        made[speech.mask.parameter] = said(speech.mask, tokens.seen, tokens, speech.heads, fw, buffers, dtype, device)
+        made[speech.flag] = said(by_mask, visible, tokens, speech.heads, fw, buffers, dtype, device) if speech.by_mask else True
+    if speech.mask and tokens.visible is not None:
+        made[speech.mask.parameter] = said(speech.mask, tokens.visible, tokens, speech.heads, fw, buffers, dtype, device)
     return made
 
 
-def _cached(keeping: Keeping, kept: Kept, length: int, fw: Framework, device: str) -> dict[str, Any]:
-    """The arguments with which tokens are told after others."""
+def _cached(keeping: Keeping, past: Past, length: int, fw: Framework, device: str) -> dict[str, Any]:
+    """The arguments with which tokens follow those in a cache."""
     made: dict[str, Any] = {keeping.flag: True} if keeping.flag else {}
     if keeping.parameter:
-        made[keeping.parameter] = kept.cache
+        made[keeping.parameter] = past.cache
     if keeping.where:
         meant = role(keeping.where, FORWARD_ROLES)
-        made[keeping.where] = kept.start if meant == "start" else _numbered(meant, kept.start, length, fw, device)
+        made[keeping.where] = past.start if meant == "start" else _numbered(meant, past.start, length, fw, device)
     return made
 
 
@@ -260,10 +260,10 @@ def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framewor
     return {"cosine": cos, "sine": sin}.get(meant, (cos, sin))
 
 
-def said(saying: Saying, seen: Array, tokens: Tokens, heads: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
-    """A mask in the module's words. ``seen`` (B, L or 1, S) bool."""
+def said(saying: Saying, visible: Array, tokens: Tokens, heads: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    """A mask in the module's words. ``visible`` (B, L or 1, S) bool."""
     batch, rows, keys = len(tokens.x), tokens.x.shape[1], tokens.keys
-    whole = np.broadcast_to(seen, (batch, rows, keys))
+    whole = np.broadcast_to(visible, (batch, rows, keys))
     if saying.shape == "lengths":
         return fw.integers(np.asarray(whole[:, -1].sum(-1)), device)
     shapes: dict[str, Callable[[], Array]] = {
@@ -277,12 +277,12 @@ def said(saying: Saying, seen: Array, tokens: Tokens, heads: int, fw: Framework,
     shaped = shapes[saying.shape]()
     if saying.how == "added":
         return buffers.array("mask", np.asarray(np.where(shaped, 0.0, -np.inf)), dtype, device, "contiguous")
-    told = shaped if saying.how.endswith("seen") else ~shaped
+    marked = shaped if saying.how.endswith("seen") else ~shaped
     if saying.how.startswith("True"):
-        return buffers.array("mask", np.ascontiguousarray(told), dtype, device, "contiguous")
+        return buffers.array("mask", np.ascontiguousarray(marked), dtype, device, "contiguous")
     if saying.how.startswith("1.0"):
-        return buffers.array("mask", told.astype(np.float64), dtype, device, "contiguous")
-    return fw.integers(told.astype(np.int64), device)
+        return buffers.array("mask", marked.astype(np.float64), dtype, device, "contiguous")
+    return fw.integers(marked.astype(np.int64), device)
 
 
 def first_array(result: Any, fw: Framework) -> Any:

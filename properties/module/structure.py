@@ -117,9 +117,9 @@ class Structure:
 
 
 def compose(
-    weights: Mapping[str, tuple[Array, Array | None]], s: Structure, x: Array, memory: Array, causal: bool, seen: Array | None = None
+    weights: Mapping[str, tuple[Array, Array | None]], s: Structure, x: Array, memory: Array, causal: bool, visible: Array | None = None
 ) -> Array:
-    """The attention of these projections, in float64: (B, L, D). ``seen`` (B, L or 1, S) bool."""
+    """The attention of these projections, in float64: (B, L, D). ``visible`` (B, L or 1, S) bool."""
 
     def project(part: str, y: Array, heads: int) -> Array:
         w, b = weights[part]
@@ -131,8 +131,8 @@ def compose(
     logits = q @ k[:, index].swapaxes(2, 3) * SCALES[s.scale](q.shape[3], s.heads, x.shape[2])
     if causal:
         logits = np.where(np.tri(logits.shape[2], logits.shape[3]) > 0, logits, -np.inf)
-    if seen is not None:
-        logits = np.where(seen[:, None], logits, -np.inf)
+    if visible is not None:
+        logits = np.where(visible[:, None], logits, -np.inf)
     e = np.exp(logits - logits.max(-1, keepdims=True))
     out = (e / e.sum(-1, keepdims=True) @ v[:, index]).transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1)
     if "o" not in weights:
@@ -222,9 +222,9 @@ def _axes(shape: tuple[int, ...], part: str, linear: bool, width: int) -> Iterat
 
 
 def _heads(module: Any, known: int, outs: Mapping[str, int], width: int) -> list[int]:
-    told = [v for m in module.modules() for n, v in vars(m).items() if type(v) is int and role(n, CONSTRUCTOR_ROLES) == "heads"]
+    named = [v for m in module.modules() for n, v in vars(m).items() if type(v) is int and role(n, CONSTRUCTOR_ROLES) == "heads"]
     inner = outs.get("q") or width
-    return [h for h in dict.fromkeys((*told, known, *range(1, 17))) if h and inner % h == 0]
+    return [h for h in dict.fromkeys((*named, known, *range(1, 17))) if h and inner % h == 0]
 
 
 def _arranged(

@@ -93,20 +93,20 @@ class ModuleTrial(Trial):
 
     def hiding(self, tokens: Tokens) -> Tokens:
         """The same call with a mask that hides them from all rows."""
-        seen = np.ones((self.case.batch, 1, tokens.keys), dtype=bool)
+        visible = np.ones((self.case.batch, 1, tokens.keys), dtype=bool)
         hidden = self.hidden(tokens)
         for b, places in enumerate(
             hidden if self.subject.speech.mask and self.subject.speech.mask.shape != "ls" else [hidden[0]] * len(hidden)
         ):
-            seen[b, :, list(places)] = False
-        return dataclasses.replace(tokens, seen=seen)
+            visible[b, :, list(places)] = False
+        return dataclasses.replace(tokens, visible=visible)
 
     def own_rows(self) -> Array:
         """(B, L or 1, 1) bool: rows that are not those of hidden tokens; what these give is a convention."""
-        seen = self.inputs.seen
-        if seen is None or not self.self_attends or self.speech.pooled:
+        visible = self.inputs.visible
+        if visible is None or not self.self_attends or self.speech.pooled:
             return np.ones((self.case.batch, 1, 1), dtype=bool)
-        return np.asarray(seen[:, 0, :, None])
+        return np.asarray(visible[:, 0, :, None])
 
     def other(self, x: Array, places: Any) -> Array:
         """The same tokens, other numbers at these places (a mask over the axes of x that are given)."""
