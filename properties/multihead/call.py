@@ -104,18 +104,21 @@ def as_attention(target: Target) -> Target:
     """
     if target.contract != MULTIHEAD.name:
         return target
-    kept: dict[Any, Any] = {}
+    identities: dict[Any, Any] = {}
 
     def kernel(q: Any, k: Any, v: Any, **options: Any) -> Any:
         (batch, heads, _, dim), dtype, device = target.framework.describe(q)
         width = heads * dim
         key = (width, dtype, device)
-        if key not in kept:
+        if key not in identities:
             identity = target.framework.assign(target.framework.full((width, width), 0.0, dtype, device), np.eye(width))
             zeros = target.framework.full((width,), 0.0, dtype, device)
-            kept[key] = {**dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), identity), **dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), zeros)}
+            identities[key] = {
+                **dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), identity),
+                **dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), zeros),
+            }
         folded = [target.framework.permute(x, (0, 2, 1, 3)).reshape((batch, x.shape[2], width)) for x in (q, k, v)]
-        out = target.function(*folded, kept[key], num_heads=heads, **options)
+        out = target.function(*folded, identities[key], num_heads=heads, **options)
         out = out[0] if isinstance(out, tuple | list) else out
         if not target.framework.is_array(out) or tuple(out.shape) != (batch, q.shape[2], width):
             return out

@@ -80,8 +80,8 @@ def weights_reproduce_the_output(t: LayerTrial) -> None:
     if run.weights is None:
         t.fail("no weights were returned (returns_weights = false, if that is intended)")
         return
-    seen = np.asarray(t.visible_to(run.inputs).any(axis=-1, keepdims=True))
-    t.close(run.weights, run.exact.weights, run.weights_bound, "the weight of key {column} in row {row} is off", seen)
+    nonempty = np.asarray(t.visible_to(run.inputs).any(axis=-1, keepdims=True))
+    t.close(run.weights, run.exact.weights, run.weights_bound, "the weight of key {column} in row {row} is off", nonempty)
     value = run.exact.attention.problem.v  # (B, H, S, D): those given, and those appended
     spread = run.weights_bound + 2.0**-53 * (value.shape[2] + 2) * np.abs(run.weights)  # this product, in float64
     allowed = run.bound + join_heads(spread @ np.abs(value))
@@ -139,8 +139,10 @@ def padding_mask_deletes_keys(t: LayerTrial) -> None:
     run = t.run_layer(inputs)
     t.inside(run, run.bound, "row {row} is wrong about the padding of batch {head}", posed(t, run))
     b = t.choice("sequence", len(inputs.key))
-    kept = ~padded[b]
-    alone = inputs.but(query=inputs.query[b : b + 1], key=inputs.key[b : b + 1, kept], value=inputs.value[b : b + 1, kept], padding=None)
+    remaining = ~padded[b]
+    alone = inputs.but(
+        query=inputs.query[b : b + 1], key=inputs.key[b : b + 1, remaining], value=inputs.value[b : b + 1, remaining], padding=None
+    )
     single = t.run_layer(alone)
     t.close(run.out[b], single.out[0], run.bound[b] + single.bound[0], f"sequence {b} differs without its padded keys", posed(t, run)[b])
     hidden = padded[..., None]

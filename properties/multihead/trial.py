@@ -114,14 +114,14 @@ class LayerTrial(Trial):
     def visible_to(self, inputs: LayerInputs) -> Array:
         """(B, H, L, S + N) bool: mask, padding and causal frontier together; every row sees the N keys that are appended."""
         shape = (inputs.query.shape[0], inputs.num_heads, inputs.query.shape[1], inputs.key.shape[1])
-        seen = np.ones(shape, dtype=bool)
+        visible = np.ones(shape, dtype=bool)
         if inputs.mask is not None:
-            seen &= inputs.mask if inputs.mask.dtype == bool else inputs.mask != -np.inf
+            visible &= inputs.mask if inputs.mask.dtype == bool else inputs.mask != -np.inf
         if inputs.padding is not None:
-            seen &= ~inputs.padding[:, None, None, :]
+            visible &= ~inputs.padding[:, None, None, :]
         if inputs.is_causal:
-            seen &= frontier(shape[2], shape[3], self.supports.causal)
-        return _extended(seen, inputs, True)
+            visible &= frontier(shape[2], shape[3], self.supports.causal)
+        return _extended(visible, inputs, True)
 
     def solve_layer(self, inputs: LayerInputs) -> oracle.LayerExact:
         """What the oracle says of a layer call."""

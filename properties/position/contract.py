@@ -140,18 +140,20 @@ class Rotary(Positions):
             return None
         rotation, pairing = rotation_of(target, formal, device)
         pairing = target.supports.pairing if "pairing" in declared else pairing
-        told = {"x": rotation.axes, "pairing": pairing} | ({"cos, sin": rotation.shape} if rotation.shape else {"table": "complex numbers"})
+        learned = {"x": rotation.axes, "pairing": pairing} | (
+            {"cos, sin": rotation.shape} if rotation.shape else {"table": "complex numbers"}
+        )
         empty = "zero_sizes" in declared or takes_none(rotation, device)
         if not empty:
-            told["sizes"] = "one position or more: none at all is refused"
+            learned["sizes"] = "one position or more: none at all is refused"
         if rotation.two:
-            told["heads"] = "even ones are rotated as q, odd ones as k"
+            learned["heads"] = "even ones are rotated as q, odd ones as k"
         return dataclasses.replace(
             target,
             function=rotation,
             supports=dataclasses.replace(target.supports, pairing=pairing, zero_sizes=target.supports.zero_sizes and empty),
             parameters=("base",),
-            learned={**target.learned, **told},
+            learned={**target.learned, **learned},
         )
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
