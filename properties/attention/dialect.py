@@ -274,7 +274,7 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 own["heads" if p.name in HEADS else "into"] = p.name
             elif ours != "scale":
                 return
-        # what is causal unless told otherwise is told otherwise
+        # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral

@@ -18,7 +18,7 @@ from ..engine.core.target import NotTaken
 from ..engine.frameworks import Framework
 from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
 
-# Of a mask: how what is seen is said.
+# The value by which a mask marks what is visible.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
 # In which form it is given → the axes that it may vary along.
@@ -319,7 +319,7 @@ def _asked(q: Any, k: Any, reading: Reading, fw: Framework) -> tuple[int, int, i
 
 
 def say(mask: Any, how: str, q: Any, fw: Framework) -> Any:
-    """A mask, True where seen or added, in their words."""
+    """A mask, True where a key is visible, or added to the logits, in the words of the callable."""
     if how in ("True = seen", ADDED):
         return mask
     if how == "True = hidden":

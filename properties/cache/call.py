@@ -1,4 +1,4 @@
-"""The contract of caches: how a cache for decoding is recognised, made, and told tokens.
+"""The contract of caches: how a cache for decoding is recognised, made, and fed tokens.
 
     cached(batch, kv_heads, dim, capacity, *, num_heads, value_dim, dtype, device, window_size, page_size, fill, rotary_base)
         .append(q, k, v, *, lengths, padding) → out          q (B, H, n, D), k (B, Hkv, n, D), v (B, Hkv, n, Dv), out (B, H, n, Dv)

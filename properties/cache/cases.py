@@ -19,7 +19,7 @@ from ..engine.frameworks import LAYOUTS
 from ..position.cases import position_dtypes
 from .call import METHODS
 
-PROGRAM = ("fork", "back", "reset", "truncate", "reorder")  # what may happen between the chunks that a cache is told
+PROGRAM = ("fork", "back", "reset", "truncate", "reorder")  # what may happen between the chunks that a cache is fed
 TOKENS = (1, *(2, 3, 4, 5, 6, 7, 8, 9) * 3, 12, 15, 16, 17, 20, 24, 31, 33)
 MANY = (2, 3, 4, *(40, 63, 64, 65, 70, 129) * 2)  # in large chunks, of few features; first small ones, to shrink to
 IN_LARGE_CHUNKS = ((), (1, 0), (2, 0), (16,), (17,), (33, 16), (64, 1, 5), (5, 33), (63, 1, 1, 1, 16))

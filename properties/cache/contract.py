@@ -23,7 +23,7 @@ declare = partial(declaring.declare, contract=CACHED.name)
 
 
 class Cached(Contract):
-    """Sizes in, an object out that is told tokens and answers."""
+    """Sizes in, an object out that is fed tokens and answers."""
 
     name = CACHED.name
     call = (

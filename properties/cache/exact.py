@@ -1,4 +1,4 @@
-"""What a cache must answer, exactly, and how far it may be off: attention over all that a sequence was told.
+"""What a cache must answer, exactly, and how far it may be off: attention over all tokens of a sequence so far.
 
     out_i = attention of q_i over the tokens j of its own sequence with  i − w < j ≤ i           (w: the window, if there is one)
 

@@ -1,4 +1,4 @@
-"""A trial of a cache for decoding: its sequences, told chunk by chunk, and what it must answer."""
+"""A trial of a cache for decoding: its sequences, fed chunk by chunk, and what it must answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """In which chunks tokens are told: chunk c has sizes[c] rows; those from padding[b] on (in chunk 0 only), given[c, b] of them,
+    """The chunks in which tokens are fed: chunk c has sizes[c] rows; those from padding[b] on (in chunk 0 only), given[c, b] of them,
     are tokens of sequence b, the others are padding."""
 
     sizes: tuple[int, ...]
@@ -58,7 +58,7 @@ class Schedule:
 
 
 class Held:
-    """A cache of the target, told and answering in carriers."""
+    """A cache of the target that is fed carriers and answers in carriers."""
 
     def __init__(self, trial: CacheTrial, held: Any) -> None:
         self.trial, self.held = trial, held
@@ -207,7 +207,7 @@ class CacheTrial(Trial):
         return Held(self, make_cache(self.target, sizes, case.heads, case.dtype, case.device, given))
 
     def new(self, **changes: Any) -> Model:
-        """A new cache, and beside it what it was told: nothing."""
+        """A new cache, to which no token was fed."""
         nothing = self.universe.part(0, 0)
         return Model(self.open(**changes), nothing.k, nothing.v)
 
@@ -275,7 +275,7 @@ class CacheTrial(Trial):
         return None if case.base is None else cache_exact.Turning(case.base, self.supports.pairing, max(self.capacity, 1))
 
     def solved(self, tokens: Tokens, past: tuple[Array, Array] | None = None) -> cache_exact.Answers:
-        """The exact answers to tokens, after a past (k, v) of every sequence that is told already."""
+        """The exact answers to tokens, after the past (k, v) of every sequence."""
         k, v = tokens.k, tokens.v
         before = 0
         if past is not None:

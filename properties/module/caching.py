@@ -168,7 +168,7 @@ def _effect(subject: Subject, module: Any, keeping: Keeping) -> str:
     sizes = STEPS if keeping.steps else CHUNKS
 
     def cached(start: int) -> Cached:
-        own = subject.module("float64", "cpu", 1)  # nothing was told to it
+        own = subject.module("float64", "cpu", 1)  # to which no token was fed
 
         def ask(tokens: Tokens) -> Any:
             with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0):

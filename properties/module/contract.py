@@ -247,7 +247,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
 
 
 def _goes_on(speech: Speech) -> bool:
-    """Whether a module keeps a cache, and goes on with it whatever it is told."""
+    """Whether a module keeps a cache, and goes on with it whatever it is fed."""
     keeping = speech.keeping
     return keeping is not None and keeping.kind == "within" and not (keeping.reset or keeping.where or "start" in speech.roles.values())
 

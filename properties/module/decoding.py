@@ -18,7 +18,7 @@ module = partial(declare, contract=MODULE.name, length=TOKENS, memory=None, padd
 
 
 def begun(t: ModuleTrial, made: Any = None) -> Cached:
-    """A new sequence, told to the module of the case."""
+    """A new sequence, to be fed to the module of the case."""
     own = t.module if made is None else made
     ask: Callable[[Tokens], Any] = lambda tokens: t.result(tokens, own)  # noqa: E731
     return Cached(t.speech.keeping, own, ask, t.target.framework)

@@ -25,7 +25,7 @@ LAYOUTS = {
     "bdhw": "(batch, features, height, width), tokens in one row",
     "ld": "(length, features), a call for each sequence",
 }
-# How a mask is said: the shape in which it is given, and how what is seen is said in it.
+# How a mask is said: its shape, and the value that marks a visible token.
 SHAPES = {
     "bs": "(batch, length)",
     "b11s": "(batch, 1, 1, length)",
@@ -56,12 +56,12 @@ FIELDS = ("last_hidden_state", "hidden_states", "out", "output", "attn_output", 
 
 @dataclass(frozen=True)
 class Saying:
-    """How it is said which tokens are seen."""
+    """The words in which a mask says which tokens are visible."""
 
     parameter: str
     shape: str
     how: str
-    own: bool = False  # of the tokens themselves: it does not say which of a memory are seen
+    own: bool = False  # of the tokens themselves: it does not say which tokens of a memory are visible
 
     @property
     def words(self) -> str:
@@ -71,7 +71,7 @@ class Saying:
 
 @dataclass(frozen=True)
 class Keeping:
-    """How a module keeps the tokens that it was told, for those that come after."""
+    """How a module keeps the tokens that it was fed, for those that come after."""
 
     kind: str  # handed back: what a call returns is given to the next one; filled: an object that calls fill; within: in the module
     parameter: str = ""  # of the cache
@@ -139,7 +139,7 @@ class Tokens:
 
     @property
     def keys(self) -> int:
-        """Tokens that may be seen."""
+        """The number of keys."""
         return int((self.x if self.memory is None else self.memory).shape[1])
 
 

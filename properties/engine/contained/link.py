@@ -162,7 +162,7 @@ class Link:
             return None
 
     def _broken(self, what: str) -> Gone:
-        """What ended it, told as an exception; the process is ended if it still lives."""
+        """The exception that says what ended it; the process is ended if it still lives."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None

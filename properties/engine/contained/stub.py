@@ -15,7 +15,7 @@ from .values import ITEMSIZE, contiguous, identifier
 
 
 class Stub:
-    """A callable that is called elsewhere. Its signature and what it supports are plain data that it was told."""
+    """A callable that is called elsewhere. Its signature and what it supports are plain data that came from there."""
 
     def __init__(self, link: ContainedLink, known: Mapping[str, Any]) -> None:
         self.link = link
@@ -126,7 +126,7 @@ def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, An
 
 
 class _Method:
-    """A method with a signature that it was told."""
+    """A method with a signature that came from the other process."""
 
     def __init__(self, run: Callable[..., Any], formal: Any) -> None:
         self.run, self.formal = run, formal

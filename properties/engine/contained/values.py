@@ -102,7 +102,7 @@ class Arguments:
         return ["a", start, length, address - self.arena.base - start, shape, strides, dtype, leaf]
 
     def write_back(self) -> None:
-        """What the target has written into the copies of arrays that lay elsewhere, into these arrays: it is seen as if it had got them."""
+        """Write into arrays that lay elsewhere what the target has written into their copies, as if it had got the arrays themselves."""
         for value, copy in self.copies:
             plain = value.detach() if hasattr(value, "detach") else value
             if not bool(((plain == copy) | ((plain != plain) & (copy != copy))).all()):

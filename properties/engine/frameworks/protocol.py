@@ -32,7 +32,7 @@ class Variant:
 
     transform: Callable[[Function], Function]
     narrows: Mapping[str, Any] = field(default_factory=dict)  # what it cannot do is not asked of it: keys of supports
-    stateful: bool = False  # whether what changes at every call, as a cache does, can be seen through it
+    stateful: bool = False  # whether it can wrap what changes at every call, as a cache does
     over_batch: bool = False  # whether it maps over a batch, which not every contract has
 
 

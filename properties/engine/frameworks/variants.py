@@ -30,7 +30,7 @@ def make_variant(fw: Framework, name: str, function: Function) -> Function:
 
 
 def cache_variant(fw: Framework, name: str, make: Function) -> Function:
-    """What makes caches, every method of which is seen through the variant. Raises ValueError as ``make_variant`` does."""
+    """What makes caches with every method wrapped in the variant. Raises ValueError as ``make_variant`` does."""
 
     class Varied:
         def __init__(self, held: Any) -> None:
