@@ -42,7 +42,7 @@ class OfBlock(OfCall):
         block = trial.block
         super().__init__(trial, {"x": block.x} | ({} if block.memory is None else {"memory": block.memory}) | dict(block.weights))
         if block.activation == "relu":
-            self.step = self.short_of_corners()
+            self.step = self.wide = self.short_of_corners()
 
     def short_of_corners(self) -> float:
         """A step on which no hidden number changes its sign, where a relu has a corner: half the way to the nearest one, or less."""

@@ -1,4 +1,4 @@
-"""How a function of one number grows at 0, and how that bends, from seven of its values; with how far each may be off.
+"""How a function of one number grows at 0, and how that bends, from a few of its values; with how far each may be off.
 
     D(h) = (φ(h) − φ(−h)) / 2h               φ'(0)  = D(h/2)  − h²/24 φ'''  + O(h⁴)
     B(h) = (φ(h) − 2 φ(0) + φ(−h)) / h²      φ''(0) = B(h/2)  − h²/48 φ'''' + O(h⁴)
@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 H = 2.0**-8  # of numbers of order one: h² and 2⁻⁵³/h² are both small
 
@@ -35,21 +36,29 @@ class Estimate:
     error: float
 
 
-def slopes(function: Callable[[float], float], noise: float, h: float = H) -> tuple[Estimate, Estimate]:
-    """(φ'(0), φ''(0)) of a function whose values are off by no more than ``noise``."""
-    here = function(0.0)
-    far, near, nearer = ((function(-step), function(step)) for step in (h, h / 2, h / 4))
+class _Values:
+    """D and B of a function, whose values are asked for once."""
 
-    def slope(pair: tuple[float, float], h: float) -> float:
-        return (pair[1] - pair[0]) / (2 * h)
+    def __init__(self, function: Callable[[float], float]) -> None:
+        self.value = cache(function)
 
-    def bend(pair: tuple[float, float], h: float) -> float:
-        return (pair[1] - 2 * here + pair[0]) / h**2
+    def slope(self, h: float) -> float:
+        return (self.value(h) - self.value(-h)) / (2 * h)
 
-    first, second = slope(near, h / 2), bend(near, h / 2)
-    change, next_change = abs(second - bend(far, h)), abs(bend(nearer, h / 4) - second)
+    def bend(self, h: float) -> float:
+        return (self.value(h) - 2 * self.value(0.0) + self.value(-h)) / h**2
+
+
+def slope(function: Callable[[float], float], noise: float, h: float = H) -> Estimate:
+    """φ'(0) of a function whose values are off by no more than ``noise``, from five of them."""
+    at = _Values(function)
+    change, corner = abs(at.slope(h / 2) - at.slope(h)), h * abs(at.bend(h / 2) - at.bend(h))
+    return Estimate(at.slope(h / 2), change + corner + 2 * noise / h)
+
+
+def bend(function: Callable[[float], float], noise: float, h: float = H) -> Estimate:
+    """φ''(0) of a function whose values are off by no more than ``noise``, from seven of them."""
+    at = _Values(function)
+    change, next_change = abs(at.bend(h / 2) - at.bend(h)), abs(at.bend(h / 4) - at.bend(h / 2))
     smooth = next_change <= change / 2 + 80 * noise / h**2  # 64 of the nearest three values, 16 of the next
-    return (
-        Estimate(first, abs(first - slope(far, h)) + h * change + 2 * noise / h),
-        Estimate(second, change + 16 * noise / h**2 if smooth else math.inf),
-    )
+    return Estimate(at.bend(h / 2), change + 16 * noise / h**2 if smooth else math.inf)

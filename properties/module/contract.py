@@ -235,6 +235,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
         "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
+        "one at a time": "beside a memory its tokens see each other, too" if facts.both else "",
         "dropout": "" if facts.dropout else "there is no dropout in it",
         "cache": "" if speech.keeping else "it keeps no cache" + (f" that is understood: {subject.untold}" if subject.untold else ""),
         "begins anew": "nothing says how its cache is emptied" if _goes_on(speech) else "",
@@ -260,6 +261,8 @@ def _words(subject: Subject) -> dict[str, str]:
     if speech.pooled:
         words["output"] = "one row for each sequence"
     words["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+    if facts.both:
+        words["memory"] = "tokens see each other, too"
     if facts.hides_memory:
         words["memory"] = "causality hides tokens of it, too: not tried"
     if {"angles", "cosine"} & set(speech.roles.values()):
@@ -290,6 +293,8 @@ def _words(subject: Subject) -> dict[str, str]:
 
 
 def _flagged(speech: Speech) -> str:
+    if speech.hinted:
+        return f"if {speech.flag} and {speech.hinted} say so"
     return f"where {speech.flag} is given, whatever it holds" if speech.by_mask else f"if {speech.flag}"
 
 

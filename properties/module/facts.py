@@ -34,6 +34,7 @@ ORDERED = (
     "lstm",
     "gru",
 )
+SOFTMAXES = ("softmax", "scaled_dot_product_attention", "multi_head_attention_forward")
 
 
 def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
@@ -69,8 +70,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
     """The subject with its facts."""
     facts, speech = subject.facts, subject.speech
     if not (speech.pooled or speech.layout == "ld") and facts.sees_itself:
-        flag = _flag(subject, module)
-        subject = replace(subject, speech=replace(speech, flag=flag))
+        subject = _with_flag(subject, module)
         facts = replace(facts, causal=_causal(subject, module))
         if facts.causal and facts.takes_memory and _hides_memory(subject, module):
             facts = replace(facts, takes_memory=False, hides_memory=True)
@@ -82,6 +82,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest),
         sinks=_sinks(module, subject.speech.heads),
         dropout=bool(dropouts(module)),
+        both=facts.takes_memory and _sees_both(subject, module),
     )
     subject = replace(subject, facts=facts)
     return replace(subject, facts=replace(facts, in_logits=_in_logits(subject, module)))
@@ -91,24 +92,33 @@ def _memory(subject: Subject) -> int | None:
     return None if subject.facts.sees_itself else MEMORY
 
 
-def _flag(subject: Subject, module: Any) -> str:
-    """The parameter that makes it causal, if it can be given."""
+def _with_flag(subject: Subject, module: Any) -> Subject:
+    """With the parameter that makes it causal, if it can be given; with a causal mask, where it is a hint of what a mask says."""
+    tokens = dataclasses.replace(tokens_for(subject.speech, 2, _length(subject, SHORT), None), is_causal=True)
+    later = tokens.x.copy()
+    later[:, 1:] = 1.5 - 2 * later[:, 1:]
+    plain = answer(subject, module, tokens)
     for name, parameter in formal_of(module).items():
-        if role(name, FORWARD_ROLES) == "causal" and parameter.default in (False, None):
-            tokens = dataclasses.replace(tokens_for(subject.speech, 2, _length(subject, SHORT), None), is_causal=True)
+        if role(name, FORWARD_ROLES) != "causal" or parameter.default not in (False, None):
+            continue
+        masks = _masks_of_pytorch(module)
+        for hinted in ("", *masks):
+            other = replace(subject, speech=replace(subject.speech, flag=name, hinted=hinted))
             try:
-                flagged = answer(replace(subject, speech=replace(subject.speech, flag=name)), module, tokens)
+                first, again = (answer(other, module, x) for x in (tokens, dataclasses.replace(tokens, x=later)))
             except (Exception, SystemExit):
                 continue
-            if np.array_equal(flagged, answer(subject, module, tokens)) and _takes_mask(module):
+            if hinted and not np.array_equal(first[:, 0], again[:, 0]):
+                continue
+            if masks and np.array_equal(first, plain):
                 continue  # a hint, of what a mask says
-            return name
-    return ""
+            return other
+    return subject
 
 
-def _takes_mask(module: Any) -> bool:
-    """PyTorch's own masks, beside which its flag is documented to be a hint."""
-    return bool({"attn_mask", "src_mask", "tgt_mask"} & set(formal_of(module)))
+def _masks_of_pytorch(module: Any) -> list[str]:
+    """Masks by PyTorch's names, beside which its flag is documented to be a hint."""
+    return [name for name in ("attn_mask", "src_mask", "tgt_mask") if name in formal_of(module)]
 
 
 def _length(subject: Subject, wanted: int) -> int:
@@ -136,6 +146,17 @@ def _hides_memory(subject: Subject, module: Any) -> bool:
     """Whether a row sees fewer tokens of a memory than a later one does."""
     visible = influences(subject, module, SHORT, LONG) > NEGLIGIBLE  # as many tokens as rows, and more: no row is without any
     return bool((~visible).any() and (np.diff(visible.sum(1)) >= 0).all() and visible[0].sum() < visible[-1].sum())
+
+
+def _sees_both(subject: Subject, module: Any) -> bool:
+    """Whether a call with a memory is two attentions, and one of them that of the tokens themselves."""
+    plain, moved = (tokens_for(subject.speech, 2, _length(subject, SHORT), MEMORY, seed) for seed in (3, 4))
+    x = plain.x.copy()
+    x[:, 1:] = moved.x[:, 1:]
+    with hooks(subject.framework).watched() as called:
+        first = answer(subject, module, plain)[:, 0]
+    moves = not np.array_equal(first, answer(subject, module, dataclasses.replace(plain, x=x))[:, 0])
+    return moves and sum(name in SOFTMAXES for name in called) > 1
 
 
 def mask_says(module: Any) -> bool:

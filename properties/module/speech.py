@@ -116,6 +116,7 @@ class Speech:
     mask: Saying | None = None
     flag: str = ""  # the parameter that makes it causal
     by_mask: bool = False  # the flag is a mask: one is given, and whatever it holds, the call is causal
+    hinted: str = ""  # the mask beside which the flag is a hint: a causal one is given with it
     pooled: bool = False  # one row comes back for each sequence
     extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
     keeping: Keeping | None = None  # its cache
@@ -202,13 +203,20 @@ def arguments_of(
             made[name] = _positions(meant, start, length, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
+    visible = {speech.mask: tokens.visible} if speech.mask and tokens.visible is not None else {}
     if speech.flag and tokens.is_causal:
-        visible = np.tri(length, dtype=bool)[None]
-        by_mask = Saying(speech.flag, "ls", "added")
-        made[speech.flag] = said(by_mask, visible, tokens, speech.heads, fw, buffers, dtype, device) if speech.by_mask else True
-    if speech.mask and tokens.visible is not None:
-        made[speech.mask.parameter] = said(speech.mask, tokens.visible, tokens, speech.heads, fw, buffers, dtype, device)
+        made[speech.flag] = True
+        if parameter := speech.flag if speech.by_mask else speech.hinted:
+            saying = speech.mask if speech.mask and speech.mask.parameter == parameter else Saying(parameter, "ls", _as(speech.mask))
+            visible[saying] = np.tri(length, dtype=bool)[None] & visible.get(saying, np.True_)
+    for saying, seen in visible.items():
+        made[saying.parameter] = said(saying, seen, tokens, speech.heads, fw, buffers, dtype, device)
     return made
+
+
+def _as(mask: Saying | None) -> str:
+    """How a second mask is said beside this one: PyTorch's own do not go together otherwise."""
+    return "True = hidden" if mask and mask.how == "True = hidden" else "added"
 
 
 def _cached(keeping: Keeping, past: Past, length: int, fw: Framework, device: str) -> dict[str, Any]:
@@ -276,12 +284,12 @@ def said(saying: Saying, visible: Array, tokens: Tokens, heads: int, fw: Framewo
     }
     shaped = shapes[saying.shape]()
     if saying.how == "added":
-        return buffers.array("mask", np.asarray(np.where(shaped, 0.0, -np.inf)), dtype, device, "contiguous")
+        return buffers.array(f"mask {saying.parameter}", np.asarray(np.where(shaped, 0.0, -np.inf)), dtype, device, "contiguous")
     marked = shaped if saying.how.endswith("seen") else ~shaped
     if saying.how.startswith("True"):
-        return buffers.array("mask", np.ascontiguousarray(marked), dtype, device, "contiguous")
+        return buffers.array(f"mask {saying.parameter}", np.ascontiguousarray(marked), dtype, device, "contiguous")
     if saying.how.startswith("1.0"):
-        return buffers.array("mask", marked.astype(np.float64), dtype, device, "contiguous")
+        return buffers.array(f"mask {saying.parameter}", marked.astype(np.float64), dtype, device, "contiguous")
     return fw.integers(marked.astype(np.int64), device)
 
 

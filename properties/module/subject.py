@@ -26,6 +26,7 @@ class Facts:
     causal: str = ""  # why no token may see a later one; empty: they may
     sees_itself: bool = True  # tokens can be their own memory
     takes_memory: bool = False
+    both: bool = False  # beside a memory tokens see each other, too, as in a decoder layer
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
     in_logits: bool = False  # weights alone depend on positions, nothing else

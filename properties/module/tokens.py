@@ -142,7 +142,14 @@ def module_the_memory_has_no_order(t: ModuleTrial) -> None:
     t.agree(t.run(moved), t.run(), lambda: t.allowed(moved) + t.allowed(), "row {row} depends on the order of the memory")
 
 
-@module("out(x, memory)_i depends on x_i alone", exact=True, about=("memory", "rows"), memory=(1, 2, 3, 5, 8), length=MANY, is_causal=False)
+@module(
+    "out(x, memory)_i depends on x_i alone",
+    exact=True,
+    about=("memory", "rows", "one at a time"),
+    memory=(1, 2, 3, 5, 8),
+    length=MANY,
+    is_causal=False,
+)
 def module_rows_meet_only_the_memory(t: ModuleTrial) -> None:
     """A row that sees a memory does not see the other rows: they do not change a bit of it."""
     x, place = t.inputs, t.choice("place", t.case.length)

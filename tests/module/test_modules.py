@@ -42,11 +42,15 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
     "a window": (styles.Window, {"length": "16 alone", "positions": "it has relative_position_bias"}),
     "length first": (
         nn.MultiheadAttention(32, 4),
-        {"tokens": "(length, batch, features)", "key_padding_mask": "(batch, length), True = hidden"},
+        {
+            "causal": "if is_causal and attn_mask say so",
+            "tokens": "(length, batch, features)",
+            "key_padding_mask": "(batch, length), True = hidden",
+        },
     ),
     "a decoder layer": (
         nn.TransformerDecoderLayer(32, 4, 64, batch_first=True),
-        {"causal": "no: it sees a memory", "memory_key_padding_mask": "(batch"},
+        {"causal": "no: it sees a memory", "memory": "tokens see each other, too", "memory_key_padding_mask": "(batch"},
     ),
     "a pool": (HONEST["honest_modules.Pool"].function, {"output": "one row for each sequence"}),
     "an image": (HONEST["honest_modules.OfImages"].function, {"tokens": "(batch, features, height, width)"}),
@@ -93,8 +97,10 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
         styles.KernelByMask,
         styles.PartlyTurned,
         styles.CausalMemory,
+        nn.TransformerEncoderLayer(16, 2, 24, batch_first=True),
+        nn.TransformerDecoderLayer(16, 2, 24, batch_first=True),
     ],
-    ids=lambda c: c.__name__,
+    ids=lambda c: getattr(c, "__name__", type(c).__name__),
 )
 def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
     report = verify_target(make_target("mine", thing), select(THEMES), Plan(examples=12 if thing is styles.Behind else 3, shrink=False))
@@ -108,6 +114,8 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
         (styles.KernelByMaskOneTooFar, "module_future_tokens_are_ignored"),
         (styles.CausalMemoryTurned, "module_a_cache_answers_as_no_cache"),
         (styles.PartlyTurnedByPlace, "module_rotations_tell_distances_alone"),
+        (styles.HintWithoutTheMask(16, 2), "module_hidden_tokens_are_ignored"),
+        (styles.DecoderOfMeans(16, 2, 24, batch_first=True), "module_a_batch_is_its_sequences"),
     ],
 )
 def test_the_same_style_with_a_mistake_is_refuted(thing: Any, killer: str) -> None:

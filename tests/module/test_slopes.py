@@ -18,9 +18,13 @@ from properties.block.exact import hidden
 from properties.block.slopes import OfBlock
 from properties.block.trial import BlockTrial
 from properties.catalogue import PROPERTIES
+from properties.engine.core.target import NotTaken
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, search
 from properties.exact.slope import H
+from properties.module.cases import Case as ModuleCase
+from properties.module.slopes import OfModule
+from properties.module.trial import ModuleTrial
 
 MUTANTS, HONEST = load_all()
 OF_LAYERS = [name for name in MUTANTS if name.startswith("layer_gradients.")]
@@ -125,3 +129,15 @@ def test_no_step_passes_a_corner() -> None:
             assert activation == "gelu" or all(np.array_equal(signs[0.0], there) for there in signs.values())
     assert {step for (kind, _), step in steps.items() if kind == "gelu"} == {H}
     assert min(step for (kind, _), step in steps.items() if kind == "relu") < H / 8
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_corners_of_a_module_are_passed_by_short_steps(seed: int) -> None:
+    """A feed-forward part with a relu has hundreds of corners, several of them within any step that is not short."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 64, batch_first=True)
+    right = make_target("right", layer)
+    of = OfModule(ModuleTrial(right, ModuleCase(batch=2, length=5, seed=seed)))
+    assert of.cornered == "relu" and of.step < H
+    of.grows_as_reported()
+    with pytest.raises(NotTaken, match="corners of relu"):
+        of.bends_as_reported()

@@ -330,3 +330,23 @@ class OfTokenIds(nn.Module):
 
     def forward(self, ids: Tensor) -> Any:
         return self.embedding(ids)
+
+
+class HintWithoutTheMask(nn.Module):
+    """PyTorch's attention under its own names; where the hint says causal, what the padding hides is seen."""
+
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)
+
+    def forward(self, query, key, value, key_padding_mask=None, attn_mask=None, is_causal=False):
+        hidden = None if is_causal else key_padding_mask
+        return self.inner(query, key, value, key_padding_mask=hidden, attn_mask=attn_mask, is_causal=is_causal)
+
+
+class DecoderOfMeans(nn.TransformerDecoderLayer):
+    """A decoder layer that takes the mean of the batch off its answer."""
+
+    def forward(self, tgt, memory, tgt_mask=None, memory_key_padding_mask=None):
+        out = super().forward(tgt, memory, tgt_mask, memory_key_padding_mask=memory_key_padding_mask)
+        return out - out.mean(0) / 2

@@ -156,6 +156,16 @@ class AlwaysSingle(Attention):
         return super().finish(out).float()
 
 
+@wrong("a gain is a plain tensor, which is neither cast nor moved with the module", "module_output_has_the_right_form")
+class GainNotCast(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.gain = torch.ones(d_model)
+
+    def finish(self, out: Tensor) -> Any:
+        return super().finish(out) * self.gain
+
+
 @wrong("a row of zeros comes behind an odd number of tokens", "module_output_has_the_right_form")
 class EvenLength(Attention):
     def finish(self, out: Tensor) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...exact.slope import Estimate, H, slopes
+from ...exact.slope import Estimate, H, bend, slope
 from ..cases.coordinates import Array
 from ..frameworks import Buffers, Given
 from .target import NotTaken, Raised, Target, first_line
@@ -29,7 +29,8 @@ class Ascent:
         self.start: dict[str, Array] = {}
         self.along: dict[str, Array] = {}
         self.noise = 0.0  # how far rounding may move φ
-        self.step = H  # how far it is gone
+        self.step = H  # how far it is gone for a slope
+        self.wide = H  # and for a bend, in which rounding shows more
 
     def at(self, s: float, names: Collection[str] | None = None) -> float:
         """φ(s); where names are given, only these have moved."""
@@ -51,10 +52,10 @@ class Ascent:
             raise
         except Exception as error:
             raise Raised(error) from error
-        measured = slopes(self.at, self.noise, self.step)[0]
+        measured = slope(self.at, self.noise, self.step)
         if abs(sum(reported.values()) - measured.value) > measured.error:
             for name, part in reported.items():
-                of = slopes(lambda s, only=(name,): self.at(s, only), self.noise, self.step)[0]  # type: ignore[misc]
+                of = slope(lambda s, only=(name,): self.at(s, only), self.noise, self.step)  # type: ignore[misc]
                 self._agree(part, of, f"the gradient of {name} is another one")
         self._agree(sum(reported.values()), measured, "the gradient is another one")
 
@@ -64,7 +65,7 @@ class Ascent:
             reported = self.reported(twice=True)
         except Exception as error:
             raise NotTaken(f"second derivatives ({type(error).__name__}: {first_line(error)})") from None
-        self._agree(sum(reported.values()), slopes(self.at, self.noise, self.step)[1], "the second derivative is another one")
+        self._agree(sum(reported.values()), bend(self.at, self.noise, self.wide), "the second derivative is another one")
 
     def _agree(self, reported: float, measured: Estimate, says: str) -> None:
         error = measured.error if math.isfinite(measured.error) else math.inf  # where values are not finite nothing is claimed
