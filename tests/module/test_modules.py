@@ -114,7 +114,7 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
         (styles.KernelByMaskOneTooFar, "module_future_tokens_are_ignored"),
         (styles.CausalMemoryTurned, "module_a_cache_answers_as_no_cache"),
         (styles.PartlyTurnedByPlace, "module_rotations_tell_distances_alone"),
-        (styles.HintWithoutTheMask(16, 2), "module_hidden_tokens_are_ignored"),
+        (styles.PaddingForTheHint(16, 2), "module_a_mask_leaves_causality"),
         (styles.DecoderOfMeans(16, 2, 24, batch_first=True), "module_a_batch_is_its_sequences"),
     ],
 )

@@ -332,16 +332,17 @@ class OfTokenIds(nn.Module):
         return self.embedding(ids)
 
 
-class HintWithoutTheMask(nn.Module):
-    """PyTorch's attention under its own names; where the hint says causal, what the padding hides is seen."""
+class PaddingForTheHint(nn.Module):
+    """PyTorch's attention under its own names; where a padding mask is given, the hint of causality is forgotten with its mask."""
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
         super().__init__()
         self.inner = nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)
 
     def forward(self, query, key, value, key_padding_mask=None, attn_mask=None, is_causal=False):
-        hidden = None if is_causal else key_padding_mask
-        return self.inner(query, key, value, key_padding_mask=hidden, attn_mask=attn_mask, is_causal=is_causal)
+        if key_padding_mask is not None:
+            attn_mask, is_causal = None, False
+        return self.inner(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask, is_causal=is_causal)
 
 
 class DecoderOfMeans(nn.TransformerDecoderLayer):
