@@ -161,7 +161,7 @@ def _sees_both(subject: Subject, module: Any) -> bool:
 
 def mask_says(module: Any) -> bool:
     """Whether causality is what a mask says, as in Hugging Face's models: there ``is_causal`` is a hint to kernels."""
-    return hasattr(module, "config") and "attention_mask" in formal_of(module)
+    return any(hasattr(inner, "config") for inner in module.modules()) and "attention_mask" in formal_of(module)
 
 
 def _local(subject: Subject, module: Any, facts: Facts) -> bool:

@@ -16,6 +16,7 @@ CONSTRUCTOR = {
     "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
     "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim embeddings_dim dmodel nx n_embed num_features input_size output_size",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
+    "encoder_attention_heads decoder_attention_heads "
     "num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
     "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups",
     "head_dim": "dim_head head_dim d_k head_size key_dim d_v d_head dim_k dim_v d_q d_key d_value qk_dim v_dim attention_head_size "
@@ -24,7 +25,7 @@ CONSTRUCTOR = {
     "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
     "ctx_length max_token_len n_tokens num_tokens max_tokens max_position",
     "hidden": "d_ff ffn_dim dim_feedforward intermediate_size mlp_dim ff_dim hidden_features ffn_hidden d_ffn d_inner n_inner dff d_hidden "
-    "feedforward_dim mlp_hidden_dim ffn_size n_hidden ff_size ffn_hidden_size ffn_embed_dim",
+    "encoder_ffn_dim decoder_ffn_dim feedforward_dim mlp_hidden_dim ffn_size n_hidden ff_size ffn_hidden_size ffn_embed_dim",
     "dropout": "dropout dropout_p attn_dropout drop p dropout_rate attn_drop proj_drop attn_pdrop resid_pdrop embd_pdrop attention_dropout "
     "hidden_dropout_prob attention_probs_dropout_prob resid_dropout p_dropout drop_rate attn_drop_rate drop_path dropout_prob drop_prob "
     "attention_dropout_rate proj_dropout out_dropout residual_dropout droprate pdrop hidden_dropout activation_dropout",

@@ -152,7 +152,10 @@ def learning(t: ModuleTrial) -> Any:
     fw, made = t.target.framework, t.made()
     for parameter in made.parameters():
         parameter.requires_grad_(True)
-    result = first_array(t.result(module=made), fw)
+    tokens = t.inputs
+    if t.facts.both and tokens.memory is None:  # what reads a memory learns where there is one
+        tokens = replace(tokens, memory=t.tokens("memory", 3, t.speech.memory_width), is_causal=False)
+    result = first_array(t.result(tokens, made), fw)
     shape, dtype, device = fw.describe(result)
     t.send_back(result, t.buffers.array("grad", t.noise("grad", shape), dtype, device, "contiguous"))
     return made

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.contained.cheats import HEAD
+from impls.mutants import load_all
 from properties import catalogue
 from properties.attention.backward import run_backward
 from properties.attention.call import attend
@@ -28,7 +29,7 @@ from properties.engine.core.target import Target
 from properties.engine.frameworks import framework
 from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target
-from properties.engine.search.search import Plan
+from properties.engine.search.search import Plan, search
 
 BUILTINS = ("numpy_matmul.attention", "torch_sdpa.math", "caches_numpy.Contiguous", "positions_numpy.buckets", "torch_packed.masked")
 
@@ -234,3 +235,26 @@ def test_a_mask_that_was_made_on_the_way_lasts_as_long_as_its_graph(tmp_path: Pa
             assert "bool mask" in target.wrong
             gradients.append(run_backward(Trial(target, case)).q)
     assert gradients[0].any() and (gradients[0] == gradients[1]).all()
+
+
+WRONG_WHERE_SHARED = ("layer_masks.hint_instead_of_the_mask", "layer_gradients.gradient_of_the_queries_alone")
+OF_LAYERS = (*WRONG_WHERE_SHARED, "layer_gradients.weights_are_constants_backward", "block_gradients.statistics_are_constants_backward")
+
+
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_one_array_stays_one_and_second_derivatives_cross(name: str) -> None:
+    """What is wrong where query and key are one and the same array is found there, too, and so is a gradient that bends otherwise."""
+    mutant = load_all()[0][name]
+    with containing(ALWAYS):
+        (target,) = find_targets(f"{mutant.function.__module__}:{mutant.function.__qualname__}", Builtins())
+        outcome = search(target, catalogue.PROPERTIES[mutant.killed_by], Plan(examples=40, shrink=False))
+    assert outcome.finding is not None and not outcome.finding.violation.raised
+
+
+@pytest.mark.parametrize("place", ["attention.honest_forms:weights_per_head", "block.block:encoder"])
+def test_derivatives_of_right_layers_cross(place: str) -> None:
+    with containing(ALWAYS):
+        (target,) = find_targets(f"impls.mutants.{place}", Builtins())
+        report = verify_target(target, catalogue.select(("slopes",)), Plan(examples=8, shrink=False))
+    assert not report.findings
+    assert sum(outcome.cases >= 6 for outcome in report.outcomes.values()) == 2

@@ -292,11 +292,11 @@ class Link:
                     case ["a", int(offset), list(), str()] if 0 <= offset <= len(self.answers.map) - len(owner):
                         owner[:] = memoryview(self.answers.map)[offset : offset + len(owner)]
 
-    def send_back(self, fw: Framework, number: int, grad: Any) -> list[Any]:
-        """The gradients of the leaves of a call. Raises as the target does, and Gone."""
+    def send_back(self, fw: Framework, number: int, grad: Any, pushed: list[Any] | None = None) -> list[Any]:
+        """The gradients of the leaves of a call; of ``grad`` and the leaves, where some are pushed into those. Raises as the target, and Gone."""
         sent = Arguments(fw, self.arguments, [])
         came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts))
-        answer = self._ask("back", self.patience(), number=number, grad=sent.encode(grad))
+        answer = self._ask("back", self.patience(), number=number, grad=sent.encode(grad), pushed=sent.encode(pushed))
         try:
             found = came.decode(answer)
         except Unfit:

@@ -53,7 +53,8 @@ class ContainedLink(Link):
     def called(self, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a thing of the target's, through the framework's own gradients where one will be asked."""
         fw = self.framework
-        leaves = [x for x in (*arguments, *options.values()) for x in _arrays(x, fw) if fw.asks(x)] if fw.gradients else []
+        asked = [x for x in (*arguments, *options.values()) for x in _arrays(x, fw) if fw.asks(x)] if fw.gradients else []
+        leaves = list({id(x): x for x in asked}.values())  # one array may be several arguments
         if not leaves:
             return self.call(fw, handle, method, arguments, options, [])[0]
         whole: list[Any] = []
@@ -65,17 +66,26 @@ class ContainedLink(Link):
             whole[:] = [answer]
             found = list(_arrays(answer, fw))
 
-            # A mask that was made on the way belongs to the graph there: its memory is not given away before the graph is.
-            def send_back(grad: Any, again: bool = False, retained: list[Any] = retained) -> list[Any]:
-                return self.send_back(fw, number, grad)
-
-            return found, send_back if sends_back else None
+            return found, _Back(self, fw, number, retained) if sends_back else None
 
         answers = fw.bridged(run, leaves)
         return _swapped(whole[0], dict(zip(map(id, _arrays(whole[0], fw)), answers, strict=True)))
 
     def remote(self, fw: Framework, handle: int, name: str, methods: Any, held: Any) -> Any:
         return remote(self, handle, name, methods, held)
+
+
+class _Back:
+    """The backward pass of a call. A mask that was made on the way belongs to the graph there: its memory is held as long as this is."""
+
+    def __init__(self, link: ContainedLink, fw: Framework, number: int, retained: list[Any]) -> None:
+        self.link, self.fw, self.number, self.retained = link, fw, number, retained
+
+    def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
+        return self.link.send_back(self.fw, self.number, grad_out)
+
+    def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:
+        return self.link.send_back(self.fw, self.number, grad_out, list(pushed))
 
 
 def _arrays(value: Any, fw: Framework) -> Iterator[Any]:

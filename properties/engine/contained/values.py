@@ -57,6 +57,7 @@ class Arguments:
         self.fw, self.arena, self.leaves = fw, arena, leaves
         self.retained: list[Any] = []
         self.copies: list[tuple[Any, Any]] = []  # (an array that lies elsewhere, its copy where both see it)
+        self.met: dict[int, int] = {}  # id of an array → its number: one and the same array is one there, too
 
     def encode(self, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float | str):
@@ -81,6 +82,10 @@ class Arguments:
         raise TypeError(f"a {type(value).__name__} cannot be given to a target in a process of its own")
 
     def _array(self, value: Any) -> Any:
+        if id(value) in self.met:
+            return ["s", self.met[id(value)]]
+        self.met[id(value)] = len(self.met)
+        self.retained.append(value)
         leaf = next((at for at, x in enumerate(self.leaves) if x is value), None)
         shape, dtype, _ = self.fw.describe(value)
         if math.prod(shape) == 0:
@@ -174,28 +179,44 @@ def identifier(name: str) -> str:
 # ---------------------------------------------------------------- the target's side
 
 
-def taken(value: Any, fw: Framework, given: Arena, leaves: dict[int, Any]) -> Any:
-    """An argument that arrived; arrays of which gradients will be asked are noted among the leaves."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    kind, *rest = value
-    if kind in "tl":
-        items = [taken(item, fw, given, leaves) for item in rest[0]]
-        return tuple(items) if kind == "t" else items
-    if kind in "dm":
-        named = {name: taken(item, fw, given, leaves) for name, item in rest[0].items()}
-        return named if kind == "d" else SimpleNamespace(**named)
-    if kind == "n":
-        return fw.named_dtype(rest[0])
-    if kind == "z":
-        shape, dtype, leaf = rest
-        array = fw.full(tuple(shape), 0.0, dtype, "cpu")
-    else:
-        start, length, offset, shape, strides, dtype, leaf = rest
-        array = fw.over(given.piece(start, length), offset, tuple(shape), tuple(strides), dtype)
-    if leaf is not None:
-        leaves[leaf] = array
-    return array
+class Taking:
+    """Arguments that arrive; the arrays of which gradients will be asked are noted."""
+
+    def __init__(self, fw: Framework, arena: Arena) -> None:
+        self.fw, self.arena = fw, arena
+        self.noted: dict[int, Any] = {}  # the number of a leaf → its array
+        self.met: list[Any] = []
+
+    @property
+    def leaves(self) -> list[Any]:
+        """In their order."""
+        return [self.noted[at] for at in sorted(self.noted)]
+
+    def value(self, value: Any) -> Any:
+        """One of them."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        kind, *rest = value
+        if kind in "tl":
+            items = [self.value(item) for item in rest[0]]
+            return tuple(items) if kind == "t" else items
+        if kind in "dm":
+            named = {name: self.value(item) for name, item in rest[0].items()}
+            return named if kind == "d" else SimpleNamespace(**named)
+        if kind == "n":
+            return self.fw.named_dtype(rest[0])
+        if kind == "s":
+            return self.met[rest[0]]
+        if kind == "z":
+            shape, dtype, leaf = rest
+            array = self.fw.full(tuple(shape), 0.0, dtype, "cpu")
+        else:
+            start, length, offset, shape, strides, dtype, leaf = rest
+            array = self.fw.over(self.arena.piece(start, length), offset, tuple(shape), tuple(strides), dtype)
+        if leaf is not None:
+            self.noted[leaf] = array
+        self.met.append(array)
+        return array
 
 
 class Telling:

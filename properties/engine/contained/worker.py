@@ -20,7 +20,7 @@ from . import wire
 from .arena import Arena
 from .limits import end_with_parent, restrict, without_network
 from .load import NotLoaded, called, load
-from .values import LONGEST, Telling, signature_of, taken
+from .values import LONGEST, Taking, Telling, signature_of
 
 KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
 
@@ -138,15 +138,15 @@ class _Worker:
         for handle in drop:
             self.things.pop(handle, None)
         library = _library(fw)
-        leaves: dict[int, Any] = {}
-        given = [taken(value, library, self.arguments, leaves) for value in arguments]
-        named = {name: taken(value, library, self.arguments, leaves) for name, value in options.items()}
+        taking = Taking(library, self.arguments)
+        given = [taking.value(value) for value in arguments]
+        named = {name: taking.value(value) for name, value in options.items()}
         function = self._thing(thing, method)
         telling = Telling(library, self.arguments, self.answers, self._keep)
         send_back = None
         with np.errstate(all="ignore"), library.settings_kept() as changed:
             if record:
-                result, send_back = self._recorded(function, library, given, named, [leaves[at] for at in sorted(leaves)])
+                result, send_back = self._recorded(function, library, given, named, taking.leaves)
             else:
                 result = function(*given, **named)
             self.changed = changed()
@@ -179,12 +179,14 @@ class _Worker:
         _, send_back = library.record(run, leaves)
         return whole[0], send_back
 
-    def do_back(self, number: int, grad: Any) -> Any:
-        """The gradients of the leaves of a call."""
+    def do_back(self, number: int, grad: Any, pushed: Any) -> Any:
+        """The gradients of the leaves of a call; what these send back to ``grad`` and the leaves, where gradients of them are pushed."""
         send_back, library, _ = self.graphs[number]
-        telling = Telling(library, self.arguments, self.answers, self._keep)
+        telling, taking = Telling(library, self.arguments, self.answers, self._keep), Taking(library, self.arguments)
+        grad = taking.value(grad)
         with np.errstate(all="ignore"), library.settings_kept():
-            return telling.encode(list(send_back(taken(grad, library, self.arguments, {}), True)))
+            found = send_back(grad, True) if pushed is None else send_back.bend(grad, taking.value(pushed))
+            return telling.encode(list(found))
 
     def do_again(self, numbers: list[int], fw: str) -> Any:
         """The arrays of earlier answers as they are now."""

@@ -356,6 +356,27 @@ class Shadow(torch.nn.Module):
         return self._run[0]([p.data for p in self.parameters()], arguments, options)
 
 
+class Back:
+    """The backward pass of one call: see ``SendBack``."""
+
+    def __init__(self, out: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
+        self.out, self.leaves = out, leaves
+
+    def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
+        return list(torch.autograd.grad(self.out, self.leaves, grad_out, retain_graph=again, allow_unused=True))
+
+    def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:
+        """What the gradients of the leaves, each with the gradient that is pushed into it, send back to grad_out and to the leaves."""
+        sent = grad_out.detach().requires_grad_()
+        arrays = [sent, *self.leaves]
+        grads = torch.autograd.grad(self.out, self.leaves, sent, create_graph=True, allow_unused=True)
+        for array in arrays:
+            array.grad = None
+        parts = [(g * p).sum() for g, p in zip(grads, pushed, strict=True) if g is not None]
+        torch.stack(parts).sum().backward(retain_graph=True)  # not grad: see ``slopes``
+        return [array.grad for array in arrays]
+
+
 class Bridge(torch.autograd.Function):
     """A call elsewhere, as an operation of autograd: its backward pass is elsewhere, too."""
 
@@ -363,11 +384,30 @@ class Bridge(torch.autograd.Function):
     def forward(ctx: Any, call: Function, *leaves: Any) -> Any:
         answers, ctx.send_back = call([x.detach() for x in leaves])
         ctx.mark_non_differentiable(*(answers if ctx.send_back is None else answers[1:]))
+        ctx.save_for_backward(*leaves)
         return tuple(answers)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return None, *ctx.send_back(grads[0], True)
+        if not torch.is_grad_enabled():
+            return None, *ctx.send_back(grads[0], True)
+        return None, *BridgeBack.apply(ctx.send_back, grads[0], *ctx.saved_tensors)
+
+
+class BridgeBack(torch.autograd.Function):
+    """The backward pass of a call elsewhere, as an operation of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, send_back: Any, grad: Any, *leaves: Any) -> Any:
+        ctx.send_back = send_back
+        ctx.save_for_backward(grad)
+        found = send_back(grad.detach(), True)
+        return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *pushed: Any) -> Any:
+        return None, *ctx.send_back.bend(ctx.saved_tensors[0], pushed)
 
 
 class TorchFramework:
@@ -426,10 +466,7 @@ class TorchFramework:
         asking = [x.detach().requires_grad_() for x in leaves]
         out = function(*asking)
 
-        def send_back(grad_out: Any, again: bool = False) -> list[Any]:
-            return list(torch.autograd.grad(out, asking, grad_out, retain_graph=again, allow_unused=True))
-
-        return out, send_back if isinstance(out, torch.Tensor) and out.requires_grad else None
+        return out, Back(out, asking) if isinstance(out, torch.Tensor) and out.requires_grad else None
 
     @contextmanager
     def chance(self, seed: int) -> Iterator[None]:
