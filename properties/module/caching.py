@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -113,15 +114,21 @@ def _empties(module: Any, parameter: inspect.Parameter) -> Iterator[Callable[[],
     for cls in dict.fromkeys(named):
         if cls is dict or inspect.isabstract(cls) or hasattr(cls, "forward"):
             continue
-        try:
-            for maker in recipes(cls, {}):
-                made = _maker(maker)
-                made()
-                yield made
-                break
-        except (Exception, SystemExit):
-            continue
+        for empty in _ways(cls):
+            try:
+                empty()
+            except (Exception, SystemExit):
+                continue
+            yield empty
+            break
     yield dict
+
+
+def _ways(cls: type) -> Iterator[Callable[[], Any]]:
+    """Ways to make one: of nothing, before what it can do without is filled in."""
+    yield cls
+    with suppress(CannotRun):
+        yield from map(_maker, recipes(cls, {}))
 
 
 def _maker(maker: Callable[[Sizes], Any]) -> Callable[[], Any]:

@@ -21,11 +21,16 @@ from properties.module.trial import ModuleTrial
 HONEST = {name.partition(".")[2]: each.function for name, each in load_all()[1].items() if each.contract == "module"}
 
 
-class Cache:
-    """An object that a call fills, as libraries have it."""
+class Config:
+    """One of which the cache would need more than a tiny one has."""
 
-    def __init__(self) -> None:
+
+class Cache:
+    """An object that a call fills, as libraries have it; a configuration can be given, and need not be."""
+
+    def __init__(self, config: Config | None = None) -> None:
         self.held: Past = None
+        self.layers = 1 if config is None else config.num_hidden_layers  # type: ignore[attr-defined]
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         self.held = (k, v) if self.held is None else (torch.cat([self.held[0], k], 2), torch.cat([self.held[1], v], 2))
