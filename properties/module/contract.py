@@ -278,6 +278,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["window"] = "some tokens never see each other"
     if facts.sinks:
         words["sinks"] = facts.sinks
+    if facts.routed:
+        words["experts"] = f"tokens are routed ({facts.routed}): what they do not see may change their rounding"
     if facts.lengths:
         words["length"] = f"{' or '.join(map(str, facts.lengths))} alone"
     elif facts.longest < 65:

@@ -34,6 +34,7 @@ ORDERED = (
     "lstm",
     "gru",
 )
+COUNTING = ("nonzero", "argwhere", "masked_select", "unique", "bincount", "histc")  # of which the numbers decide about shapes
 SOFTMAXES = ("softmax", "scaled_dot_product_attention", "multi_head_attention_forward")
 
 
@@ -82,6 +83,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest),
         sinks=_sinks(module, subject.speech.heads),
         dropout=bool(dropouts(module)),
+        routed=_routes(subject, module),
         both=facts.takes_memory and _sees_both(subject, module),
     )
     subject = replace(subject, facts=facts)
@@ -157,6 +159,13 @@ def _sees_both(subject: Subject, module: Any) -> bool:
         first = answer(subject, module, plain)[:, 0]
     moves = not np.array_equal(first, answer(subject, module, dataclasses.replace(plain, x=x))[:, 0])
     return moves and sum(name in SOFTMAXES for name in called) > 1
+
+
+def _routes(subject: Subject, module: Any) -> str:
+    """The function with which it finds out how many tokens go somewhere; empty if all take the same way."""
+    with hooks(subject.framework).watched() as called:
+        answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
+    return next((name for name in called if name in COUNTING), "")
 
 
 def mask_says(module: Any) -> bool:

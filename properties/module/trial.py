@@ -169,6 +169,13 @@ class ModuleTrial(Trial):
         except (Exception, SystemExit) as error:
             raise Raised(error) from error
 
+    def unmoved(self, actual: Array, expected: Array, says: str, where: Any = True, rows: slice = slice(None)) -> None:
+        """Bit for bit the same, whatever stands elsewhere; of routed tokens within rounding: how many come to an expert decides how it sums."""
+        if self.facts.routed:
+            self.agree(actual, expected, lambda: 2 * self.allowed()[:, rows], says, where)
+        else:
+            self.same_bits(actual, expected, says, where)
+
     def agree(self, actual: Array, expected: Array, allowed: Any, says: str, where: Any = True) -> None:
         """Two answers differ by no more than rounding explains. ``allowed()`` is asked for only where they differ at all."""
         if np.array_equal(actual, expected, equal_nan=True):

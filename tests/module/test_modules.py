@@ -52,6 +52,7 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
         nn.TransformerDecoderLayer(32, 4, 64, batch_first=True),
         {"causal": "no: it sees a memory", "memory": "tokens see each other, too", "memory_key_padding_mask": "(batch"},
     ),
+    "experts": (styles.WithExperts(16, 2), {"experts": "tokens are routed (nonzero)"}),
     "a pool": (HONEST["honest_modules.Pool"].function, {"output": "one row for each sequence"}),
     "an image": (HONEST["honest_modules.OfImages"].function, {"tokens": "(batch, features, height, width)"}),
     "angles": (
@@ -97,6 +98,7 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
         styles.KernelByMask,
         styles.PartlyTurned,
         styles.CausalMemory,
+        styles.WithExperts(16, 2),
         nn.TransformerEncoderLayer(16, 2, 24, batch_first=True),
         nn.TransformerDecoderLayer(16, 2, 24, batch_first=True),
     ],
@@ -114,6 +116,7 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
         (styles.KernelByMaskOneTooFar, "module_future_tokens_are_ignored"),
         (styles.CausalMemoryTurned, "module_a_cache_answers_as_no_cache"),
         (styles.PartlyTurnedByPlace, "module_rotations_tell_distances_alone"),
+        (styles.ExpertsOfNeighbours(16, 2), "module_batch_elements_are_independent"),
         (styles.PaddingForTheHint(16, 2), "module_a_mask_leaves_causality"),
         (styles.DecoderOfMeans(16, 2, 24, batch_first=True), "module_a_batch_is_its_sequences"),
     ],

@@ -351,3 +351,33 @@ class DecoderOfMeans(nn.TransformerDecoderLayer):
     def forward(self, tgt, memory, tgt_mask=None, memory_key_padding_mask=None):
         out = super().forward(tgt, memory, tgt_mask, memory_key_padding_mask=memory_key_padding_mask)
         return out - out.mean(0) / 2
+
+
+class WithExperts(nn.Module):
+    """Attention, then a mixture of experts: each token goes to one of three, and those of an expert are multiplied together."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+        self.gate = nn.Linear(d_model, 3)
+        self.experts = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x):
+        flat = (x + self.attend(x, x, x, need_weights=False)[0]).flatten(0, 1)
+        shares = self.gate(flat).softmax(-1)
+        share, chosen = shares.max(-1)
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            mine = (chosen == number).nonzero()[:, 0]
+            out[mine] = expert(self.taken(flat, mine)) * share[mine, None]
+        return out.view_as(x)
+
+    def taken(self, flat, mine):
+        return flat[mine]
+
+
+class ExpertsOfNeighbours(WithExperts):
+    """An expert is given the mean of what came to it beside each token."""
+
+    def taken(self, flat, mine):
+        return flat[mine] + flat[mine].mean(0)
