@@ -220,7 +220,7 @@ def _configuration(cls: Any) -> Maker:
             maker = _argument(cls, parameter, {}, True)
             if maker:
                 arguments[parameter.name] = maker
-        return _made(cls, arguments)
+        return lambda sizes: _chosen(_made(cls, arguments)(sizes))
 
     def filled(sizes: Sizes) -> Any:  # a class whose attributes are the configuration
         made = cls()
@@ -230,6 +230,13 @@ def _configuration(cls: Any) -> Maker:
         return made
 
     return filled
+
+
+def _chosen(config: Any) -> Any:
+    """With an implementation of attention where none is chosen: in steps, which Hugging Face's modules fall back to with a warning, or not at all."""
+    if getattr(config, "_attn_implementation", "") is None:
+        config._attn_implementation = "eager"
+    return config
 
 
 def _common(a: str, b: str) -> int:

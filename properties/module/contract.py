@@ -70,6 +70,9 @@ class Module(Contract):
         )
         if structure and structure.tiled:
             differs["heads"] = f"query head h reads key head h % {structure.kv_heads}, not h // {structure.heads // structure.kv_heads}"
+        mask = _of(target).speech.mask
+        if mask and mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
+            differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
         return dataclasses.replace(target, learned=_words(_of(target)), differs=differs)
@@ -278,6 +281,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["window"] = "some tokens never see each other"
     if facts.sinks:
         words["sinks"] = facts.sinks
+    if name := speech.name("no bias"):
+        words[name] = "zeros"
     if facts.routed:
         words["experts"] = f"tokens are routed ({facts.routed}): what they do not see may change their rounding"
     if facts.lengths:

@@ -231,7 +231,7 @@ def _of_positions(module: Any) -> list[str]:
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers(), *module.named_modules())]
     names += [name for name, value in vars(module).items() if not (name.startswith("_") or value is None or value is False)]
     names += [type(module).__name__]
-    lasts = {name: name.rpartition(".")[2].lower() for name in names}
+    lasts = {name: name.rpartition(".")[2].lower().replace("post", "") for name in names}  # as in post_attention_layernorm
     return [name for name, last in lasts.items() if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -16,9 +16,9 @@ from ..engine.frameworks import Buffers
 from .caching import with_keeping
 from .construct import needs_gpu
 from .facts import NEGLIGIBLE, formal_of, found_out, influences
-from .masks import with_mask
+from .masks import documented, with_mask
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import PLACED, TABLES, Speech, call, first_array, hooks
+from .speech import PLACED, TABLES, Saying, Speech, call, first_array, hooks
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -50,6 +50,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     said: list[str] = []
     nothing = False
     speeches = list(_speeches(subject, module, formal))
+    speeches += _masked([speech for speech in speeches if speech.layout == "bld"])
     for length, speech in product((LENGTH, *OTHER_LENGTHS), speeches):
         memory = MEMORY if speech.name("memory") else None
         tokens = tokens_for(speech, BATCH, length, memory)
@@ -103,7 +104,7 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
             )
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
             for table in TABLES if turned else list(TABLES)[:1]:
-                yield Speech(roles, by_position, layout, width, width, *_heads(module, width), extra=extra, table=table)
+                yield Speech(roles, by_position, layout, width, width, *_heads(module, width), _turned(module), extra=extra, table=table)
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
@@ -115,6 +116,11 @@ def _heads(module: Any, width: int) -> tuple[int, int]:
     }
     heads = sizes.get("heads") or Sizes().heads
     return sizes.get("head_dim") or max(width // heads, 1), heads
+
+
+def _turned(module: Any) -> int:
+    """Features of a head that are turned, where an attribute names them, as in multi-head latent attention; 0: none does."""
+    return next((value for name in ("qk_rope_head_dim", "rope_head_dim") if type(value := getattr(module, name, None)) is int), 0)
 
 
 def _widths(subject: Subject, module: Any) -> list[int]:
@@ -133,6 +139,16 @@ def _first_layer(module: Any) -> int:
     return next((m.in_features for m in module.modules() if isinstance(getattr(m, "in_features", None), int)), 0)
 
 
+def _masked(speeches: Iterable[Speech]) -> Iterator[Speech]:
+    """The same with a mask that hides nothing, where one has to be given and None is not taken."""
+    for speech in speeches:
+        required = [name for name in speech.extra if role(name, FORWARD_ROLES) in ("mask", "padding") and speech.extra[name] is None]
+        for name in required[:1]:
+            rest = {other: value for other, value in speech.extra.items() if other != name}
+            for shape, how in product(("b1ls", "ls", "bs", "bls"), documented(name)):
+                yield replace(speech, extra=rest, mask=Saying(name, shape, how), masked=True)
+
+
 def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
     """(roles, what else is passed): what each argument may be."""
     usable = [p for p in formal.values() if p.kind is not p.VAR_KEYWORD]
@@ -147,7 +163,11 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         needed = parameter in required or parameter.kind is parameter.VAR_POSITIONAL
         if at == 0 and not (asked or meant in ("query", "key", "value")):
             roles[name] = "tokens"
-        elif (meant in ("query", "key", "value") and (asked or needed)) or (meant == "memory" and needed) or (meant in PLACED and needed):
+        elif (
+            (meant in ("query", "key", "value") and (asked or needed))
+            or (meant == "memory" and needed)
+            or (meant in (*PLACED, "no bias") and needed)
+        ):
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
             extra[name] = False
@@ -164,7 +184,8 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
     for guess in ("tokens again", "memory", "none", "zero"):
         more = dict.fromkeys(unknown, {"tokens again": "key", "memory": "memory"}.get(guess, ""))
         values = dict.fromkeys(unknown, None if guess == "none" else 0)
-        yield (roles | more, extra) if guess in ("tokens again", "memory") else (roles, extra | values)
+        for also in ({}, supplied) if supplied else ({},):
+            yield (roles | more | also, extra) if guess in ("tokens again", "memory") else (roles | also, extra | values)
 
 
 # ---------------------------------------------------------------- axes

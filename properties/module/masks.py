@@ -29,8 +29,14 @@ DOCUMENTED = {
     "key_padding_mask": ("True = hidden", "added"),
     "src_key_padding_mask": ("True = hidden", "added"),
     "memory_key_padding_mask": ("True = hidden", "added"),
-    "attention_mask": ("True = seen", "1 = seen", "1.0 = seen", "added"),
+    # of models; inside them it is inverted for some layers (transformers' MptAttention), which is told
+    "attention_mask": ("True = seen", "1 = seen", "1.0 = seen", "added", "True = hidden", "1 = hidden"),
 }
+
+
+def documented(name: str) -> tuple[str, ...]:
+    """How a mask of this name is said; anyhow, if nothing is documented of it."""
+    return DOCUMENTED.get(name, SAYINGS)
 
 
 def with_mask(subject: Subject, module: Any) -> Subject:
@@ -88,7 +94,7 @@ def _candidates(subject: Subject, module: Any) -> Iterator[Saying]:
                 continue
             if not subject.facts.sees_itself or not _of_memory(name):
                 for shape in SHAPES[wanted]:
-                    for how in DOCUMENTED.get(name, SAYINGS) if shape != "lengths" else ("",):
+                    for how in documented(name) if shape != "lengths" else ("",):
                         yield Saying(name, shape, how)
 
 

@@ -58,6 +58,7 @@ FORWARD = {
     "complex angles": "freqs_cis freqs freq_cis rotary_freqs freqs_complex",
     "cosine": "cos freqs_cos cos_cached rope_cos cos_emb rotary_cos",
     "sine": "sin freqs_sin sin_cached rope_sin sin_emb rotary_sin",
+    "no bias": "alibi",  # of positions, for each head: zeros
     "position ids": "position_ids positions pos_ids",
     "position row": "cache_position input_pos",
     "start": "start_pos offset start_position pos_offset cache_offset",

@@ -113,7 +113,9 @@ class Speech:
     memory_width: int = 32
     head_dim: int = 8
     heads: int = 4
+    turned: int = 0  # features of a head that angles are for, where others than all are named
     mask: Saying | None = None
+    masked: bool = False  # there is no call without a mask: one in which all tokens are seen is given
     flag: str = ""  # the parameter that makes it causal
     by_mask: bool = False  # the flag is a mask: one is given, and whatever it holds, the call is causal
     hinted: str = ""  # the mask beside which the flag is a hint: a causal one is given with it
@@ -199,11 +201,16 @@ def arguments_of(
             made[name] = x
         elif meant in ("key", "value") or (meant == "memory" and tokens.memory is not None):
             made[name] = memory
+        elif meant == "no bias":
+            zeros = np.zeros((len(tokens.x) * speech.heads, 1, tokens.keys))
+            made[name] = buffers.array(f"{name}{mark}", zeros, dtype, device, "contiguous")
         elif meant in PLACED:
             made[name] = _positions(meant, start, length, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
-    visible = {speech.mask: tokens.visible} if speech.mask and tokens.visible is not None else {}
+    all_seen = np.ones((1, 1, tokens.keys), dtype=bool) if speech.masked else None
+    given = all_seen if tokens.visible is None else tokens.visible
+    visible = {speech.mask: given} if speech.mask and given is not None else {}
     if speech.flag and tokens.is_causal:
         made[speech.flag] = True
         if parameter := speech.flag if speech.by_mask else speech.hinted:
@@ -255,7 +262,7 @@ def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framewor
         return start
     if meant in ("position ids", "position row"):
         return _numbered(meant, start, length, fw, device)
-    at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.head_dim
+    at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.turned or speech.head_dim
     angles = at[:, None] * np.longdouble(10000) ** (-np.arange(0, dim, 2) / np.longdouble(dim))  # (L, dim / 2)
 
     def array(name: str, x: Array) -> Any:

@@ -381,3 +381,42 @@ class ExpertsOfNeighbours(WithExperts):
 
     def taken(self, flat, mine):
         return flat[mine] + flat[mine].mean(0)
+
+
+class MaskAlways(nn.Module):
+    """A mask has to be given, and is added whatever it is; so is a bias of positions for each head."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.out = num_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.post_attention_layernorm = nn.LayerNorm(d_model)
+
+    def forward(self, x, alibi, attn_mask):
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        logits = q @ k.mT * q.shape[-1] ** -0.5 + alibi.view(len(x), self.num_heads, 1, -1) + attn_mask
+        return self.post_attention_layernorm(self.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+
+
+class HiddenIsTrue(nn.Module):
+    """``attention_mask`` is True where a token is hidden, as inside some layers of Hugging Face's."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.out = num_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, hidden_states, attention_mask=None):
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in self.qkv(hidden_states).chunk(3, -1))
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        if attention_mask is not None:
+            logits = logits.masked_fill(attention_mask, float("-inf"))
+        return self.out((self.weights(logits) @ v).transpose(1, 2).flatten(2))
+
+    def weights(self, logits):
+        return logits.softmax(-1)
+
+
+class HiddenIsTrueAndLeaks(HiddenIsTrue):
+    """The same, and a ten-thousandth of each weight goes to every token."""
+
+    def weights(self, logits):
+        return super().weights(logits) * 0.9999 + 1e-4 / logits.shape[-1]
