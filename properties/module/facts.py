@@ -84,6 +84,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         sinks=_sinks(module, subject.speech.heads),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
+        statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
         both=facts.takes_memory and _sees_both(subject, module),
     )
     subject = replace(subject, facts=facts)

@@ -101,7 +101,7 @@ def module_large_tokens_give_finite_rows(t: ModuleTrial) -> None:
 # ---------------------------------------------------------------- modes
 
 
-@module("train mode without dropout = eval mode")
+@module("train mode without dropout = eval mode", about=("of one mode",))
 def module_train_is_eval_without_dropout(t: ModuleTrial) -> None:
     """Where every dropout is 0, training answers as evaluation does."""
     training = t.made().train()
@@ -161,7 +161,7 @@ def learning(t: ModuleTrial) -> Any:
     return made
 
 
-@module("∂(Σ out·g)/∂w is there, finite, and not 0 for every parameter w", **LEARNING)
+@module("∂(Σ out·g)/∂w is there, finite, and not 0 for every parameter w", about=("one way",), **LEARNING)
 def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
     """Every parameter gets a gradient, a finite one, and not nothing."""
     fw = t.target.framework

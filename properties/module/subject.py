@@ -36,6 +36,7 @@ class Facts:
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
     longest: int = 65
     dropout: bool = False
+    statistics: str = ""  # what takes statistics of the batch in train mode
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
 

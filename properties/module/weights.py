@@ -30,7 +30,12 @@ def draw(module: Any, seed: int, gain: float, fw: Framework) -> None:
         drawn = noise(seed, name, shape)
         kind = type(owners.get(name)).__name__
         now = fw.read(parameter.data)
-        new = gain * scale(shape, kind, name) * drawn if len(shape) > 1 and prod(shape) > max(shape) else _near(now, drawn)
+        if len(shape) > 1 and prod(shape) > max(shape):
+            new = gain * scale(shape, kind, name) * drawn
+        elif kind.endswith("Linear") or "Conv" in kind:  # a bias, whatever a few random numbers look like
+            new = BIAS * drawn
+        else:
+            new = _near(now, drawn)
         fw.assign(parameter.data, new)
 
 

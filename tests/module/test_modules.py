@@ -271,6 +271,23 @@ def test_what_a_module_lacks_is_named() -> None:
     assert inapplicable(causal, PROPERTIES["rows_sum_to_one"]).startswith("is about")
 
 
+class NormalisedOverTheBatch(HONEST["honest_modules.Relative"].function):  # type: ignore[misc, name-defined]
+    """Features are normalised over the batch, in train mode by its own statistics."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.norm = nn.BatchNorm1d(d_model)
+
+    def finish(self, out: Any) -> Any:
+        return super().finish(self.norm(out.mT).mT)
+
+
+def test_batch_norm_has_two_modes() -> None:
+    target = make_target("mine", NormalisedOverTheBatch)
+    assert "BatchNorm1d takes statistics" in inapplicable(target, PROPERTIES["module_train_is_eval_without_dropout"])
+    assert not verify_target(target, select(("state",)), Plan(examples=4, shrink=False)).findings
+
+
 class WithNeighbours(HONEST["honest_modules.Relative"].function):  # type: ignore[misc, name-defined]
     """Relative positions, and a convolution of the values over tokens, with zeros beyond the ends."""
 
