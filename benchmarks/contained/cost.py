@@ -1,0 +1,51 @@
+"""What a process of its own costs a target: the same search here and there, in turn.
+
+    python -m benchmarks.contained.cost                            # five built-ins, three times each
+    python -m benchmarks.contained.cost "torch_*" --cases 20
+
+Every property of a target is searched with the same cases, without shrinking; imports, and the start of the process, are counted, too.
+Told are the seconds of the clock here and there, each the least of its turns, and how many times as long it takes there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from statistics import median
+
+from properties.catalogue import select
+from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
+
+TARGETS = ("torch_manual.attention", "torch_sdpa.math", "numpy_matmul.attention", "torch_mha.train", "caches_torch.Contiguous")
+
+
+def seconds(name: str, contained: bool, cases: int) -> tuple[float, int]:
+    """(seconds of the clock, cases) of one search."""
+    began = time.perf_counter()
+    with containing(ALWAYS if contained else NEVER):
+        (target,) = find_targets(name, Builtins())
+        report = verify_target(target, select(), Plan(examples=cases, shrink=False))
+    return time.perf_counter() - began, sum(outcome.cases for outcome in report.outcomes.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", default=TARGETS)
+    parser.add_argument("--cases", type=int, default=12)
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    ratios = []
+    for name in options.targets:
+        turns = [(seconds(name, False, options.cases), seconds(name, True, options.cases)) for _ in range(options.turns)]
+        here, there = (min(turn[side][0] for turn in turns) for side in (0, 1))
+        ratios.append(there / here)
+        print(f"{name}: {turns[0][1][1]:,} cases, {here:.1f} s here, {there:.1f} s there: {there / here:.2f} times", flush=True)
+    print(f"median {median(ratios):.2f}, most {max(ratios):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
