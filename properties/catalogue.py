@@ -77,9 +77,13 @@ def _of_third_parties() -> tuple[ModuleType, ...]:
     """The themes of installed chapters: an entry point of the group ``attncheck.chapters`` names a module with CONTRACTS and THEMES."""
     themes: list[ModuleType] = []
     for point in metadata.entry_points(group="attncheck.chapters"):
-        chapter = point.load()
-        register(*(make(kind) for kind in chapter.CONTRACTS))
-        themes += chapter.THEMES
+        try:
+            chapter = point.load()
+            register(*(make(kind) for kind in chapter.CONTRACTS))
+            themes += chapter.THEMES
+        except Exception as error:  # whatever is wrong with it: it is somebody else's, and named
+            said = f"it has no {error.name}" if isinstance(error, AttributeError) and error.name in ("CONTRACTS", "THEMES") else str(error)
+            raise SystemExit(f"attncheck: the installed chapter {point.name!r} ({point.value}) cannot be used: {said}") from None
     return tuple(themes)
 
 

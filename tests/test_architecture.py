@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,8 +34,10 @@ WORDS = {"slopes"}  # a contract's name that is also what others call a paramete
 
 
 def room(parts: tuple[str, ...]) -> str:
-    """Where a module stands, from its path below the package."""
+    """Where a module stands, from its path below the package. Raises ValueError for a room of the engine that has no floor."""
     if parts and parts[0] == "engine":
+        if len(parts) > 1 and parts[1] not in (*ENGINE, "__init__.py"):
+            raise ValueError(f"engine/{parts[1]} has no floor: FLOORS says who may know it")
         return parts[1] if len(parts) > 1 and parts[1] in ENGINE else "top"
     return parts[0] if parts and (parts[0] in CONTRACTS or parts[0] == "exact") else "top"
 
@@ -53,7 +56,27 @@ def imports(path: Path, executed: bool = False) -> list[tuple[str, ...]]:
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = (*base, *(node.module.split(".") if node.module else ()))
             found += [(*module, alias.name) for alias in node.names]
-    return found
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+            told = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+            found += [tuple(str(told).split("."))] if told else []
+    return [name[1:] if name[0] == "attncheck" else name for name in found]
+
+
+def others(path: Path) -> set[str]:
+    """The libraries that a file imports: neither ours nor Python's own."""
+    return {name[0] for name in imports(path)} - {"", "properties", "impls", *sys.stdlib_module_names}
+
+
+def broken(path: Path) -> list[str]:
+    """What a file imports that its room may not know."""
+    here = room(path.relative_to(ROOT).parts)
+    said = [f"{here} knows {'.'.join(name)}" for name in imports(path) if name[0] == "properties" and not allowed(here, room(name[1:]))]
+    said += [f"{here} knows impls" for name in imports(path) if name[0] == "impls"]
+    frameworks = [name for name in ("torch", "jax") if name in others(path) and path != ROOT / "engine" / "frameworks" / f"{name}.py"]
+    said += [f"{name} is imported outside its framework" for name in frameworks]
+    if here == "exact":
+        said += [f"the mathematics knows {name}" for name in others(path) - {"numpy"}]
+    return said
 
 
 def allowed(here: str, there: str) -> bool:
@@ -69,12 +92,41 @@ FILES = sorted(path for path in ROOT.rglob("*.py") if not path.name.startswith("
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_room_knows_only_what_stands_below_it(path: Path) -> None:
-    here = room(path.relative_to(ROOT).parts)
-    for name in imports(path):
-        if name[0] in ("torch", "jax"):
-            assert path == ROOT / "engine" / "frameworks" / f"{name[0]}.py", f"{name[0]} is imported outside its framework"
-        if name[0] == "properties":
-            assert allowed(here, room(name[1:])), f"{here} knows {'.'.join(name)}"
+    assert not broken(path)
+
+
+@pytest.mark.parametrize(
+    "place, code",
+    [
+        ("engine/core", "import attncheck.properties.attention.inputs"),
+        ("engine/core", "def f():\n    from ...attention import inputs"),
+        ("engine/core", "import importlib\nimportlib.import_module('properties.attention.inputs')"),
+        ("engine/core", "__import__('torch')"),
+        ("engine/core", "import impls.catalogue"),
+        ("engine/fresh", "import math"),
+        ("engine", "from ..attention import inputs"),
+        ("exact", "import scipy"),
+        ("attention", "from ..pack import trial"),
+    ],
+)
+def test_what_breaks_the_rule_is_seen(place: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / place / "planted.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(code + "\n", encoding="utf-8")
+    if place == "engine/fresh":
+        with pytest.raises(ValueError, match="has no floor"):
+            broken(path)
+    else:
+        assert broken(path)
+
+
+def test_built_ins_know_no_property() -> None:
+    for path in (ROOT.parent / "impls").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+        assert not {name.partition(".")[0] for name in names} & {"properties", "attncheck"}, path
 
 
 def test_the_contracts_are_those_that_there_are() -> None:
@@ -136,5 +188,7 @@ def test_no_test_imports_another() -> None:
     tests = {path.stem: path for path in Path(__file__).parent.rglob("test_*.py")}
     assert len(tests) > 50
     for path in tests.values():
-        names = {node.module or "" for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)}
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         assert not {name.rpartition(".")[2] for name in names} & set(tests), path

@@ -63,7 +63,10 @@ class Case(Shown):
     @classmethod
     def fields(cls) -> dict[str, Field]:
         """What is known of each field, in the order of the declaration."""
-        return {f.name: f.metadata["field"] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        known = dataclasses.fields(cls)  # type: ignore[arg-type]
+        if bare := [f.name for f in known if "field" not in f.metadata]:
+            raise ValueError(f"{cls.__module__}.{cls.__qualname__}.{bare[0]} is no field of a case: field(default, why=…) names its reason")
+        return {f.name: f.metadata["field"] for f in known}
 
     @property
     def empty(self) -> bool:

@@ -31,7 +31,7 @@ class Field:
 def field(
     default: Any,
     *,
-    why: str,
+    why: str = "",
     unusual: Mapping[Any, str] | None = None,
     drawn: tuple[Any, ...] = (),
     varied: tuple[Any, ...] = (),
@@ -41,8 +41,8 @@ def field(
     needs: str = "",
     says: str = "",
 ) -> Any:
-    """A field of a dataclass of cases. Raises ValueError if it has no reason, or if an unusual value is never drawn."""
-    if not why:
+    """A field of a dataclass of cases. Raises ValueError if it has no reason."""
+    if not why.strip():
         raise ValueError("a field of a case has a reason: field(default, why=…) names the mistake or convention that needs it")
     known = Field(why, unusual or {}, drawn, varied, least, choices, items, needs, says)
     return dataclasses.field(default=default, metadata={"field": known})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases.case import Case
 from ..cases.draws import Strategy
+from ..cases.dtypes import FLOAT_TYPES
 from ..frameworks import Framework, cache_variant, make_variant
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Formal = Mapping[str, inspect.Parameter]
 Dtypes = tuple[str, ...] | None
 EVERY_CASE = ("dtype", "device", "seed")
+DTYPES_WORDS = ("all", "overflowing")  # every type alike; those whose largest number is soon reached
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,34 @@ class Topic:
         known = (*self.drawn, *EVERY_CASE, *self.directives)
         if isinstance(domain.get("dtype"), str):
             raise ValueError(f"property {prop}: dtype is a table, as in ({domain['dtype']!r},)")
-        for name in domain:
+        inside = [*domain.get("at_least", ()), *(name for group in domain.get("alike", ()) for name in group)]
+        if isinstance(dtypes := domain.get("dtypes"), str) and dtypes not in DTYPES_WORDS:
+            raise ValueError(f"property {prop}: dtypes is one of {', '.join(DTYPES_WORDS)}, or a table of types, not {dtypes!r}")
+        for name, about in domain.items():
+            self._check_values(prop, name, about)
+        for name in (*domain, *inside):
             if name not in known:
                 there = (
                     "is a field, but not drawn" if name in self.case.fields() else "is no field of its cases and nothing that they follow"
                 )
-                raise ValueError(f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(known))}")
+                raise ValueError(f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(set(known)))}")
+
+    def _check_values(self, prop: str, name: str, about: Any) -> None:
+        """Raises ValueError if a field is restricted to what it never is."""
+        fields = self.case.fields()
+        if name not in fields or not (isinstance(about, tuple) or type(about) in (str, int, bool)):
+            return
+        values, choices = (
+            about if isinstance(about, tuple) else (about,),
+            fields[name].choices or (tuple(FLOAT_TYPES) if name == "dtype" else ()),
+        )
+        wrong = [value for value in values if choices and value not in choices]
+        least = fields[name].least
+        wrong += [
+            value for value in values if least is not None and not isinstance(value, bool) and isinstance(value, int) and value < least
+        ]
+        if not values or wrong:
+            raise ValueError(f"property {prop}: {name} is never {wrong[0]!r}" if wrong else f"property {prop}: no {name} is left")
 
 
 class Contract(ABC):
@@ -241,7 +265,8 @@ def register(*contracts: Contract) -> None:
             )
         _KNOWN[contract.name] = contract
         for topic in contract.topics:
-            _TOPICS.setdefault(topic.name, topic)
+            if _TOPICS.setdefault(topic.name, topic) is not topic:
+                raise ValueError(f"two topics are called {topic.name!r}: {_TOPICS[topic.name].subject} and {topic.subject}")
 
 
 def make(kind: Callable[[], Contract]) -> Contract:
