@@ -52,7 +52,9 @@ def _weights(trial: Trial) -> str:
     significant = visible & (exact > 8 * read.bound)  # large enough to say by how much they are off
     leaked, lost = off & ~visible, significant & (np.abs(read.out) <= read.bound)
     if leaked.any() or lost.any():
-        return " and ".join([*_places(leaked, ~visible, "hidden, but seen"), *_places(lost, significant, "visible, but not seen")])
+        return " and ".join(
+            [*_places(leaked, ~visible, "visible and should be hidden"), *_places(lost, significant, "hidden and should be visible")]
+        )
     ratio = np.where(significant, read.out / exact, np.nan)
     if _constant(ratio[significant]):
         return f"every weight is {factor(float(np.nanmedian(ratio)))} of what it should be"

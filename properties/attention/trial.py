@@ -183,6 +183,6 @@ class Trial(BaseTrial):
         nonempty, allowed = np.asarray(visible_keys.any(axis=-1, keepdims=True)), np.where(read.bound == np.inf, np.inf, 0.0)
         with np.errstate(invalid="ignore"):
             visible = np.where(np.isnan(read.out), np.nan, read.out > read.out.max(axis=-1, keepdims=True, initial=0.0) / 2)
-        self.close(visible, visible_keys, allowed, "row {row} is wrong about seeing key {column}", nonempty)
+        self.close(visible, visible_keys, allowed, "row {row} sees key {column} and must not, or must and does not", nonempty)
         shares = np.rint(read.out * np.maximum(visible_keys.sum(axis=-1, keepdims=True), 1))
         self.close(shares, visible_keys, allowed, "row {row} sees key {column}, and gives it no equal share", nonempty)

@@ -109,7 +109,7 @@ def cache_shows_exactly_the_past(t: CacheTrial) -> None:
         np.rint(played.out * count),
         expected,
         np.where(played.bound == np.inf, np.inf, 0.0),
-        f"token {{row}} is wrong about seeing token {int(np.argmax(one))}",
+        f"token {{row}} sees what it must not, or misses what it must see: token {int(np.argmax(one))}",
         played.tokens.real,
     )
 

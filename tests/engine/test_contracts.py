@@ -138,7 +138,7 @@ def test_a_property_may_restrict_what_is_drawn() -> None:
     with pytest.raises(ValueError, match=r"property mine: dtype is a table, as in \('float64',\)"):
         topic.check("mine", {"dtype": "float64"})
     other = next(name for name in Case().fields() if name not in ("dim", *contracting.EVERY_CASE))
-    for name, why in (("kees", "is no field of its cases"), (other, "is a field, but not drawn")):
+    for name, why in (("kees", "is neither a field of its cases"), (other, "is a field, but not drawn")):
         with pytest.raises(ValueError) as wrong:
             topic.check("mine", {name: None})
         assert str(wrong.value).startswith(f"property mine: {name!r} {why}") and "for what doubles; there are" in str(wrong.value)

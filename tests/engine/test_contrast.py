@@ -92,8 +92,8 @@ def test_what_only_resembles_is_said_to() -> None:
 
 
 MEASURED = [
-    ({"frontier": ahead(2)}, "causality", "the keys with j − i = 1 to 2 are hidden, but seen"),
-    ({"frontier": ahead(-1)}, "causality", "the keys with j − i = 0 are visible, but not seen"),
+    ({"frontier": ahead(2)}, "causality", "the keys with j − i = 1 to 2 are visible and should be hidden"),
+    ({"frontier": ahead(-1)}, "causality", "the keys with j − i = 0 are hidden and should be visible"),
     ({"softmax": lambda s, visible: 0.97 * core.softmax(s, visible)}, "softmax", "every weight is 0.97 of what it should be"),
     (
         {"scores": lambda q, k, scale: core.scores(q, k, 1.1 * scale)},
@@ -108,7 +108,7 @@ MEASURED = [
     (
         {"softmax": lambda s, visible: core.softmax(s, visible).index_fill(-1, torch.tensor(0), 0.0)},
         "symmetry",
-        "the keys with key j = 0 are visible, but not seen",
+        "the keys with key j = 0 are hidden and should be visible",
     ),
 ]
 

@@ -90,7 +90,7 @@ def test_every_unusual_value_is_drawn(topic: Topic, tables: dict[tuple[type, str
 
 
 def test_a_field_without_a_reason_is_none() -> None:
-    with pytest.raises(TypeError, match="why"):
+    with pytest.raises(ValueError, match="why"):
         field(1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"a field of a case has a reason: field\(default, why=…\)"):
         field(1, why="")
@@ -104,7 +104,7 @@ def test_a_misspelt_field_of_a_domain_is_refused(topic: Topic) -> None:
     def check(t: Any) -> None:
         """It holds."""
 
-    with pytest.raises(ValueError, match="property check: 'kees' is no field of its cases") as refused:
+    with pytest.raises(ValueError, match="property check: 'kees' is neither a field of its cases nor a directive") as refused:
         declare("0 = 0", contract=topic.name, kees=(3,))(check)
     assert "\n" not in str(refused.value) and topic.drawn[0] in str(refused.value)
 
@@ -169,3 +169,23 @@ def test_all_fields_of_a_contract(topic: Topic, capsys: pytest.CaptureFixture[st
 def test_errors_are_one_sentence(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = explained(capsys, *arguments, status=2)
     assert said.startswith("attncheck: ") and says in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("domain", "said"),
+    [
+        ({"at_least": {"kees": 2}}, "'kees' is neither a field"),
+        ({"alike": (("keys", "quries"),)}, "'quries' is neither a field"),
+        ({"dtypes": "alll"}, "dtypes is one of all, overflowing"),
+        ({"dtype": ("flaot32",)}, "dtype is never 'flaot32'"),
+        ({"mask": ("left_paddding",)}, "mask is never 'left_paddding'"),
+        ({"batch": (-3,)}, "batch is never -3"),
+        ({"batch": ()}, "no batch is left"),
+    ],
+)
+def test_what_a_field_never_is_is_refused(domain: dict[str, Any], said: str) -> None:
+    def check(t: Any) -> None:
+        """It holds."""
+
+    with pytest.raises(ValueError, match=said):
+        declare("0 = 0", contract="attention", **domain)(check)

@@ -44,21 +44,19 @@ class Topic:
     directives: frozenset[str] = frozenset()  # what else its cases follow: "dtypes", "at_least", …
 
     def check(self, prop: str, domain: Mapping[str, Any]) -> None:
-        """Raises ValueError if a property says of its cases what they have not, or what is not followed here."""
+        """Raises ValueError if a property names a field that its cases do not have, or a directive that is ignored here."""
         known = (*self.drawn, *EVERY_CASE, *self.directives)
         if isinstance(domain.get("dtype"), str):
             raise ValueError(f"property {prop}: dtype is a table, as in ({domain['dtype']!r},)")
-        inside = [*domain.get("at_least", ()), *(name for group in domain.get("alike", ()) for name in group)]
         if isinstance(dtypes := domain.get("dtypes"), str) and dtypes not in DTYPES_WORDS:
             raise ValueError(f"property {prop}: dtypes is one of {', '.join(DTYPES_WORDS)}, or a table of types, not {dtypes!r}")
-        for name, about in domain.items():
-            self._check_values(prop, name, about)
+        inside = [name for about in ("at_least", "alike") if about in self.directives for name in _named(domain.get(about, ()))]
         for name in (*domain, *inside):
             if name not in known:
-                there = (
-                    "is a field, but not drawn" if name in self.case.fields() else "is no field of its cases and nothing that they follow"
-                )
+                there = "is a field, but not drawn" if name in self.case.fields() else "is neither a field of its cases nor a directive"
                 raise ValueError(f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(set(known)))}")
+        for name, about in domain.items():
+            self._check_values(prop, name, about)
 
     def _check_values(self, prop: str, name: str, about: Any) -> None:
         """Raises ValueError if a field is restricted to what it never is."""
@@ -76,6 +74,11 @@ class Topic:
         ]
         if not values or wrong:
             raise ValueError(f"property {prop}: {name} is never {wrong[0]!r}" if wrong else f"property {prop}: no {name} is left")
+
+
+def _named(about: Any) -> list[str]:
+    """The fields that a directive names: the keys of a table, or those of groups."""
+    return list(about) if isinstance(about, Mapping) else [name for group in about for name in group]
 
 
 class Contract(ABC):

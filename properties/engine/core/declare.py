@@ -99,7 +99,7 @@ def declare(
     """Make a property of a function that takes a trial and raises if the property does not hold.
 
     Its name is the function's, its statement the first paragraph of the docstring, its theme the module. ``contract`` names
-    the topic. Raises ValueError for a property without a docstring, and for one that says of its cases what they have not.
+    the topic. Raises ValueError for a property without a docstring, and for one that names a field which its cases do not have.
     """
 
     def decorate(check: Callable[[Any], None]) -> Property:
