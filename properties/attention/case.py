@@ -27,14 +27,18 @@ class Case(BaseCase):
         1,
         least=0,
         varied=(1, 2, 3),
-        unusual={0: "an empty batch is legal", (2, 3): "may equal another size: one axis taken for another"},
+        unusual={
+            0: "an empty batch is legal",
+            (2, 3): "may equal another size: one axis taken for another",
+            (12, 20, 33): "more sequences than a grid has blocks: an index that wraps",
+        },
         why="elements of a batch share nothing, and a mask may differ from one to the next (A14, A16, A46)",
     )
     kv_heads: int = field(
         1,
         least=0,
         varied=(1, 2, 3),
-        unusual={0: "no head is legal (torch 2.11 died of it)"},
+        unusual={0: "no head is legal (torch 2.11 died of it)", (12, 24, 40): "numbers of heads that models have"},
         why="heads share nothing; a mask or a slope may differ from one to the next",
     )
     group: int = field(
@@ -55,6 +59,8 @@ class Case(BaseCase):
             0: "no query is legal",
             (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129): "a tile ends here",
             (200, 257, 513, 520, 600): "several tiles, the last one partial",
+            9: "one more than a tile of eight",
+            (130, 300): "long on both sides: several tiles each way",
         },
     )
     keys: int = field(
@@ -66,6 +72,9 @@ class Case(BaseCase):
             0: "no key at all: every row is empty",
             (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129): "a tile ends here",
             (200, 257, 513, 520, 600): "several tiles: a missing rescale, a last partial tile dropped, 256 in bfloat16",
+            (9, 18): "a few more than a tile, or two, of eight",
+            (40, 48, 80): "keys enough that the errors of a row add up",
+            (130, 300): "long on both sides: several tiles each way",
         },
     )
     dim: int = field(
@@ -83,6 +92,10 @@ class Case(BaseCase):
         None,
         least=0,
         why="None: the same as dim; else values are wider or narrower than keys: the width of v taken for that of q",
+        unusual={
+            (12, 17, 20, 33, 40, 65, 80, 96): "no power of two",
+            (160, 192): "beyond what fused kernels take: another code path",
+        },
     )
     dtype: str = dtype_field()
     device: str = device_field()

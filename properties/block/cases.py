@@ -59,7 +59,7 @@ class Case(BaseCase):
         drawn=LENGTHS,
         varied=(1, 2, 5, 17),
         why="tokens: the norm is over features, not over these",
-        unusual={(33, 65): "beyond a tile"},
+        unusual={(33, 65): "beyond a tile", (9, 15, 17): "beside a tile"},
     )
     keys: int = field(
         1,
@@ -67,7 +67,7 @@ class Case(BaseCase):
         drawn=LENGTHS,
         varied=(1, 2, 5, 17),
         why="decoder layers: tokens of the memory, more or fewer than those that read it",
-        unusual={(33, 65): "beyond a tile"},
+        unusual={(33, 65): "beyond a tile", (9, 15, 17): "beside a tile"},
     )
     dim: int = field(
         1,
@@ -81,6 +81,7 @@ class Case(BaseCase):
         least=1,
         drawn=(1, 2, 3, 4, 5, 8, 8, 16, 17, 33),
         varied=(1, 4, 8),
+        unusual={(17, 33): "no power of two: a last partial tile"},
         why="features between the two linear maps of the feed-forward part: equal to the width, one taken for the other",
     )
     dtype: str = dtype_field()

@@ -53,9 +53,19 @@ class Case(BaseCase):
         drawn=TOKENS,
         varied=(1, 2, 5, 17),
         why="tokens of a sequence",
-        unusual={(63, 64, 65, 129): "pages and windows of usual sizes are full"},
+        unusual={
+            (63, 64, 65, 129): "pages and windows of usual sizes are full",
+            (9, 12, 15, 17, 20, 24, 31, 33, 40, 70): "pages of a few tokens end before, with or after the last one",
+        },
     )
-    dim: int = field(1, least=0, drawn=(1, *(2, 3, 4, 5, 8) * 2, 6, 16, 17, 32), varied=(1, 3, 4, 8), why="features of a query")
+    dim: int = field(
+        1,
+        least=0,
+        drawn=(1, *(2, 3, 4, 5, 8) * 2, 6, 16, 17, 32),
+        varied=(1, 3, 4, 8),
+        why="features of a query",
+        unusual={17: "no power of two"},
+    )
     value_dim: int | None = field(
         None,
         least=0,
@@ -73,7 +83,7 @@ class Case(BaseCase):
         needs="window_size",
         says="window",
         why="tokens seen before its own; None: all. A ring that wraps where it must not",
-        unusual={0: "`window or None` takes 0 for none"},
+        unusual={0: "`window or None` takes 0 for none", (15, 40): "more than a page, less than the tokens"},
     )
     lengths: bool = field(
         False,

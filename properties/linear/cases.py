@@ -19,7 +19,7 @@ from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
-CHUNKS = {(15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a chunk ends here: the state is handed on"}
+CHUNKS = {(9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a chunk ends here: the state is handed on"}
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,10 @@ from .names import Sizes
 from .subject import Facts
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65)
-EDGES = {(15, 16, 17, 31, 32, 33, 64, 65): "a tile, a window or a table ends here"}
+EDGES = {
+    (15, 16, 17, 31, 32, 33, 64, 65): "a tile, a window or a table ends here",
+    (9, 10, 11, 12, 13, 14): "more than eight: a second tile or ring that is not full",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +41,7 @@ class Case(BaseCase):
         needs="memory",
         says="memory",
         why="tokens of another sequence, which are seen instead of its own; None: its own",
+        unusual={17: "one more than a tile"},
     )
     heads: int = field(4, choices=(4, 2, 1, 8), drawn=(4, 4, 4, 2, 1, 8), varied=(4, 2, 1), needs="heads", why="as the module is made")
     head_dim: int = field(
@@ -57,7 +61,7 @@ class Case(BaseCase):
         varied=(0, 2),
         says="tokens times 2^{}",
         why="tokens are multiplied by 2**magnitude",
-        unusual={2: "one token takes nearly all", -2: "all tokens are seen nearly alike"},
+        unusual={2: "one token takes nearly all", -2: "all tokens are seen nearly alike", 9: "logits that exp alone cannot hold"},
     )
     dtype: str = dtype_field()
     device: str = device_field()

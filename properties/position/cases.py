@@ -40,6 +40,7 @@ class Case(BaseCase):
         unusual={
             (12, 20, 24, 40, 48, 71, 96, 112): "numbers of heads that models have",
             (3, 5, 31, 33): "beside a power of two",
+            (9, 10, 11, 13, 14, 15, 17): "no power of two: slopes are taken from two series",
         },
     )
     queries: int = field(
@@ -49,6 +50,7 @@ class Case(BaseCase):
         why="positions",
         unusual={
             0: "no position",
+            (9, 17, 33, 65, 129, 130): "one or two more than a small table has, or than buckets count one by one",
             (257, 300): "beyond what bfloat16 counts",
             (5000, 100_001): "a whole table, past position 100,000",
         },
@@ -58,14 +60,14 @@ class Case(BaseCase):
         least=0,
         varied=(1, 2, 5, 17),
         why="buckets: keys; tables: rows that are never looked up",
-        unusual={(129, 300): "beyond the largest distance"},
+        unusual={(129, 300): "beyond the largest distance", (9, 17, 33): "one more than a small table has"},
     )
     dim: int = field(
         1,
         least=0,
         varied=(1, 3, 4, 8),
         why="features, which turn in pairs",
-        unusual={(1, 3, 5, 7, 9, 17, 63): "odd: the last feature has no partner"},
+        unusual={(1, 3, 5, 7, 9, 17, 63): "odd: the last feature has no partner", (10, 12, 96, 100): "no power of two"},
     )
     dtype: str = dtype_field()
     device: str = device_field()
@@ -81,6 +83,7 @@ class Case(BaseCase):
             (255, 256, 257): "bfloat16 counts to 256",
             (2047, 2049): "float16 counts to 2048",
             (511, 513, 1000, 4097): "a usual table ends",
+            (100, 129, 300): "the first position is far from 0",
             (10_007, 32_769, 100_000): "long contexts: angles in short types are wrong",
         },
     )
@@ -111,8 +114,17 @@ class Case(BaseCase):
         needs="bidirectional",
         why="buckets: future and past have buckets of their own, easily exchanged",
     )
-    num_buckets: int = field(32, least=4, varied=(32, 8), needs="num_buckets", why="buckets: half of them are exact distances")
-    max_distance: int = field(128, least=2, varied=(128, 64), needs="max_distance", why="buckets: distances beyond it share the last one")
+    num_buckets: int = field(
+        32, least=4, varied=(32, 8), needs="num_buckets", why="buckets: half of them are exact distances", unusual={12: "no power of two"}
+    )
+    max_distance: int = field(
+        128,
+        least=2,
+        varied=(128, 64),
+        needs="max_distance",
+        why="buckets: distances beyond it share the last one",
+        unusual={(20, 41, 1000): "no power of two: the logarithm meets no whole number"},
+    )
     explicit: bool = field(False, why="parameters are passed even where they have their default value")
     seed: int = seed_field()
 

@@ -89,6 +89,15 @@ def test_every_unusual_value_is_drawn(topic: Topic, tables: dict[tuple[type, str
                 assert each in drawn_here, (name, each)
 
 
+@ANY
+def test_every_odd_looking_size_has_a_reason(topic: Topic, tables: dict[tuple[type, str], set[Any]]) -> None:
+    """A size beyond eight that is no power of two looks arbitrary: a table says why it is there."""
+    for name, known in topic.case.fields().items():
+        table = set().union(*(tables[kind, name] for kind in topic.case.__mro__))
+        sizes = {n for n in table if type(n) is int and n > 8 and n & (n - 1)}
+        assert not {n for n in sizes if known.reason(n) == known.why}, name
+
+
 def test_a_field_without_a_reason_is_none() -> None:
     with pytest.raises(ValueError, match="why"):
         field(1)  # type: ignore[call-arg]
