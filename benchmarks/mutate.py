@@ -55,7 +55,12 @@ PROPERTIES = (
 FOUND = tuple(f"tests/engine/test_{name}.py" for name in ("search", "run", "saved_cases", "deviations", "target", "schema"))
 # Module, or folder → the test files that are to notice. The first line that fits counts.
 TESTS = {
+    "properties/exact/slope.py": ("tests/exact/test_slope.py", "tests/module/test_slopes.py"),
     "properties/exact": EXACT,
+    "properties/engine/core/ascent.py": ("tests/module/test_slopes.py",),
+    "properties/cache/exact.py": ("tests/exact/test_contract_bounds.py", "tests/cache"),
+    "properties/position/exact.py": ("tests/exact/test_contract_bounds.py", "tests/position"),
+    "properties/linear/exact.py": ("tests/exact/test_contract_bounds.py", "tests/linear"),
     "properties/engine/core/trial.py": CLAIMS,
     "properties/engine/core": CORE,
     "properties/engine/search/run.py": SEARCH,

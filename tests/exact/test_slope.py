@@ -72,3 +72,26 @@ def test_what_is_no_number_has_no_error_that_is_one() -> None:
 def test_of_a_bend_near_a_corner_nothing_is_claimed(jump: float, place: float) -> None:
     second = bend(lambda s: jump * max(s - place * H, 0.0) + math.sin(s), 1e-14)
     assert second.error == math.inf or abs(second.value) <= second.error
+
+
+def even(far: float, near: float, nearer: float, tilt: tuple[float, float] = (0.0, 0.0)) -> Callable[[float], float]:
+    """A function of which B at H, H/2 and H/4 are these; D at H and H/2 are its tilt."""
+    bends = {H: far, H / 2: near, H / 4: nearer}
+    tilts = {H: tilt[0], H / 2: tilt[1], H / 4: 0.0}
+    return lambda s: bends[abs(s)] * s**2 / 2 + tilts[abs(s)] * s if s else 0.0
+
+
+def test_errors_are_what_the_formulas_say() -> None:
+    noise = H**2 / 64
+    found = slope(even(2.0, 3.0, 3.0, (5.0, 7.0)), noise)
+    assert found.value == pytest.approx(7.0) and found.error == pytest.approx(2.0 + H * 1.0 + 2 * noise / H, rel=1e-9)
+    found = bend(even(2.0, 3.0, 3.0), noise)
+    assert found.value == pytest.approx(3.0) and found.error == pytest.approx(1.0 + 16 * noise / H**2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("over", "smooth"), [(-1e-3, True), (1e-3, False)])
+def test_a_bend_is_claimed_where_halving_again_changes_half_as_much(over: float, smooth: bool) -> None:
+    noise = H**2 / 64
+    for change, noisy in ((1.0, 0.0), (0.0, noise), (1.0, noise)):
+        again = change / 2 + 80 * noisy / H**2 + over
+        assert math.isfinite(bend(even(2.0, 2.0 + change, 2.0 + change + again), noisy).error) is smooth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from impls import numpy_matmul
 from impls.mutants import load_all
 from impls.mutants.block.block import decoder, encoder
 from impls.mutants.module.modular import Attention
@@ -20,11 +22,14 @@ from properties.block.trial import BlockTrial
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import NotTaken
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import Plan, search
+from properties.engine.search.search import Plan, inapplicable, search
 from properties.exact.slope import H
 from properties.module.cases import Case as ModuleCase
 from properties.module.slopes import OfModule
 from properties.module.trial import ModuleTrial
+from properties.multihead.cases import Case as LayerCase
+from properties.multihead.slopes import OfLayer
+from properties.multihead.trial import LayerTrial
 
 MUTANTS, HONEST = load_all()
 OF_LAYERS = [name for name in MUTANTS if name.startswith("layer_gradients.")]
@@ -98,6 +103,7 @@ def test_a_wrong_module_gives_right_answers(name: str) -> None:
         ("layer_gradients.bias_of_values_is_a_constant", "the gradient of b_v is another one"),
         ("layer_gradients.gradient_of_the_queries_alone", "the gradient of query is another one"),
         ("block_gradients.memory_is_a_constant", "the gradient of memory is another one"),
+        ("layer_gradients.weights_are_constants_backward", "the second derivative is another one"),
         ("module_gradients.KeysOfDetachedTokens", "the gradient of tokens (x) is another one"),
     ],
 )
@@ -141,3 +147,27 @@ def test_corners_of_a_module_are_passed_by_short_steps(seed: int) -> None:
     of.grows_as_reported()
     with pytest.raises(NotTaken, match="corners of relu"):
         of.bends_as_reported()
+
+
+def detached(*arguments: Any, **options: Any) -> Any:
+    out, weights = multihead(*arguments, **options)
+    return out.detach(), weights
+
+
+def test_where_no_gradient_can_be_asked_it_is_said_why() -> None:
+    prop = PROPERTIES["layer_gradients_are_slopes"]
+    signed = MUTANTS["layers.no_biases"].function.__signature__
+    detached.__signature__ = signed  # type: ignore[attr-defined]
+    assert "carries no gradient" in inapplicable(make_target("mine", detached, {"framework": "torch"}), prop)
+    facts = {"framework": "torch", "gradients": False}
+    assert inapplicable(make_target("mine", MUTANTS["layers.no_biases"].function, facts), prop) == "declared as not supported: gradients"
+    assert not inapplicable(make_target("mine", MUTANTS["layers.no_biases"].function, {"framework": "torch"}), prop)
+    assert "not asked of numpy arrays" in inapplicable(make_target("mine", numpy_matmul.multihead), prop)
+
+
+@pytest.mark.parametrize("empty_rows", ["nan", "zero"])
+def test_rows_without_keys_that_are_nan_leave_nothing_to_claim(empty_rows: str) -> None:
+    target = make_target("mine", HONEST["honest_forms.weights_per_head"].function, {"framework": "torch", "empty_rows": empty_rows})
+    for mask, promised in (("nothing", empty_rows != "nan"), ("none", True)):
+        case = LayerCase(queries=3, keys=3, dim=2, mask=mask, with_bias=False, seed=3)
+        assert math.isfinite(OfLayer(LayerTrial(target, case)).noise) is promised
