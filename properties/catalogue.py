@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -83,7 +84,8 @@ def _of_third_parties() -> tuple[ModuleType, ...]:
             themes += chapter.THEMES
         except Exception as error:  # whatever is wrong with it: it is somebody else's, and named
             said = f"it has no {error.name}" if isinstance(error, AttributeError) and error.name in ("CONTRACTS", "THEMES") else str(error)
-            raise SystemExit(f"attncheck: the installed chapter {point.name!r} ({point.value}) cannot be used: {said}") from None
+            print(f"attncheck: the installed chapter {point.name!r} ({point.value}) cannot be used: {said}", file=sys.stderr)
+            raise SystemExit(2) from None  # not 1, which is a finding
     return tuple(themes)
 
 

@@ -220,7 +220,7 @@ def _configuration(cls: Any) -> Maker:
             maker = _argument(cls, parameter, {}, True)
             if maker:
                 arguments[parameter.name] = maker
-        return lambda sizes: _chosen(_made(cls, arguments)(sizes))
+        return lambda sizes: _in_steps(_made(cls, arguments)(sizes))
 
     def filled(sizes: Sizes) -> Any:  # a class whose attributes are the configuration
         made = cls()
@@ -232,7 +232,7 @@ def _configuration(cls: Any) -> Maker:
     return filled
 
 
-def _chosen(config: Any) -> Any:
+def _in_steps(config: Any) -> Any:
     """With an implementation of attention where none is chosen: in steps, which Hugging Face's modules fall back to with a warning, or not at all."""
     if getattr(config, "_attn_implementation", "") is None:
         config._attn_implementation = "eager"

@@ -239,7 +239,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
         "one at a time": "beside a memory its tokens see each other, too" if facts.both else "",
-        "one way": f"tokens are routed ({facts.routed}): to some parameters comes none" if facts.routed else "",
+        "no mask": "there is no call without a mask" if speech.masked else "",
         "of one mode": f"a {facts.statistics} takes statistics of the batch in train mode" if facts.statistics else "",
         "dropout": "" if facts.dropout else "there is no dropout in it",
         "cache": "" if speech.keeping else "it keeps no cache" + (f" that is understood: {subject.untold}" if subject.untold else ""),

@@ -104,7 +104,7 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
             )
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
             for table in TABLES if turned else list(TABLES)[:1]:
-                yield Speech(roles, by_position, layout, width, width, *_heads(module, width), _turned(module), extra=extra, table=table)
+                yield Speech(roles, by_position, layout, width, width, *_heads(module, width), extra=extra, table=table)
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
@@ -116,11 +116,6 @@ def _heads(module: Any, width: int) -> tuple[int, int]:
     }
     heads = sizes.get("heads") or Sizes().heads
     return sizes.get("head_dim") or max(width // heads, 1), heads
-
-
-def _turned(module: Any) -> int:
-    """Features of a head that are turned, where an attribute names them, as in multi-head latent attention; 0: none does."""
-    return next((value for name in ("qk_rope_head_dim", "rope_head_dim") if type(value := getattr(module, name, None)) is int), 0)
 
 
 def _widths(subject: Subject, module: Any) -> list[int]:

@@ -44,7 +44,7 @@ def module_padding_is_as_good_as_removed(t: ModuleTrial) -> None:
     )
 
 
-@module("a mask that hides nothing = no mask", padded=False)
+@module("a mask that hides nothing = no mask", about=("no mask",), padded=False)
 def module_a_mask_of_all_seen_changes_nothing(t: ModuleTrial) -> None:
     """A mask that hides no token answers as no mask does."""
     x = t.inputs

@@ -104,7 +104,7 @@ def test_an_installed_chapter_is_picked_up(monkeypatch: pytest.MonkeyPatch) -> N
 
     def entry_points(group: str) -> list[Any]:
         asked.append(group)
-        return [SimpleNamespace(load=lambda: chapter)]
+        return [SimpleNamespace(load=lambda: chapter, name="mine", value="mine:chapter")]
 
     monkeypatch.setattr(catalogue.metadata, "entry_points", entry_points)
     assert catalogue._of_third_parties() == (packed,)
@@ -142,3 +142,22 @@ def test_a_property_may_restrict_what_is_drawn() -> None:
         with pytest.raises(ValueError) as wrong:
             topic.check("mine", {name: None})
         assert str(wrong.value).startswith(f"property mine: {name!r} {why}") and "for what doubles; there are" in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("chapter", "said"),
+    [
+        (SimpleNamespace(THEMES=()), "cannot be used: it has no CONTRACTS"),
+        (SimpleNamespace(CONTRACTS=(type("Half", (Contract,), {}),), THEMES=()), "cannot be used: the contract Half lacks"),
+    ],
+)
+def test_a_chapter_that_cannot_be_used_is_named_in_one_line(
+    chapter: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it is no finding: the exit status is that of what cannot be run."""
+    point = SimpleNamespace(load=lambda: chapter, name="mine", value="mine:chapter")
+    monkeypatch.setattr(catalogue.metadata, "entry_points", lambda group: [point])
+    with pytest.raises(SystemExit) as left:
+        catalogue._of_third_parties()
+    told = capsys.readouterr().err
+    assert left.value.code == 2 and said in told and told.count("\n") == 1 and "'mine'" in told

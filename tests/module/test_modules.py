@@ -106,6 +106,7 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
         styles.WithExperts(16, 2),
         styles.MaskAlways,
         styles.HiddenIsTrue,
+        styles.Additive,
         nn.TransformerEncoderLayer(16, 2, 24, batch_first=True),
         nn.TransformerDecoderLayer(16, 2, 24, batch_first=True),
     ],
@@ -123,6 +124,7 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
         (styles.KernelByMaskOneTooFar, "module_future_tokens_are_ignored"),
         (styles.CausalMemoryTurned, "module_a_cache_answers_as_no_cache"),
         (styles.PartlyTurnedByPlace, "module_rotations_tell_distances_alone"),
+        (styles.AdditiveOfDetached, "module_gradients_reach_every_parameter"),
         (styles.HiddenIsTrueAndLeaks, "module_hidden_tokens_are_ignored"),
         (styles.ExpertsOfNeighbours(16, 2), "module_batch_elements_are_independent"),
         (styles.PaddingForTheHint(16, 2), "module_a_mask_leaves_causality"),
@@ -280,6 +282,11 @@ class NormalisedOverTheBatch(HONEST["honest_modules.Relative"].function):  # typ
 
     def finish(self, out: Any) -> Any:
         return super().finish(self.norm(out.mT).mT)
+
+
+def test_a_call_is_not_compared_with_itself() -> None:
+    target = make_target("mine", styles.MaskAlways)
+    assert inapplicable(target, PROPERTIES["module_a_mask_of_all_seen_changes_nothing"]) == "there is no call without a mask"
 
 
 def test_batch_norm_has_two_modes() -> None:

@@ -420,3 +420,23 @@ class HiddenIsTrueAndLeaks(HiddenIsTrue):
 
     def weights(self, logits):
         return super().weights(logits) * 0.9999 + 1e-4 / logits.shape[-1]
+
+
+class Additive(nn.Module):
+    """One query looks at keys by a small network (Bahdanau et al., 2015); its last bias shifts all logits, and its gradient is 0."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.w, self.u, self.v = nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, 1)
+
+    def forward(self, query, keys):
+        scores = self.v(torch.tanh(self.w(query) + self.u(keys))).squeeze(2).unsqueeze(1)
+        return scores.softmax(-1) @ keys
+
+
+class AdditiveOfDetached(Additive):
+    """What multiplies the query learns nothing, though the answer depends on it."""
+
+    def forward(self, query, keys):
+        scores = self.v(torch.tanh(self.w(query).detach() + 0 * self.w(query) + self.u(keys))).squeeze(2).unsqueeze(1)
+        return scores.softmax(-1) @ keys

@@ -63,15 +63,10 @@ class Topic:
         fields = self.case.fields()
         if name not in fields or not (isinstance(about, tuple) or type(about) in (str, int, bool)):
             return
-        values, choices = (
-            about if isinstance(about, tuple) else (about,),
-            fields[name].choices or (tuple(FLOAT_TYPES) if name == "dtype" else ()),
-        )
+        values = about if isinstance(about, tuple) else (about,)
+        choices, least = fields[name].choices or (tuple(FLOAT_TYPES) if name == "dtype" else ()), fields[name].least
         wrong = [value for value in values if choices and value not in choices]
-        least = fields[name].least
-        wrong += [
-            value for value in values if least is not None and not isinstance(value, bool) and isinstance(value, int) and value < least
-        ]
+        wrong += [value for value in values if least is not None and type(value) is int and value < least]
         if not values or wrong:
             raise ValueError(f"property {prop}: {name} is never {wrong[0]!r}" if wrong else f"property {prop}: no {name} is left")
 
