@@ -31,6 +31,7 @@ t = 7.5 is 2 exp(−t²/2) = 10⁻¹². Nothing is chosen for a module, a size o
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.frameworks import Buffers
-from .speech import Speech, Tokens, call, hooks, read
+from .speech import Speech, Tokens, call, hooks, read, under
 from .subject import Subject
 
 SAMPLES = (True, True, True, True, False, False)  # whether signs are drawn element by element
@@ -56,10 +57,10 @@ def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype:
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
     double = twin(subject, module) if wide else module
-    plain = _run(subject, double, speech, tokens, device, hooks(subject.framework).widened() if wide else None)
+    plain = _run(subject, double, speech, tokens, device, ("widened",) if wide else ())
     squares = np.zeros_like(plain)
     for number, elementwise in enumerate(SAMPLES):
-        mode = hooks(subject.framework).perturbed(seed + number, units, elementwise, wide)
+        mode = ("perturbed", seed + number, units, elementwise, wide)
         with np.errstate(all="ignore"):
             squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2
     squares /= len(SAMPLES)
@@ -69,10 +70,8 @@ def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype:
     return plain, np.where(np.isfinite(plain), np.where(np.isfinite(allowed), allowed, np.inf), 0.0)
 
 
-def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: Any) -> Array:
+def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: tuple[Any, ...]) -> Array:
     fw = subject.framework
-    with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0):
-        if mode is None:
-            return read(call(module, speech, tokens, fw, Buffers(fw), "float64", device), speech, fw)
-        with mode:
-            return read(call(module, speech, tokens, fw, Buffers(fw), "float64", device), speech, fw)
+    opened = under(module, fw, *mode) if mode else nullcontext()
+    with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0), opened:
+        return read(call(module, speech, tokens, fw, Buffers(fw), "float64", device), speech, fw)

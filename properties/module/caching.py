@@ -19,10 +19,11 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers, Framework
+from .away import Away
 from .construct import recipes
 from .facts import NEGLIGIBLE, formal_of, mask_says
 from .names import FORWARD_ROLES, Sizes, role
-from .speech import Keeping, Past, Speech, Tokens, call, hooks, read
+from .speech import Keeping, Past, Speech, Tokens, call, hooks, read, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, CHUNKS = 2, (3, 1, 2)  # a first chunk, then one token, then several
@@ -93,7 +94,7 @@ def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]
     starts = "start" in speech.roles.values()
     reset = next((name for name in RESETS if callable(getattr(module, name, None))), "")
     for where, name in product(("", *places), pasts):
-        for empty in _empties(module, formal[name]):
+        for empty in empties(module, name):
             for flag in (*flags, ""):
                 yield Keeping("filled", name, flag, "", empty, where)
         for flag in (*flags, ""):
@@ -105,10 +106,13 @@ def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]
                 yield Keeping("within", flag=flag, where=where, reset=reset)
 
 
-def _empties(module: Any, parameter: inspect.Parameter) -> Iterator[Callable[[], Any]]:
+def empties(module: Any, parameter: str) -> Iterator[Callable[[], Any]]:
     """Empty caches: of the class that is annotated, of those beside the module that are called so, a dictionary."""
+    if isinstance(module, Away):
+        yield from module.empties(parameter)
+        return
     beside = vars(sys.modules.get(type(module).__module__, inspect))
-    hint = parameter.annotation
+    hint = formal_of(module)[parameter].annotation
     named = [hint] if inspect.isclass(hint) else []
     named += [thing for name, thing in beside.items() if inspect.isclass(thing) and name.lower().endswith("cache")]
     for cls in dict.fromkeys(named):
@@ -204,6 +208,6 @@ def _effect(subject: Subject, module: Any, keeping: Keeping) -> str:
 
 def _attends_once(subject: Subject, module: Any) -> bool:
     """Whether there is one softmax in it: in a stack of layers that are not causal, later tokens change what earlier ones keep."""
-    with hooks(subject.framework).watched() as names:
+    with under(module, subject.framework, "watched") as names:
         answer(subject, module, tokens_for(subject.speech, 1, 3, None))
     return sum(name in ("softmax", "scaled_dot_product_attention") for name in names) == 1

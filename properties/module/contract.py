@@ -7,12 +7,12 @@ weights that takes q, k and v is an attention like any other callable.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..engine.cases.draws import Strategy
+from ..engine.contained.link import Gone
+from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
@@ -21,17 +21,17 @@ from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.core.trial import Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
+from .away import Away
 from .cases import MODULE, Case
-from .construct import make, recipes
 from .contained import held_to
 from .learn import learned
 from .measure import measured
-from .names import Sizes
 from .pairing import paired
 from .speech import LAYOUTS, Speech
 from .structure import KNOWN, USUAL, confirmed, headed
-from .subject import Facts, Subject, of_instance
+from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
+from .workshop import Workshop
 
 
 class Module(Contract):
@@ -52,13 +52,16 @@ class Module(Contract):
         return ()
 
     def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | None:
-        subject = _subject(name, thing, fw)
+        subject = subject_of(name, thing, fw)
         if subject is None:
             return None
-        subject = learned(subject, device)
+        try:
+            subject = learned(subject, device)
+        except Gone as gone:
+            raise CannotRun(f"{name} cannot be called: it {gone}") from None
         structure, nearest = confirmed(subject)
         subject = dataclasses.replace(subject, structure=structure, nearest=nearest, headed=headed(subject))
-        target = Target(name, subject, self.name, supports, fw, (), fw.dtypes)
+        target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
     def _with_words(self, target: Target) -> Target:
@@ -168,46 +171,19 @@ class Module(Contract):
         return [(trial.run(), trial.allowed() * (1 + twice))]
 
     def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
-        subject = _of(target)
-        return dataclasses.replace(subject, through=lambda module: make_variant(target.framework, variant, module))
+        fw, subject = target.framework, _of(target)
+        make_variant(fw, variant, lambda: None)  # a typo is told here
+        unrecorded = "" if fw.variants[variant].recorded else variant
+
+        def through(module: Any) -> Any:
+            return module.through(variant) if isinstance(module, Away) else make_variant(fw, variant, module)
+
+        return dataclasses.replace(subject, through=through, unrecorded=unrecorded)
 
 
 def _of(target: Target) -> Subject:
     subject: Subject = target.function  # type: ignore[assignment]
     return subject
-
-
-def _subject(name: str, thing: Any, fw: Framework) -> Subject | None:
-    """A module that can be made, or copied; None for what is none, and for a module without weights. Raises CannotRun."""
-    assert fw.modules is not None
-    if isinstance(thing, Subject):
-        return thing
-    given: Mapping[str, Any] = {}
-    if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):
-        formal = inspect.signature(thing.func).parameters
-        given = dict(zip(formal, thing.args, strict=False)) | thing.keywords
-        thing = thing.func
-    if fw.modules.is_class(thing):
-        return _from_class(name, thing, given, fw)
-    if not fw.modules.is_module(thing) or not any(True for _ in thing.parameters()):
-        return None
-    return Subject(name, of_instance(thing), fw)
-
-
-def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject:
-    """Of the ways to fill its constructor the first that makes a module. Raises CannotRun with what the first said."""
-    said: list[CannotRun] = []
-    for maker in recipes(cls, given):
-        try:
-            with fw.chance(0):
-                made = make(name, maker, Sizes())
-        except CannotRun as error:
-            said.append(error)
-            continue
-        if not any(True for _ in made.parameters()):
-            raise CannotRun(f"{name} has no weights: give an instance, which is an attention of q, k and v, or a module with weights")
-        return Subject(name, maker, fw, fixed=bool(given))
-    raise said[0]
 
 
 def _parameters(target: Target) -> tuple[str, ...]:
@@ -246,6 +222,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "begins anew": "nothing says how its cache is emptied" if _goes_on(speech) else "",
         "handed back": "" if speech.keeping and speech.keeping.kind == "handed back" else "its cache is none that comes back",
         "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
+        "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" if subject.unrecorded else "",
         "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",
     }
@@ -308,3 +285,4 @@ def _flagged(speech: Speech) -> str:
 
 
 register(Module())
+WORKSHOPS.append(Workshop)

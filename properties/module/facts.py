@@ -12,7 +12,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
-from .speech import PLACED, Tokens, hooks
+from .speech import PLACED, Tokens, under
 from .subject import Facts, Subject, answer, dropouts, tokens_for
 
 MEMORY, SHORT, LONG = 7, 8, 12
@@ -156,7 +156,7 @@ def _sees_both(subject: Subject, module: Any) -> bool:
     plain, moved = (tokens_for(subject.speech, 2, _length(subject, SHORT), MEMORY, seed) for seed in (3, 4))
     x = plain.x.copy()
     x[:, 1:] = moved.x[:, 1:]
-    with hooks(subject.framework).watched() as called:
+    with under(module, subject.framework, "watched") as called:
         first = answer(subject, module, plain)[:, 0]
     moves = not np.array_equal(first, answer(subject, module, dataclasses.replace(plain, x=x))[:, 0])
     return moves and sum(name in SOFTMAXES for name in called) > 1
@@ -164,7 +164,7 @@ def _sees_both(subject: Subject, module: Any) -> bool:
 
 def _routes(subject: Subject, module: Any) -> str:
     """The function with which it finds out how many tokens go somewhere; empty if all take the same way."""
-    with hooks(subject.framework).watched() as called:
+    with under(module, subject.framework, "watched") as called:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
     return next((name for name in called if name in COUNTING), "")
 
@@ -221,7 +221,7 @@ def _positions(subject: Subject, module: Any) -> str:
     wide = [m for m in module.modules() if isinstance(getattr(m, "kernel_size", None), tuple) and max(m.kernel_size) > 1]
     if wide:
         return f"it has a {type(wide[0]).__name__}"
-    with hooks(subject.framework).watched() as called:
+    with under(module, subject.framework, "watched") as called:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
     found = next((name for name in called if name in ORDERED), "")
     return f"it computes with {found}" if found else ""
@@ -242,7 +242,7 @@ def _in_logits(subject: Subject, module: Any) -> bool:
     given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
     if not names:
         return not subject.facts.positions or bool(given)
-    with hooks(subject.framework).watched() as called:
+    with under(module, subject.framework, "watched") as called:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
     if any(name.startswith(("conv", "unfold", "pad")) for name in called):  # neighbours, and zeros beyond the ends
         return False

@@ -18,7 +18,7 @@ from .construct import needs_gpu
 from .facts import NEGLIGIBLE, formal_of, found_out, influences
 from .masks import documented, with_mask
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import PLACED, TABLES, Saying, Speech, call, first_array, hooks
+from .speech import PLACED, TABLES, Saying, Speech, call, first_array, hooks, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -227,7 +227,7 @@ def _refuse_others(subject: Subject, module: Any) -> None:
     """Raises CannotRun for what is no attention: no token sees another, or what it sees does not depend on what is there."""
     memory = MEMORY if subject.speech.name("memory") else None
     length = (subject.facts.lengths or (6,))[0]
-    with hooks(subject.framework).watched() as names:
+    with under(module, subject.framework, "watched") as names:
         answer(subject, module, tokens_for(subject.speech, BATCH, length, memory))
     attends = any(word in name for name in names for word in ATTENDS)
     kinds = {type(inner).__name__ for inner in module.modules() if inner is not module}

@@ -14,12 +14,13 @@ from ..engine.core.declare import declare
 from ..engine.core.target import NotTaken
 from ..engine.frameworks import Given
 from .cases import MODULE
-from .speech import call, first_array, hooks
+from .speech import call, first_array, hooks, under
 from .trial import ModuleTrial
 from .weights import noise
 
 module = partial(declare, contract=MODULE.name)
 SMALL: dict[str, Any] = {
+    "about": ("gradients",),
     "length": (3, 4, 5, 7, 9),
     "batch": (1, 2),
     "magnitude": 0,
@@ -44,7 +45,7 @@ class OfModule(Ascent):
         super().__init__(trial)
         fw, seed = trial.target.framework, trial.case.seed
         self.module = trial.made()
-        with hooks(fw).watched() as steps:
+        with under(self.module, fw, "watched") as steps:
             trial.run(module=self.module)  # it lays the tokens out
         self.cornered = next((name for name in steps if name in CORNERED.split()), "")
         if self.cornered:

@@ -6,6 +6,7 @@ Inside the checker tokens are (batch, length, features), whatever the module tak
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..engine.cases.dtypes import round_to
 from ..engine.contained.watch import in_time
 from ..engine.core.target import NotTaken, Raised
 from ..engine.frameworks import Buffers, Framework, Modules
+from .away import Away
 from .names import FORWARD_ROLES, role
 
 LAYOUTS = {
@@ -151,6 +153,14 @@ def hooks(fw: Framework) -> Modules:
     return fw.modules
 
 
+def under(module: Any, fw: Framework, mode: str, *arguments: Any) -> AbstractContextManager[Any]:
+    """A mode of ``Modules``, for calls of the module, wherever it is."""
+    if isinstance(module, Away):
+        return module.under(mode, *arguments)
+    opened: AbstractContextManager[Any] = getattr(hooks(fw), mode)(*arguments)
+    return opened
+
+
 def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
     """What the module returns. Whatever it raises passes. Raises NotTaken where a memory is to be hidden by a mask of the tokens.
 
@@ -166,6 +176,8 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
 
 def _in_time(module: Any, speech: Speech, arguments: dict[str, Any]) -> Any:
     first = [arguments.pop(name) for name in speech.positional if name in arguments]
+    if isinstance(module, Away):  # in another process, which has limits of its own
+        return module(*first, **arguments)
     with in_time(slow=not hasattr(module, "forward")):  # what a variant made of it may be compiled in the call
         return module(*first, **arguments)
 

@@ -145,7 +145,14 @@ def module_recording_changes_nothing(t: ModuleTrial) -> None:
 # ---------------------------------------------------------------- weights
 
 
-LEARNING: dict[str, Any] = {"length": MANY, "batch": (2, 3), "magnitude": 0, "padded": False, "memory": (None, 3, 5, 8)}
+LEARNING: dict[str, Any] = {
+    "about": ("gradients",),
+    "length": MANY,
+    "batch": (2, 3),
+    "magnitude": 0,
+    "padded": False,
+    "memory": (None, 3, 5, 8),
+}
 
 
 def lesson(t: ModuleTrial) -> Tokens:
@@ -190,7 +197,7 @@ def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
             t.fail(f"the gradient of {name} is 0 everywhere")
 
 
-@module("∂(Σ out·g)/∂w ≠ 0 for what every head reads and writes", about=("named",), **LEARNING)
+@module("∂(Σ out·g)/∂w ≠ 0 for what every head reads and writes", **{**LEARNING, "about": ("gradients", "named")})
 def module_gradients_reach_every_head(t: ModuleTrial) -> None:
     """Every head learns: in no projection is the gradient 0 for all features of a head."""
     made = learning(t)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +13,12 @@ import numpy as np
 
 from ..engine.cases import coordinates
 from ..engine.cases.coordinates import Array
+from ..engine.contained.stub import Stub
 from ..engine.core.target import CannotRun
 from ..engine.frameworks import Buffers, Framework
 from . import weights
-from .construct import Maker, make
+from .away import Shop
+from .construct import Maker, make, recipes
 from .names import CONSTRUCTOR_ROLES, Sizes, role
 from .speech import Speech, Tokens, call, hooks, read
 
@@ -53,6 +57,8 @@ class Subject:
     through: Callable[[Any], Any] = lambda module: module  # a variant
     fixed: bool = True  # whether its sizes are what somebody gave
     structure: Any = None  # its projections, where they are recognised and confirmed
+    unrecorded: str = ""  # the variant through which no gradient reaches its parameters, if it is seen through one
+    away: bool = False  # whether it is made in another process
     elsewhere: bool = False  # whether it lies in another process, where its rounding cannot be followed
     take: Callable[[Any, Any], None] | None = None  # gives its module the weights of the one that it is compared with
     headed: bool = False  # whether linear layers of known names project for heads of one width
@@ -69,7 +75,7 @@ class Subject:
         """
         fw = self.framework
         with fw.chance(luck):
-            made = make(self.name, self.maker, sizes)
+            made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes)
         set_dropout(made, sizes.dropout)
         made = made.eval().to(fw.named_dtype("float64"))
         weights.draw(made, seed, gain, fw)
@@ -134,3 +140,40 @@ def answer(
     fw, speech = subject.framework, speech or subject.speech
     with np.errstate(all="ignore"), fw.settings_kept(), hooks(fw).still(), fw.chance(0):
         return read(call(module, speech, tokens, fw, Buffers(fw), dtype, device), speech, fw)
+
+
+def subject_of(name: str, thing: Any, fw: Framework) -> Subject | None:
+    """A module that can be made, or copied; None for what is none, and for a module without weights. Raises CannotRun."""
+    assert fw.modules is not None
+    if isinstance(thing, Subject):
+        return thing
+    if isinstance(thing, Stub):
+        shop = Shop(name, thing, fw)
+        begun = shop.begin()
+        return None if begun is None else Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True)
+    given: Mapping[str, Any] = {}
+    if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):
+        formal = inspect.signature(thing.func).parameters
+        given = dict(zip(formal, thing.args, strict=False)) | thing.keywords
+        thing = thing.func
+    if fw.modules.is_class(thing):
+        return _from_class(name, thing, given, fw)
+    if not fw.modules.is_module(thing) or not any(True for _ in thing.parameters()):
+        return None
+    return Subject(name, of_instance(thing), fw)
+
+
+def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject:
+    """Of the ways to fill its constructor the first that makes a module. Raises CannotRun with what the first said."""
+    said: list[CannotRun] = []
+    for maker in recipes(cls, given):
+        try:
+            with fw.chance(0):
+                made = make(name, maker, Sizes())
+        except CannotRun as error:
+            said.append(error)
+            continue
+        if not any(True for _ in made.parameters()):
+            raise CannotRun(f"{name} has no weights: give an instance, which is an attention of q, k and v, or a module with weights")
+        return Subject(name, maker, fw, fixed=bool(given))
+    raise said[0]

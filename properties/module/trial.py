@@ -11,6 +11,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
+from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, Raised
 from ..engine.core.trial import Trial
 from . import bound
@@ -48,7 +49,7 @@ class ModuleTrial(Trial):
         case = self.case
         try:
             return self.subject.module(case.dtype, case.device, case.seed, gain, sizes or case.sizes)
-        except CannotRun as error:
+        except (CannotRun, Gone) as error:
             raise Raised(error) from None
 
     @cached_property

@@ -83,7 +83,7 @@ def test_what_is_ours_is_not() -> None:
     assert not Report(ours, "cpu").contained and Report(apart, "cpu").contained
 
 
-def test_a_module_with_weights_is_asked_here(folder: Path) -> None:
+def test_so_is_a_module_with_weights(folder: Path) -> None:
     pytest.importorskip("torch")
     (folder / "mine.py").write_text(
         "import torch\n\n\nclass Layer(torch.nn.Module):\n    def __init__(self, d_model: int = 16, num_heads: int = 4) -> None:\n"
@@ -94,7 +94,9 @@ def test_a_module_with_weights_is_asked_here(folder: Path) -> None:
         (target,) = find_targets("mine.py:Layer", Builtins())
     with containing(NEVER):
         (here,) = find_targets("mine.py:Layer", Builtins())
-    assert target.contract == here.contract == "module" and not Report(target, "cpu").contained
+    assert target.contract == here.contract == "module"
+    assert Report(target, "cpu").contained and not Report(here, "cpu").contained
+    assert target.learned == here.learned
 
 
 def test_arrays_that_cannot_be_shared_are_asked_here(folder: Path) -> None:

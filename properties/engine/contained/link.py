@@ -83,13 +83,15 @@ class Link:
         self.numbers = itertools.count(1)
         self.last = 0  # the number of the last call
         self.refreshed = 0  # the number of the call after which earlier answers were read again
+        self.queue: list[dict[str, Any]] = []  # messages that need no answer: they go with the next one
         self.forget: list[int] = []
         self.drop: list[int] = []
         self.alive: dict[int, int] = {}  # call → how many of those are alive
         self.live: dict[int, list[Any]] = {}  # call → weak references to the memory of its answer
         self.places: dict[int, list[tuple[int, int]]] = {}  # call → where that memory is, and how long
         self.longest, self.learned, self.hung = 0.0, 0, 0
-        self.handle = self.held = 0
+        self.slow = False  # whether something may be compiled in the next calls
+        self.handle = self.held = self.shop = 0
         self.looked, self.crowd = time.monotonic(), 0
         self.known: dict[str, Any] = {}
         weakref.finalize(self, _close, self.__dict__)
@@ -110,7 +112,7 @@ class Link:
         self.live.clear()
         self.alive.clear()
         self.places.clear()
-        self.forget, self.drop = [], []
+        self.forget, self.drop, self.queue = [], [], []
         try:
             known = self._ask("load", FIRST, **self.load)
         except Gone:
@@ -124,6 +126,7 @@ class Link:
             raise self._broken("answered what is no answer")
         self.handle = known["handle"]
         self.held = known["held"] if isinstance(known.get("held"), int) else 0
+        self.shop = known["shop"] if isinstance(known.get("shop"), int) else 0
         return known
 
     def _crowded(self) -> bool:
@@ -185,8 +188,9 @@ class Link:
         if self.socket is None:
             self._start()
         assert self.socket is not None
+        first, self.queue = self.queue, []
         try:
-            self.socket.send({"do": what, "with": values})
+            self.socket.send({"do": what, "with": values, "first": first})
             answer = self.socket.receive(time.monotonic() + seconds)
             if time.monotonic() - self.looked > LOOK and self._crowded():
                 raise wire.Broken
@@ -213,6 +217,8 @@ class Link:
 
     def patience(self) -> float:
         """Seconds for the next call."""
+        if self.slow:
+            return FIRST
         if self.learned < LEARNING:
             return FIRST if not self.hung else LEAST
         return max(IMPATIENT if self.hung else LEAST, TIMES * self.longest)
@@ -222,7 +228,7 @@ class Link:
 
         Raises as the target does, and Gone.
         """
-        sent = Arguments(fw, self.arguments, leaves)
+        sent = Arguments(fw, self.arguments, leaves, self if handle == self.shop else None)
         message = {
             "thing": handle,
             "method": method,
@@ -240,9 +246,9 @@ class Link:
             answer = self._ask("call", self.patience(), number=number, forget=forget, drop=drop, **message)
         finally:
             sent.write_back()
-        if self.learned < LEARNING:
+        if self.learned < LEARNING and not self.slow and not (handle == self.shop and method != "call"):
             self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
-        came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts))
+        came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts), number)
         try:
             value, sends_back = answer
             decoded = came.decode(value)
@@ -271,6 +277,19 @@ class Link:
             del self.alive[number], self.live[number], self.places[number]
             self.forget.append(number)
 
+    def lives(self, call: int) -> bool:
+        """Whether the answer to a call is kept over there."""
+        return call in self.live
+
+    def array(self, address: int, length: int) -> list[int] | None:
+        """(a call, which array of its answer) that lies here in all of such memory; None if none does."""
+        for number, references in self.live.items():
+            for at, reference in enumerate(references):
+                owner = reference() if reference else None
+                if owner is not None and owner.__array_interface__["data"][0] == address and len(owner) == length:
+                    return [number, at]
+        return None
+
     def look_again(self, fw: Framework, address: int) -> None:
         """Read the answers of all earlier calls again if one of them lies at the address: the last call may have changed them."""
         earlier = [number for number in self.live if number != self.last]
@@ -292,16 +311,23 @@ class Link:
                     case ["a", int(offset), list(), str()] if 0 <= offset <= len(self.answers.map) - len(owner):
                         owner[:] = memoryview(self.answers.map)[offset : offset + len(owner)]
 
-    def send_back(self, fw: Framework, number: int, grad: Any, pushed: list[Any] | None = None) -> list[Any]:
-        """The gradients of the leaves of a call; of ``grad`` and the leaves, where some are pushed into those. Raises as the target, and Gone."""
+    def send_back(self, fw: Framework, number: int, grad: Any, pushed: list[Any] | None = None, slow: bool = False) -> list[Any]:
+        """The gradients of the leaves of a call; of ``grad`` and the leaves, where some are pushed into those. Raises as the target, and Gone.
+
+        ``slow``: something may be compiled in it.
+        """
         sent = Arguments(fw, self.arguments, [])
         came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts))
-        answer = self._ask("back", self.patience(), number=number, grad=sent.encode(grad), pushed=sent.encode(pushed))
+        answer = self._ask("back", FIRST if slow else self.patience(), number=number, grad=sent.encode(grad), pushed=sent.encode(pushed))
         try:
             found = came.decode(answer)
         except Unfit:
             raise self._broken("answered what is no answer") from None
         return [None if part is None or not fw.is_array(part) else part for part in found] if isinstance(found, list) else []
+
+    def later(self, what: str, **values: Any) -> None:
+        """What needs no answer: it is done before the next message, whose error its own becomes."""
+        self.queue.append({"do": what, "with": values})
 
     def ask(self, what: str, **values: Any) -> Any:
         """Anything else. Raises as the target does, and Gone."""

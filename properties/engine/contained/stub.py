@@ -11,7 +11,7 @@ from typing import Any
 from ..cases.coordinates import Array
 from ..frameworks import Framework, frameworks
 from .link import Gone, Link
-from .values import ITEMSIZE, contiguous, identifier
+from .values import ITEMSIZE, Arguments, Remote, ToldDict, ToldList, contiguous, identifier
 
 
 class Stub:
@@ -22,7 +22,9 @@ class Stub:
         self.type = str(known.get("type", "object"))
         self.callable = bool(known.get("callable"))
         self.is_class = bool(known.get("is_class"))
-        self.is_module = bool(known.get("is_module"))
+        modules = known.get("modules")
+        self.modules = tuple(name for name in modules if name in frameworks()) if isinstance(modules, list) else ()  # of which it is one
+        self.is_module = bool(self.modules)
         self.without_network = bool(known.get("without_network"))
         self.__signature__: Any = signature(known.get("signature"))
         self.supports: Any = known.get("supports")
@@ -37,6 +39,18 @@ class Stub:
         if self.link.socket is None:
             self.link.ask("changed")  # whose process has ended: it is started again, and tells where the module is
         return self.link.call(fw, self.link.held, method, arguments, {}, [])[0]
+
+    def workshop(self, method: str, *arguments: Any) -> Any:
+        """Ask what makes its modules over there. Raises as it does, and Gone."""
+        if self.link.socket is None:
+            self.link.ask("changed")
+        return self.link.called(self.link.shop, method, arguments, {})
+
+    def tell_workshop(self, method: str, *arguments: Any) -> None:
+        """The same where no answer is needed, with the next question; arrays among the arguments lie in shared memory, and are held meanwhile."""
+        fw = self.link.framework
+        sent = Arguments(fw, self.link.arguments, [])
+        self.link.later("tell", thing=self.link.shop, method=method, fw=fw.name, arguments=[sent.encode(value) for value in arguments])
 
     def shared(self, fw: Framework) -> Framework:
         """The framework, with its arrays in memory that both processes share."""
@@ -80,12 +94,13 @@ class _Back:
 
     def __init__(self, link: ContainedLink, fw: Framework, number: int, retained: list[Any]) -> None:
         self.link, self.fw, self.number, self.retained = link, fw, number, retained
+        self.slow = link.slow  # what was compiled for the call may be compiled for this, too
 
     def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
-        return self.link.send_back(self.fw, self.number, grad_out)
+        return self.link.send_back(self.fw, self.number, grad_out, None, self.slow)
 
     def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:
-        return self.link.send_back(self.fw, self.number, grad_out, list(pushed))
+        return self.link.send_back(self.fw, self.number, grad_out, list(pushed), self.slow)
 
 
 def _arrays(value: Any, fw: Framework) -> Iterator[Any]:
@@ -102,11 +117,13 @@ def _arrays(value: Any, fw: Framework) -> Iterator[Any]:
 def _swapped(value: Any, by: Mapping[int, Any]) -> Any:
     if id(value) in by:
         return by[id(value)]
-    if isinstance(value, tuple | list):
-        return type(value)(_swapped(item, by) for item in value)
-    if isinstance(value, dict):
-        return {name: _swapped(item, by) for name, item in value.items()}
-    return value
+    if not isinstance(value, tuple | list | dict):
+        return value
+    items: Any = {name: _swapped(item, by) for name, item in value.items()} if isinstance(value, dict) else [_swapped(x, by) for x in value]
+    made: Any = type(value)(items)
+    if isinstance(value, ToldList | ToldDict):
+        made.call, made.at = value.call, value.at
+    return made
 
 
 def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, Any], held: Mapping[str, Any]) -> Any:
@@ -114,7 +131,7 @@ def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, An
     parts: dict[str, Any] = {}
     generation = link.generation
     for method, formal in methods.items():
-        if not (isinstance(method, str) and method.isidentifier()):
+        if not (isinstance(method, str) and method.isidentifier()) or method == "handle":
             continue
 
         def run(self: Any, *arguments: Any, method: str = method, **options: Any) -> Any:
@@ -128,7 +145,12 @@ def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, An
         if link.generation == generation:
             link.drop.append(handle)
 
-    made = type(identifier(name), (), {**parts, "__del__": forget})()
+    def alive(self: Any) -> int:
+        if link.generation != generation:
+            raise Gone("ended the process that held the object")
+        return handle
+
+    made = type(identifier(name), (Remote,), {**parts, "handle": alive, "__del__": forget})()
     for key, value in held.items():
         if key.isidentifier() and key not in parts:
             setattr(made, key, value)
@@ -198,13 +220,15 @@ class Shared:
     @contextmanager
     def chance(self, seed: int) -> Iterator[None]:
         with self._base.chance(seed):
-            self._link.ask("chance", fw=self._base.name, seed=seed)
-            generation = self._link.generation
+            self._link.later("chance", fw=self._base.name, seed=seed)
+            begun, generation = self._link.queue[-1], self._link.generation
             try:
                 yield
             finally:
-                if self._link.generation == generation and self._link.socket is not None:
-                    self._link.ask("chance", fw=self._base.name, seed=None)
+                if self._link.queue and self._link.queue[-1] is begun:
+                    self._link.queue.pop()  # nothing was asked meanwhile
+                elif self._link.generation == generation and self._link.socket is not None:
+                    self._link.later("chance", fw=self._base.name, seed=None)
 
     def drawn(self) -> float:
         return float(self._link.ask("drawn", fw=self._base.name))

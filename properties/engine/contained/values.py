@@ -11,7 +11,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,6 +29,9 @@ ITEMSIZE = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "complex128": 16,
+    "complex64": 8,
+    "complex32": 4,
 }
 DEEPEST, MOST, LONGEST = 5, 100_000, 2_000  # nested containers, elements of one, characters of a text
 
@@ -50,11 +53,42 @@ def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 # ---------------------------------------------------------------- the judge's side
 
 
+class Remote:
+    """Stands for an object of the target's. As an argument it is that object again."""
+
+    def handle(self) -> int:
+        """Its number over there. Raises Gone."""
+        raise NotImplementedError
+
+
+class ToldList(list[Any]):
+    """A list of an answer: the call, and which of its lists and dictionaries. As an argument it is that list again."""
+
+    call, at = 0, 0
+
+
+class ToldDict(dict[str, Any]):
+    """A dictionary of an answer, as above."""
+
+    call, at = 0, 0
+
+
+class Earlier(Protocol):
+    """Answers that are still kept over there."""
+
+    def array(self, address: int, length: int) -> list[int] | None:
+        """(a call, which array of its answer) that lies here in all of such memory; None if none does."""
+
+    def lives(self, call: int) -> bool:
+        """Whether the answer to a call is kept."""
+
+
 class Arguments:
     """Arguments on their way; the memory that they need is retained until the call is over."""
 
-    def __init__(self, fw: Framework, arena: Arena, leaves: list[Any]) -> None:
+    def __init__(self, fw: Framework, arena: Arena, leaves: list[Any], earlier: Earlier | None = None) -> None:
         self.fw, self.arena, self.leaves = fw, arena, leaves
+        self.earlier = earlier  # answers of which parts are the target's own again
         self.retained: list[Any] = []
         self.copies: list[tuple[Any, Any]] = []  # (an array that lies elsewhere, its copy where both see it)
         self.met: dict[int, int] = {}  # id of an array → its number: one and the same array is one there, too
@@ -64,10 +98,14 @@ class Arguments:
             return value
         if self.fw.is_array(value):
             return self._array(value)
+        if self.earlier and isinstance(value, ToldList | ToldDict) and self.earlier.lives(value.call):
+            return ["c", value.call, value.at]
         if isinstance(value, tuple | list):
             return ["t" if isinstance(value, tuple) else "l", [self.encode(item) for item in value]]
         if isinstance(value, dict):
             return ["d", {name: self.encode(item) for name, item in value.items()}]
+        if isinstance(value, Remote):
+            return ["h", value.handle()]
         if isinstance(value, SimpleNamespace):
             return ["m", {name: self.encode(item) for name, item in vars(value).items()}]
         if isinstance(value, numbers.Integral):
@@ -92,6 +130,10 @@ class Arguments:
             return ["z", shape, dtype, leaf]
         address, strides = self.fw.lies(value)
         place = self.arena.place(address)
+        whole = strides == contiguous(shape, ITEMSIZE[dtype])
+        known = self.earlier.array if self.earlier and place is None and leaf is None and whole else lambda *_: None
+        if came := known(address, math.prod(shape) * ITEMSIZE[dtype]):
+            return ["r", *came, shape]
         if place is None:  # made on the way, as by stacking
             size = math.prod(shape) * ITEMSIZE[dtype]
             chunk = self.arena.chunk(size)
@@ -118,8 +160,8 @@ class Arguments:
 class Answers:
     """What came back, made into values of the judge's own. Raises Unfit."""
 
-    def __init__(self, fw: Framework, arguments: Arena, answers: Arena, remote: Callable[[int, str, Any, Any], Any]) -> None:
-        self.fw, self.arguments, self.answers, self.remote = fw, arguments, answers, remote
+    def __init__(self, fw: Framework, arguments: Arena, answers: Arena, remote: Callable[[int, str, Any, Any], Any], call: int = 0) -> None:
+        self.fw, self.arguments, self.answers, self.remote, self.call = fw, arguments, answers, remote, call
         self.owners: list[Any] = []  # the memory of each array that was copied, in the order in which they were met; None for the others
 
     def decode(self, value: Any) -> Any:
@@ -128,10 +170,14 @@ class Answers:
         match value:
             case ["t", list(items)]:
                 return tuple(self.decode(item) for item in items)
-            case ["l", list(items)]:
-                return [self.decode(item) for item in items]
-            case ["d", dict(items)]:
-                return {name: self.decode(item) for name, item in items.items()}
+            case ["l", list(items), int(at)]:
+                told = ToldList(self.decode(item) for item in items)
+                told.call, told.at = self.call, at
+                return told
+            case ["d", dict(items), int(at)]:
+                held = ToldDict({name: self.decode(item) for name, item in items.items()})
+                held.call, held.at = self.call, at
+                return held
             case ["z" | "a" | "i", *_]:
                 self.owners.append(None)
                 return self._array(value)
@@ -182,8 +228,8 @@ def identifier(name: str) -> str:
 class Taking:
     """Arguments that arrive; the arrays of which gradients will be asked are noted."""
 
-    def __init__(self, fw: Framework, arena: Arena) -> None:
-        self.fw, self.arena = fw, arena
+    def __init__(self, fw: Framework, arena: Arena, things: Mapping[int, Any], results: Mapping[int, Telling]) -> None:
+        self.fw, self.arena, self.things, self.results = fw, arena, things, results
         self.noted: dict[int, Any] = {}  # the number of a leaf → its array
         self.met: list[Any] = []
 
@@ -207,6 +253,15 @@ class Taking:
             return self.fw.named_dtype(rest[0])
         if kind == "s":
             return self.met[rest[0]]
+        if kind == "h":
+            return self.things[rest[0]]
+        if kind == "c":
+            return self.results[rest[0]].containers[rest[1]]
+        if kind == "r":
+            number, at, shape = rest
+            answered = self.results[number].arrays[at]
+            self.met.append(answered if self.fw.describe(answered)[0] == tuple(shape) else answered.reshape(shape))
+            return self.met[-1]
         if kind == "z":
             shape, dtype, leaf = rest
             array = self.fw.full(tuple(shape), 0.0, dtype, "cpu")
@@ -226,6 +281,7 @@ class Telling:
         self.fw, self.arguments, self.answers, self.keep = fw, arguments, answers, keep
         self.end = 0
         self.arrays: list[Any] = []
+        self.containers: list[Any] = []  # its lists and dictionaries
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         if value is None or type(value) in (bool, int, float):
@@ -237,11 +293,15 @@ class Telling:
         if depth < DEEPEST:
             if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
                 items = [self.encode(item, depth + 1) for item in value[:MOST]]
-                return ["t" if isinstance(value, tuple) else "l", items]
+                return ["t", items] if isinstance(value, tuple) else ["l", items, self._number(value)]
             if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-                return ["d", {name: self.encode(value[name], depth + 1) for name in list(value)[:MOST]}]
+                return ["d", {name: self.encode(value[name], depth + 1) for name in list(value)[:MOST]}, self._number(value)]
             return self._object(value, depth)
         return ["u", type(value).__name__]
+
+    def _number(self, value: Any) -> int:
+        self.containers.append(value)
+        return len(self.containers) - 1
 
     def _object(self, value: Any, depth: int) -> Any:
         if type(value).__module__ == "numpy":

@@ -22,6 +22,7 @@ from .limits import end_with_parent, restrict, without_network
 from .load import NotLoaded, called, load
 from .values import LONGEST, Taking, Telling, signature_of
 
+WORKSHOPS: list[Callable[[Any, Framework], Any]] = []  # what a contract has for modules: it makes and calls them in this process
 KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
 
 
@@ -76,7 +77,8 @@ class _Worker:
         self.link, self.arguments, self.answers, self.offline = link, arguments, answers, offline
         self.things: dict[int, Any] = {}  # handle → a callable, or an object that a call has made
         self.handles = itertools.count()
-        self.results: OrderedDict[int, list[Any]] = OrderedDict()  # call → the arrays of its answer
+        self.shop = -1  # the handle of what makes modules, if the target is one
+        self.results: OrderedDict[int, Telling] = OrderedDict()  # call → the arrays and containers of its answer
         self.graphs: dict[int, tuple[Any, Any, Any]] = {}  # call → what sends a gradient back, its framework, the leaves
         self.chances: list[ExitStack] = []
         self.changed: list[str] = []
@@ -88,7 +90,8 @@ class _Worker:
             except wire.Broken:
                 return
             try:
-                answer = {"r": getattr(self, f"do_{message['do']}")(**message["with"])}
+                for one in (*message["first"], message):
+                    answer = {"r": getattr(self, f"do_{one['do']}")(**one["with"])}
             except NotLoaded as error:
                 answer = {"n": str(error)[:LONGEST]}
             except BaseException as error:  # whatever it is, the judge is told
@@ -104,14 +107,18 @@ class _Worker:
         if variant:
             found = (cache_variant if stateful else make_variant)(_library(fw), variant, found)
         supports = getattr(found, "supports", None)
+        modules = with_modules(found)
+        if modules and WORKSHOPS:
+            self.shop = self._keep(WORKSHOPS[0](found, modules[0]))
         return {
             "handle": self._keep(found),
-            "held": self._keep(Held(found)) if with_modules(found) else None,
+            "held": self._keep(Held(found)) if modules else None,
+            "shop": self.shop,
             "attribute": attribute,
             "callable": callable(found),
             "type": type(found).__name__,
             "is_class": isinstance(found, type),
-            "is_module": bool(with_modules(found)),
+            "modules": [fw.name for fw in modules],
             "signature": signature_of(called(found)) if callable(found) else None,
             "supports": _plain(supports),
             "likely": list(likely_frameworks(found)),
@@ -138,25 +145,33 @@ class _Worker:
         for handle in drop:
             self.things.pop(handle, None)
         library = _library(fw)
-        taking = Taking(library, self.arguments)
+        taking = Taking(library, self.arguments, self.things, self.results)
         given = [taking.value(value) for value in arguments]
         named = {name: taking.value(value) for name, value in options.items()}
         function = self._thing(thing, method)
         telling = Telling(library, self.arguments, self.answers, self._keep)
         send_back = None
         with np.errstate(all="ignore"), library.settings_kept() as changed:
-            if record:
+            if record and thing == self.shop:
+                result, send_back = self.things[thing].recorded(given, taking.leaves)
+            elif record:
                 result, send_back = self._recorded(function, library, given, named, taking.leaves)
             else:
                 result = function(*given, **named)
             self.changed = changed()
         said = telling.encode(result)
-        self.results[number] = telling.arrays
+        self.results[number] = telling
         if send_back is not None:
             self.graphs[number] = (send_back, library, None)
         while len(self.results) > KEPT:
             self.graphs.pop(self.results.popitem(last=False)[0], None)
         return [said, send_back is not None]
+
+    def do_tell(self, thing: int, method: str, fw: str, arguments: list[Any]) -> None:
+        """Call a method of a thing, whose answer nobody needs."""
+        library = _library(fw)
+        taking = Taking(library, self.arguments, self.things, self.results)
+        self._thing(thing, method)(*map(taking.value, arguments))
 
     def _recorded(
         self, function: Callable[..., Any], library: Any, given: list[Any], named: dict[str, Any], leaves: list[Any]
@@ -182,7 +197,8 @@ class _Worker:
     def do_back(self, number: int, grad: Any, pushed: Any) -> Any:
         """The gradients of the leaves of a call; what these send back to ``grad`` and the leaves, where gradients of them are pushed."""
         send_back, library, _ = self.graphs[number]
-        telling, taking = Telling(library, self.arguments, self.answers, self._keep), Taking(library, self.arguments)
+        telling = Telling(library, self.arguments, self.answers, self._keep)
+        taking = Taking(library, self.arguments, self.things, self.results)
         grad = taking.value(grad)
         with np.errstate(all="ignore"), library.settings_kept():
             found = send_back(grad, True) if pushed is None else send_back.bend(grad, taking.value(pushed))
@@ -191,7 +207,7 @@ class _Worker:
     def do_again(self, numbers: list[int], fw: str) -> Any:
         """The arrays of earlier answers as they are now."""
         telling = Telling(_library(fw), self.arguments, self.answers, self._keep)
-        return [[telling.array(array) for array in self.results.get(number, [])] for number in numbers]
+        return [[telling.array(array) for array in (self.results[number].arrays if number in self.results else ())] for number in numbers]
 
     def do_chance(self, fw: str, seed: int | None) -> Any:
         """Random numbers start from a seed; None: they go on as before the last seed."""

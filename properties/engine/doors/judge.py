@@ -23,11 +23,12 @@ from typing import Any, TextIO
 from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
+from ..contained.stub import Stub
 from ..core.crash import dies_with_parent
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
-from ..search.find_target import OWN, Builtins, containing, elsewhere, find_targets
+from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets
 from ..search.interrupt import listening, status
 from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
@@ -251,6 +252,9 @@ def referee(text: str) -> Target:
         found = find_targets(text, Builtins())
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
+    if not isinstance(found[0].function, Stub):  # made anew for every case, and candidates with its weights
+        with containing(NEVER):
+            found = find_targets(text, Builtins())
     return found[0].kind.handshake(found[0], "cpu")
 
 

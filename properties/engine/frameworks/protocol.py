@@ -34,6 +34,7 @@ class Variant:
     narrows: Mapping[str, Any] = field(default_factory=dict)  # what it cannot do is not asked of it: keys of supports
     stateful: bool = False  # whether it can wrap what changes at every call, as a cache does
     over_batch: bool = False  # whether it maps over a batch, which not every contract has
+    recorded: bool = True  # whether gradients reach what a callable holds in itself
 
 
 class Modules(Protocol):
@@ -68,6 +69,9 @@ class Modules(Protocol):
 
     def leaf(self, array: Any) -> Any:
         """The array itself, of which gradients are asked from now on."""
+
+    def sends_back(self, out: Any, leaves: Sequence[Any]) -> SendBack | None:
+        """What sends a gradient of the array back to leaves of its graph; None if it carries none."""
 
     def slopes(self, function: Callable[[], Any], arrays: Sequence[Any], along: Sequence[Any], twice: bool) -> list[float]:
         """Σ ∂f/∂aᵢ · dᵢ for every array aᵢ that the function, which gives a number, looks at; ``twice``: of the sum of these instead.
@@ -160,7 +164,7 @@ class Framework(Protocol):
         """The array without what a subclass adds to it: its own numbers, in its own shape."""
 
     def asks(self, array: Any) -> bool:
-        """Whether a gradient will be asked of an array."""
+        """Whether a gradient will be asked of an array, by what is computed now."""
 
     def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
         """What a call elsewhere answers to the leaves; a gradient of the first answer goes back through what it gives besides."""

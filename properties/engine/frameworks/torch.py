@@ -59,7 +59,7 @@ def autocast(function: Function) -> Function:
         def single(x: Any) -> Any:
             return x.float() if x.is_floating_point() else x
 
-        device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        device = next(x.device.type for x in (*args, *options.values()) if isinstance(x, torch.Tensor))
         with torch.autocast(device, dtype=torch.bfloat16):
             out = function(*each(args, single), **each(options, single))
         return each(out, lambda x: x.to(torch.bfloat16) if x.is_floating_point() else x)
@@ -77,19 +77,24 @@ def vmap(function: Function) -> Function:
     return over_batch(function, lambda x: isinstance(x, torch.Tensor), mapped)
 
 
+FORMS = 4  # compiled at a time: beyond a number of them torch.compile falls back to eager without a word
+_forms: list[Any] = []  # those since the last reset
+
+
 def compiled(function: Function) -> Function:
     """Under ``torch.compile``, compiled anew for arguments of another form."""
     made: dict[Any, Function] = {}
 
     def run(*args: Any, **options: Any) -> Any:
-        key = repr(each((args, options), lambda x: (x.shape, x.stride(), x.dtype)))
+        key = torch.is_grad_enabled(), repr(each((args, options), lambda x: (x.shape, x.stride(), x.dtype)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler
-            if key not in made:
-                if len(made) >= 4:  # beyond a number of forms torch.compile falls back to eager without a word
-                    made.clear()
+            if key not in made or made[key] not in _forms:
+                if len(_forms) >= FORMS:
+                    _forms.clear()
                     torch.compiler.reset()
                 made[key] = torch.compile(lambda *a, **o: function(*a, **o), dynamic=False)
+                _forms.append(made[key])
             return made[key](*args, **options)
 
     return run
@@ -164,15 +169,15 @@ def sdpa(function: Function) -> Function:
 
 
 VARIANTS: dict[str, Variant] = {
-    "no_grad": Variant(no_grad, stateful=True),
-    "inference_mode": Variant(inference_mode, stateful=True),
-    "requires_grad": Variant(requires_grad, stateful=True),
+    "no_grad": Variant(no_grad, stateful=True, recorded=False),
+    "inference_mode": Variant(inference_mode, stateful=True, recorded=False),
+    "requires_grad": Variant(requires_grad, stateful=True, recorded=False),
     "autocast": Variant(autocast, {"dtypes": ("bfloat16",), "arithmetic": {"bfloat16": "eager"}}),
     "eager": Variant(eager, stateful=True),
     "sdpa": Variant(sdpa, stateful=True),
     "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True),
     "compile": Variant(compiled, {"costly_shapes": True}),
-    "export": Variant(exported, {"zero_sizes": False, "costly_shapes": False}),  # every call does, of whatever shape
+    "export": Variant(exported, {"zero_sizes": False, "costly_shapes": False}, recorded=False),  # every call does, of whatever shape
 }
 
 
@@ -315,6 +320,9 @@ class TorchModules:
 
     def leaf(self, array: Any) -> Any:
         return array.requires_grad_(True)
+
+    def sends_back(self, out: Any, leaves: Sequence[Any]) -> SendBack | None:
+        return Back(out, leaves) if out.requires_grad else None
 
     def slopes(self, function: Callable[[], Any], arrays: Sequence[Any], along: Sequence[Any], twice: bool) -> list[float]:
         grads = torch.autograd.grad(function(), arrays, create_graph=twice, allow_unused=True)
@@ -544,7 +552,7 @@ class TorchFramework:
         return array.as_subclass(torch.Tensor) if type(array) is not torch.Tensor else array
 
     def asks(self, array: Any) -> bool:
-        return bool(array.requires_grad)
+        return bool(array.requires_grad) and torch.is_grad_enabled()
 
     def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
         return list(Bridge.apply(call, *leaves))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..contained.link import Gone
 from ..contained.load import NotLoaded, catalogue, load_callable
-from ..contained.stub import Shared, Stub, contain
+from ..contained.stub import Stub, contain
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..frameworks import framework, make_variant
@@ -115,11 +115,11 @@ def _here(text: str, builtins: Builtins) -> Callable[..., Any]:
 
 
 def _can_be_asked(stub: Stub) -> bool:
-    """Whether a target in another process can be asked all that it could be asked here: it is no module, and its arrays can be shared."""
+    """Whether a target in another process can be asked all that it could be asked here: its arrays can be shared."""
     declared = stub.supports.get("framework") if isinstance(stub.supports, Mapping) else None
     try:
-        fw = framework(declared or (*stub.likely, "numpy")[0])
-        return not stub.is_module and bool(vars(type(fw)).get("shares"))  # a library that builds on another one says so itself
+        fw = framework(declared or (*stub.modules, *stub.likely, "numpy")[0])
+        return bool(vars(type(fw)).get("shares"))  # a library that builds on another one says so itself
     except (ImportError, ValueError):
         return True  # it is told what is wrong with it in whatever process
 
@@ -165,7 +165,7 @@ def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Ta
     if known and known.over_batch and not target.kind.batched:
         raise CannotRun(f"{variant} maps over a batch, which the contract {target.contract} has not")
     try:
-        if isinstance(fw, Shared):
+        if isinstance(target.function, Stub):
             make_variant(fw, variant, lambda: None)  # a typo is told here
             function = _loaded(target.name, builtins, variant, stateful, fw.name)
         else:

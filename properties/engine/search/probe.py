@@ -75,7 +75,8 @@ def _understood(name: str, function: Callable[..., Any], merged: Supports, decla
 
 def _adopted(name: str, thing: Any, supports: Supports | Mapping[str, Any] | None, device: str) -> Target | None:
     """The target, if a contract takes what is no plain callable; None for all else. Raises CannotRun."""
-    for fw in with_modules(thing):
+    shared = tuple(thing.shared(framework(name)) for name in thing.modules) if isinstance(thing, Stub) else ()
+    for fw in shared or with_modules(thing):
         try:
             merged = supports if isinstance(supports, Supports) else Supports.read({**_own(thing), **(supports or {})})
         except ValueError as error:

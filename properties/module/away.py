@@ -1,0 +1,302 @@
+"""A module in a process of its own, as the judge sees it: the same names, types and plain attributes, parameters in shared memory.
+
+What decides is computed here; a call, a cast, a gradient are asked of ``workshop.py`` over there. Where that process has ended, the next
+question makes the module anew, in another one, with the parameters that it has here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from ..engine.contained.link import Gone
+from ..engine.contained.stub import Stub, signature
+from ..engine.contained.values import identifier
+from ..engine.core.target import CannotRun
+from ..engine.frameworks import Framework
+from .names import Sizes
+
+
+class Shop:
+    """What makes the modules of a target in its process."""
+
+    def __init__(self, name: str, stub: Stub, fw: Framework) -> None:
+        self.name, self.stub, self.fw = name, stub, fw
+        self.left: list[int] = []  # modules that nobody holds any more
+
+    @property
+    def generation(self) -> int:
+        """How often the process was started."""
+        return self.stub.link.generation
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process has not been found to have ended."""
+        return self.stub.link.socket is not None
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Raises CannotRun if it says so, Gone, and whatever else is raised over there."""
+        try:
+            return self.stub.workshop(method, *arguments)
+        except Exception as error:
+            if type(error).__name__ == "CannotRun":
+                raise CannotRun(str(error)) from None
+            raise
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Ask where no answer is needed."""
+        self.stub.tell_workshop(method, *arguments)
+
+    def begin(self) -> dict[str, Any] | None:
+        """What is known before a module is made; None for what has no weights. Raises CannotRun."""
+        try:
+            found = self.ask("begin", self.name)
+        except Gone as gone:
+            raise CannotRun(f"{self.name} cannot be made: it {gone}") from None
+        return found if isinstance(found, dict) else None
+
+    def make(self, sizes: Sizes) -> Away:
+        """A new one. Raises CannotRun, Gone."""
+        if self.left:
+            left, self.left = self.left, []
+            self.tell("drop", left)
+        arguments = self.name, vars(sizes)
+        return whole(self, [("make", arguments)], self.ask("make", *arguments))
+
+
+class Part:
+    """A module within. Its attributes are the plain ones that it has over there, and placeholders for the others."""
+
+    _own: Mapping[str, Any]
+    _path: str
+    _whole: Any = None
+
+    def __init__(self, path: str, plain: Mapping[str, Any], others: list[str], own: Mapping[str, Any]) -> None:
+        self.__dict__.update({name: _Other() for name in others if isinstance(name, str)} | dict(plain))
+        self.__dict__.update(_own=own, _path=path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("bias", "weight") or name in self.__dict__.get("_own", ()):
+            return self._own.get(name)
+        raise AttributeError(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+        if not name.startswith("_"):
+            whole = self if self._whole is None else self._whole()
+            whole.change("set", self._path, name, value)
+
+    def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Any]]:
+        """Its own."""
+        yield from self._own.items()
+
+
+class _Other:
+    """Something that is no plain data: that it is there is all that is known."""
+
+
+class Away(Part):
+    """The whole module. Its class has the name of the module's."""
+
+    def __init__(self, shop: Shop, history: list[tuple[str, tuple[Any, ...]]], told: Mapping[str, Any]) -> None:
+        _, _, _, plain, others, _ = told["parts"][0]
+        super().__init__("", plain, others, {})
+        place = {"number": int(told["number"]), "generation": shop.generation}
+        self.__dict__.update(_shop=shop, _history=history, _how={}, _names=[], _place=place)
+        weakref.finalize(self, _left, shop, place)
+        self._become(told)
+
+    def _become(self, told: Mapping[str, Any]) -> None:
+        """As it is described; its parameters go into memory that both see."""
+        shop: Shop = self._shop
+        held = {str(name): _housed(shop.fw, array, asks) for name, array, asks in told["parameters"]}
+        arrays = list(held.values())
+        parts: list[Part] = []
+        for path, kind, home, plain, others, own in told["parts"]:
+            mine = {name: arrays[at] for name, at in own.items()}
+            if path:
+                made = type(identifier(str(kind)), (Part,), {"__module__": str(home)})
+                parts.append(made(str(path), plain, others, mine))
+                parts[-1].__dict__["_whole"] = weakref.ref(self)
+            else:
+                self.__dict__["_own"] = mine
+        self.__dict__.update(_held=held, _parts=parts, _buffers=list(told["buffers"]), _resets=told["resets"])
+        self.__dict__["_formal"] = signature(told["forward"])
+        self._move_in()
+
+    def _move_in(self) -> None:
+        """From now on the module over there computes with the parameters that it has here."""
+        shop: Shop = self._shop
+        shop.tell("home", self._place["number"], [None if array is None else array.detach() for array in self._held.values()])
+
+    def _alive(self) -> int:
+        """Its number over there; it is made anew where the process is another one."""
+        shop, place = self._shop, self._place
+        if place["generation"] != shop.generation or not shop.runs:
+            (method, arguments), *changes = self._history
+            place["number"] = int(shop.ask(method, *arguments)["number"])
+            place["generation"] = shop.generation
+            for method, arguments in changes:
+                shop.ask(method, place["number"], *arguments)
+            self._move_in()
+        return int(place["number"])
+
+    def change(self, method: str, *arguments: Any) -> None:
+        """Change it, and remember how."""
+        self._shop.tell(method, self._alive(), *arguments)
+        self._history.append((method, arguments))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_resets", ()):
+            return lambda: self.change("reset", name)
+        return super().__getattr__(name)
+
+    # ------------------------------------------------------------ as torch.nn.Module has it
+
+    def named_modules(self) -> Iterator[tuple[str, Part]]:
+        """Itself, and those within."""
+        yield "", self
+        yield from ((part._path, part) for part in self._parts)
+
+    def modules(self) -> Iterator[Part]:
+        """The same without names."""
+        yield self
+        yield from self._parts
+
+    def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Any]]:
+        """All, or its own."""
+        yield from ((name, array) for name, array in (self._held if recurse else self._own).items() if array is not None)
+
+    def parameters(self) -> Iterator[Any]:
+        """All of them."""
+        for _, array in self.named_parameters():
+            yield array
+
+    def named_buffers(self) -> Iterator[tuple[str, None]]:
+        """Their names: what they hold is over there."""
+        for name in self._buffers:
+            yield name, None
+
+    def state_dict(self) -> State:
+        """What its state holds now."""
+        found = self._shop.ask("state", self._alive())
+        state = State(found if isinstance(found, dict) else {})
+        state.of = self
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over the state of another one of the same process."""
+        self._shop.ask("take_over", self._alive(), state.of._alive())
+
+    def train(self, mode: bool = True) -> Away:
+        """Train mode."""
+        self.change("mode", mode)
+        return self
+
+    def eval(self) -> Away:
+        """Eval mode."""
+        return self.train(False)
+
+    def to(self, dtype: Any, device: str = "cpu") -> Away:
+        """Cast to a type."""
+        self._become(self._shop.ask("to", self._alive(), dtype))
+        self._history.append(("to", (dtype,)))
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Away:
+        told = self._shop.ask("copy", self._alive())
+        return whole(self._shop, list(self._history), told)
+
+    def empties(self, parameter: str) -> Iterator[Callable[[], Any]]:
+        """Makers of the empty caches that a parameter may take; what they make stands for what is over there."""
+
+        def maker(at: int, kind: str) -> Callable[[], Any]:
+            def empty() -> Any:
+                kept = self._shop.ask("empty", self._alive(), parameter, at)
+                made = type(identifier(kind), (SimpleNamespace,), {})(kept=kept)
+                return made
+
+            return empty
+
+        for at, kind in enumerate(self._shop.ask("empties", self._alive(), parameter)):
+            yield maker(at, str(kind))
+
+    # ------------------------------------------------------------ calls
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """Itself, with the signature of its ``forward``."""
+
+        def forward(*arguments: Any, **options: Any) -> Any:
+            return self(*arguments, **options)
+
+        forward.__signature__ = self._formal  # type: ignore[attr-defined]
+        return forward
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.called({}, arguments, options)
+
+    def called(self, how: Mapping[str, Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """What a call returns. Raises as it does over there."""
+        number = self._alive()
+        recording = any(self._shop.fw.asks(array) for array in self._held.values() if array is not None)
+        weights = list(self._held.values()) if recording else []
+        link = self._shop.stub.link
+        link.slow = "variant" in how
+        try:
+            told = self._shop.ask("call", number, weights, list(arguments), dict(options), {**self._how, **how})
+        finally:
+            link.slow = False
+        if not isinstance(told, dict):
+            raise Gone("answered what is no answer")
+        self._names.extend(str(name) for name in told.get("names", ()))
+        return told.get("result")
+
+    @contextmanager
+    def under(self, mode: str, *arguments: Any) -> Iterator[list[str]]:
+        """Meanwhile calls are made in a mode of ``Modules``; under ``watched`` the names of what is computed come into the list."""
+        before, names = self._how, self._names
+        self.__dict__.update(_how={**before, "watch": True} if mode == "watched" else {**before, "mode": [mode, *arguments]}, _names=[])
+        try:
+            yield self._names
+        finally:
+            self.__dict__.update(_how=before, _names=names)
+
+    def through(self, variant: str) -> Callable[..., Any]:
+        """It, seen through a variant that is made of it over there."""
+        return lambda *arguments, **options: self.called({"variant": variant}, arguments, options)
+
+
+class State(dict[str, Any]):
+    """What ``state_dict`` holds, and whose it is."""
+
+    of: Away
+
+
+def whole(shop: Shop, history: list[tuple[str, tuple[Any, ...]]], told: Any) -> Away:
+    """What stands for a module that is described so. Raises Gone for what is no description."""
+    try:
+        kind, home = told["parts"][0][1:3]
+        made: Away = type(identifier(str(kind)), (Away,), {"__module__": str(home)})(shop, history, told)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+        raise Gone("answered what is no answer") from None
+    return made
+
+
+def _housed(fw: Framework, array: Any, asks: Any) -> Any:
+    """A parameter in memory that both sides see; None for what cannot lie there."""
+    if not fw.is_array(array):
+        return None
+    assert fw.modules is not None
+    shape, dtype, _ = fw.describe(array)
+    housed = fw.assign(fw.full(shape, 0.0, dtype, "cpu"), fw.read(array))
+    return fw.modules.leaf(housed) if asks else housed
+
+
+def _left(shop: Shop, place: Mapping[str, int]) -> None:
+    """Nobody holds it any more: it is dropped when the next one is made."""
+    if place["generation"] == shop.generation:
+        shop.left.append(place["number"])

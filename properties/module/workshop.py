@@ -1,0 +1,214 @@
+"""The target's side of a module in a process of its own: it is made, copied, cast and called there. ``away.py`` is the judge's side.
+
+What crosses is plain data and arrays. Parameters lie in memory that both sides see: what the judge writes into one is what the module
+computes with.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+from ..engine.contained.values import signature_of
+from ..engine.core.target import CannotRun
+from ..engine.frameworks import Framework, make_variant
+from .caching import RESETS, empties
+from .construct import make
+from .names import Sizes
+from .speech import first_array, hooks
+from .subject import Subject, subject_of
+
+MODES = ("perturbed", "widened")  # of ``Modules``, under which a call can be asked
+Plain = bool | int | float | str | None
+
+
+class Workshop:
+    """The modules of one target."""
+
+    def __init__(self, found: Any, fw: Framework) -> None:
+        self.found, self.fw = found, fw
+        self.subject: Subject | None = None
+        self.numbers = itertools.count(1)
+        self.made: dict[int, Any] = {}
+        self.varied: dict[tuple[int, str], Callable[..., Any]] = {}
+        self.caches: dict[int, Any] = {}
+
+    def begin(self, name: str) -> dict[str, Any] | None:
+        """What is known before one is made; None for what has no weights. Raises CannotRun."""
+        self.subject = subject_of(name, self.found, self.fw)
+        return None if self.subject is None else {"fixed": self.subject.fixed}
+
+    def make(self, name: str, sizes: dict[str, Any]) -> dict[str, Any]:
+        """Another one. Raises CannotRun."""
+        self.subject = self.subject or subject_of(name, self.found, self.fw)  # this process may be another one than that which began
+        if self.subject is None:
+            raise CannotRun(f"{name} is no module with weights any more")
+        return self._keep(make(name, self.subject.maker, Sizes(**sizes)))
+
+    def copy(self, number: int) -> dict[str, Any]:
+        """A deep copy."""
+        return self._keep(copy.deepcopy(self.made[number]))
+
+    def to(self, number: int, dtype: Any) -> dict[str, Any]:
+        """Cast to a type."""
+        self.made[number] = self.made[number].to(dtype=dtype)
+        return self._described(number)
+
+    def mode(self, number: int, training: bool) -> None:
+        """Train mode, or eval mode."""
+        self.made[number].train(training)
+
+    def reset(self, number: int, method: str) -> None:
+        """Call one of its methods that empty it."""
+        if method in RESETS:
+            getattr(self.made[number], method)()
+
+    def set(self, number: int, path: str, name: str, value: Plain) -> None:
+        """Give an attribute of a module within another plain value."""
+        setattr(self.made[number].get_submodule(path), name, value)
+
+    def home(self, number: int, arrays: Sequence[Any]) -> None:
+        """From now on its parameters lie in these arrays."""
+        for parameter, array in zip(self.made[number].parameters(), arrays, strict=True):
+            if array is not None:
+                parameter.data = array
+
+    def state(self, number: int) -> dict[str, Any]:
+        """What ``state_dict`` holds, arrays alone."""
+        return {name: held for name, held in self.made[number].state_dict().items() if self.fw.is_array(held)}
+
+    def take_over(self, number: int, other: int) -> None:
+        """``load_state_dict`` of the state of another one."""
+        self.made[number].load_state_dict(self.made[other].state_dict())
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """They are needed no more."""
+        for number in numbers:
+            self.made.pop(number, None)
+            for key in [key for key in self.varied if key[0] == number]:
+                del self.varied[key]
+
+    # ------------------------------------------------------------ caches
+
+    def empties(self, number: int, parameter: str) -> list[str]:
+        """The types of the empty caches that a parameter may take."""
+        return [type(empty()).__name__ for empty in empties(self.made[number], parameter)]
+
+    def empty(self, number: int, parameter: str, at: int) -> int:
+        """The number of a new one of these."""
+        made = next(itertools.islice(empties(self.made[number], parameter), at, None))()
+        self.caches[kept := next(self.numbers)] = made
+        return kept
+
+    def drop_cache(self, kept: int) -> None:
+        """It is needed no more."""
+        self.caches.pop(kept, None)
+
+    # ------------------------------------------------------------ calls
+
+    def call(self, number: int, weights: Sequence[Any], given: Sequence[Any], named: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+        """What a call returns, and the names of what it computed where these are asked for."""
+        names: list[str] = []
+        with ExitStack() as stack:
+            stack.enter_context(hooks(self.fw).still())
+            if how.get("watch"):
+                names = stack.enter_context(hooks(self.fw).watched())
+            match how.get("mode"):
+                case [str(mode), *arguments] if mode in MODES:
+                    stack.enter_context(getattr(hooks(self.fw), mode)(*arguments))
+            result = self._function(number, how)(*map(self._own, given), **{name: self._own(value) for name, value in named.items()})
+        return {"result": _told(result), "names": list(names)}
+
+    def recorded(self, given: Sequence[Any], leaves: Sequence[Any]) -> tuple[Any, Any]:
+        """(the output of a call, what sends a gradient of it back to these arrays: parameters, and arguments)."""
+        number, weights, arguments, named, how = given
+        module = self.made[number]
+        asking: dict[int, Any] = {}
+        for parameter, weight in zip(module.parameters(), weights or [None] * len(list(module.parameters())), strict=True):
+            asked = any(leaf is weight for leaf in leaves)
+            parameter.requires_grad_(asked)
+            if asked:
+                asking[id(weight)] = parameter
+        for leaf in leaves:
+            if id(leaf) not in asking:
+                asking[id(leaf)] = hooks(self.fw).leaf(leaf.detach())
+
+        def swapped(value: Any) -> Any:
+            if id(value) in asking:
+                return asking[id(value)]
+            if type(value) in (tuple, list) and any(id(item) in asking for item in value):  # another list is not the one that was given
+                return type(value)(map(swapped, value))
+            return self._own(value)
+
+        function = self._function(number, how)
+        result = _told(function(*map(swapped, arguments), **{name: swapped(value) for name, value in named.items()}))
+        out = first_array(result, self.fw)
+        if isinstance(result, Mapping):  # the first array of an answer is the one whose gradient is sent back
+            result = {name: value for name, value in result.items() if value is out} | dict(result)
+        elif not isinstance(result, tuple | list):
+            result = out
+        return {"result": result, "names": []}, hooks(self.fw).sends_back(out, [asking[id(leaf)] for leaf in leaves])
+
+    def _function(self, number: int, how: dict[str, Any]) -> Callable[..., Any]:
+        """The module, or what a variant makes of it."""
+        module, variant = self.made[number], how.get("variant")
+        if not variant:
+            return module
+        if (number, variant) not in self.varied:
+            self.varied[number, variant] = make_variant(self.fw, variant, module)
+        return self.varied[number, variant]
+
+    def _own(self, value: Any) -> Any:
+        return self.caches[value.kept] if isinstance(value, SimpleNamespace) and hasattr(value, "kept") else value
+
+    # ------------------------------------------------------------ what the judge sees of one
+
+    def _keep(self, module: Any) -> dict[str, Any]:
+        number = next(self.numbers)
+        self.made[number] = module
+        return self._described(number)
+
+    def _described(self, number: int) -> dict[str, Any]:
+        module = self.made[number]
+        index = {id(parameter): at for at, parameter in enumerate(module.parameters())}
+        return {
+            "number": number,
+            "parts": [
+                [path, type(part).__name__, type(part).__module__, *_plain(part), {name: index[id(p)] for name, p in own(part)}]
+                for path, part in module.named_modules()
+            ],
+            "parameters": [[name, parameter.data, bool(parameter.requires_grad)] for name, parameter in module.named_parameters()],
+            "buffers": [name for name, _ in module.named_buffers()],
+            "resets": [name for name in RESETS if callable(getattr(module, name, None))],
+            "forward": signature_of(module.forward),
+        }
+
+
+def own(part: Any) -> list[tuple[str, Any]]:
+    """The parameters of a module within, those of its own modules left out."""
+    return list(part.named_parameters(recurse=False))
+
+
+def _told(result: Any) -> Any:
+    """What a call returns; the fields of a dataclass by their names."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, type | Mapping):
+        return {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    return result
+
+
+def _plain(part: Any) -> tuple[dict[str, Any], list[str]]:
+    """(the attributes of a module that are plain data, the names of the others)."""
+    plain, others = {}, []
+    for name, value in vars(part).items():
+        if name.startswith("_"):
+            continue
+        if value is None or type(value) in (bool, int, float, str) or (type(value) is tuple and all(type(x) is int for x in value)):
+            plain[name] = value
+        else:
+            others.append(name)
+    return plain, others
