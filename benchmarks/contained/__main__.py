@@ -10,8 +10,8 @@ from pathlib import Path
 
 from properties.engine.contained import link
 
-from .cheats import CHEATS, HEAD
-from .judged import judged
+from . import cheats, module_cheats
+from .judged import OF_MODULES, PROPERTIES, judged
 
 PAGE = Path(__file__).parents[2] / "docs" / "contained.md"
 BEGIN, END = "<!-- cheats: python -m benchmarks.contained -->", "<!-- end of cheats -->"
@@ -21,13 +21,18 @@ def rows() -> list[str]:
     """One row a cheat."""
     made = ["| what it tries | what became of it | why | seconds |", "|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as folder:
-        for group, cheats in {"nothing": {"nothing: it is right": "attention = right"}, **CHEATS}.items():
+        groups = [
+            (cheats.HEAD, PROPERTIES, group, named)
+            for group, named in ({"nothing": {"nothing: it is right": "attention = right"}} | cheats.CHEATS).items()
+        ]
+        modules = {"nothing: it is a right module": "attention = Right"} | module_cheats.CHEATS
+        for head, properties, group, named in (*groups, (module_cheats.HEAD, OF_MODULES, "modules with their weights inside", modules)):
             made.append(f"| **{group}** | | | |")
-            for name, code in cheats.items():
+            for name, code in named.items():
                 path = Path(folder) / "cheat.py"
-                path.write_text(HEAD + code + "\n")
+                path.write_text(head + code + "\n")
                 began = time.monotonic()
-                outcome, why = judged(path, seconds=2.0 if "time is over" in name else None)
+                outcome, why = judged(path, seconds=2.0 if "time is over" in name else None, properties=properties)
                 why = why.replace(f"{path}:attention", "it").replace(str(path), "it").replace("|", "\\|")
                 made.append(f"| {name} | {outcome} | {textwrap.shorten(why, 110, placeholder=' …')} | {time.monotonic() - began:.1f} |")
                 print(made[-1], file=sys.stderr)

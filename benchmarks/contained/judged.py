@@ -23,6 +23,18 @@ PROPERTIES = (
     "shifted_values_shift_the_output",
 )
 
+OF_MODULES = (
+    "module_equal_tokens_answer_as_one",
+    "module_permuted_tokens_permute_rows",
+    "module_batch_elements_are_independent",
+    "module_the_same_call_gives_the_same_bits",
+    "module_weights_are_unchanged",
+    "module_nothing_is_remembered",
+    "module_recording_changes_nothing",
+    "module_is_as_near_to_its_twin_as_rounding_explains",
+    "module_gradients_reach_every_parameter",
+)
+
 
 def judged(path: Path, cases: int = 40, seconds: float | None = None, properties: tuple[str, ...] = PROPERTIES) -> tuple[str, str]:
     """("refuted" | "incomplete" | "cannot be run" | "nothing found", why) of the ``attention`` of a file."""

@@ -38,11 +38,11 @@ class Shop:
         return self.stub.link.socket is not None
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Raises CannotRun if it says so, Gone, and whatever else is raised over there."""
+        """Raises CannotRun if a module cannot be made, Gone, and whatever else is raised over there."""
         try:
             return self.stub.workshop(method, *arguments)
         except Exception as error:
-            if type(error).__name__ == "CannotRun":
+            if method in ("begin", "make") and type(error).__name__ == "CannotRun":  # what a target raises in a call is its own
                 raise CannotRun(str(error)) from None
             raise
 

@@ -95,10 +95,10 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--in-process",
         action="store_true",
-        help="the target in the checker's own process, as for a debugger; the default where arrays cannot be shared, and for modules "
-        "with their weights; a user's target is in a process of its own otherwise, and whatever it does, it is judged from outside",
+        help="the target in the checker's own process, as for a debugger; the default where arrays cannot be shared "
+        "(JAX, GPUs); a user's target is in a process of its own otherwise, and whatever it does, it is judged from outside",
     )
-    where.add_argument("--contained", action="store_true", help="a built-in or a module, too, in a process of its own")
+    where.add_argument("--contained", action="store_true", help="a built-in, too, in a process of its own")
     parser.add_argument(
         "--strict",
         action="store_true",

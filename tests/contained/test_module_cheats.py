@@ -1,0 +1,49 @@
+"""No way for a module with its weights inside to pass without being right, and none for one that is right to be refuted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.contained.judged import OF_MODULES, judged
+from benchmarks.contained.module_cheats import CHEATS, HEAD
+from properties.engine.contained import link
+
+CANNOT_BE_RUN = {  # they show themselves while it is found out how they are called
+    "os._exit(0) in a call of a module",
+    "os._exit(0) in its first call",
+    "os._exit(0) in its constructor",
+    "a forged verdict of a module on every descriptor",
+    "the tokens themselves",
+}
+BY_NIGHT = {name for number, name in enumerate(CHEATS) if number % 3 == 1}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that takes longer than this hangs."""
+    monkeypatch.setattr(link, "LEAST", 2.0)
+    monkeypatch.setattr(link, "WAITED", [])
+
+
+def put(folder: Path, code: str) -> tuple[str, str]:
+    (folder / "cheat.py").write_text(HEAD + code + "\n")
+    return judged(folder / "cheat.py", cases=20, properties=OF_MODULES)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT)) for name in CHEATS])
+def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
+    outcome, why = put(tmp_path, CHEATS[name])
+    assert outcome in ("refuted", "cannot be run") and (outcome == "refuted" or name in CANNOT_BE_RUN), why
+
+
+def test_a_right_one_passes(tmp_path: Path) -> None:
+    assert put(tmp_path, "attention = Right") == ("nothing found", "180 cases")
+
+
+def test_a_wrong_one_without_a_trick_does_not(tmp_path: Path) -> None:
+    assert put(tmp_path, "attention = Wrong")[0] == "refuted"
