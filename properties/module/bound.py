@@ -70,14 +70,13 @@ def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype:
     return plain, np.where(np.isfinite(plain), np.where(np.isfinite(allowed), allowed, np.inf), 0.0)
 
 
-def says_nothing(answer: Array, allowed: Array, dtype: str) -> bool:
-    """Whether rounding may take more than half of the digits of a row, or all of them in a half type, which has few.
+def says_nothing(answer: Array, allowed: Array) -> bool:
+    """Whether rounding may take all digits of a row.
 
     No attention comes near in float64; a module that answers at random while its roundings are followed does.
     """
-    kept = UNITS[dtype] ** 0.5 if dtype in ("float64", "float32") else 1.0
     with np.errstate(invalid="ignore"):
-        return bool((allowed.max(-1, initial=0.0) > kept * np.abs(answer).max(-1, initial=0.0)).any())
+        return bool((allowed.max(-1, initial=0.0) > np.abs(answer).max(-1, initial=0.0)).any())
 
 
 def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: tuple[Any, ...]) -> Array:

@@ -81,6 +81,8 @@ class Asked(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "_attn_implementation":  # Hugging Face's: as where nobody has chosen
+            return "eager"
         try:
             return self[name]
         except KeyError:
@@ -199,7 +201,8 @@ def _configs(cls: Callable[..., Any], parameter: inspect.Parameter) -> Iterator[
         beside = vars(sys.modules.get(getattr(cls, "__module__", ""), typing))
         named = [x for name, x in beside.items() if inspect.isclass(x) and name.lower().endswith(("config", "args", "params", "cfg"))]
         candidates = sorted(named, key=lambda x: -_common(x.__name__, getattr(cls, "__name__", "")))
-    for candidate in candidates[: CONFIGURATIONS - 1]:
+    parts = [part for each in candidates for part in getattr(each, "sub_configs", {}).values() if _is_class(part)]  # of text, of images
+    for candidate in [*candidates, *parts][: CONFIGURATIONS - 1]:
         try:
             maker = _configuration(candidate)
             maker(Sizes())

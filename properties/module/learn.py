@@ -23,6 +23,7 @@ from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
+TURNED = ("qk_rope_head_dim", "rope_head_dim", "rotary_dim", "rotary_ndims", "rope_dim", "rot_dim")
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
 
 
@@ -51,7 +52,9 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     nothing = False
     speeches = list(_speeches(subject, module, formal))
     speeches += _masked([speech for speech in speeches if speech.layout == "bld"])
-    for length, speech in product((LENGTH, *OTHER_LENGTHS), speeches):
+    widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
+    plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
+    for length, speech in ((length, speech) for length in (LENGTH, *OTHER_LENGTHS) for speech in (speeches if length == LENGTH else plain)):
         memory = MEMORY if speech.name("memory") else None
         tokens = tokens_for(speech, BATCH, length, memory)
         try:
@@ -103,8 +106,9 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
                 name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
             )
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
-            for table in TABLES if turned else list(TABLES)[:1]:
-                yield Speech(roles, by_position, layout, width, width, *_heads(module, width), extra=extra, table=table)
+            for table in TABLES if turned and layout == "bld" else list(TABLES)[:1]:
+                sizes = _heads(module, width)
+                yield Speech(roles, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
@@ -116,6 +120,11 @@ def _heads(module: Any, width: int) -> tuple[int, int]:
     }
     heads = sizes.get("heads") or Sizes().heads
     return sizes.get("head_dim") or max(width // heads, 1), heads
+
+
+def _turned(module: Any) -> int:
+    """How many features of a head turn with positions, where an attribute tells it; 0: all."""
+    return next((value for name, value in vars(module).items() if name in TURNED and type(value) is int), 0)
 
 
 def _widths(subject: Subject, module: Any) -> list[int]:
@@ -171,10 +180,13 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         elif needed:
             unknown.append(name)
     supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and p not in required}
+    memory = [p.name for p in usable if known[p.name] == "memory" and p.name not in roles][:1]
     if not unknown:
         yield roles, extra
         if supplied:
             yield {**roles, **supplied}, extra
+        for name in memory:  # optional by its default, and yet there is no call without one
+            yield {**roles, name: "memory"}, extra
         return
     for guess in ("tokens again", "memory", "none", "zero"):
         more = dict.fromkeys(unknown, {"tokens again": "key", "memory": "memory"}.get(guess, ""))

@@ -115,6 +115,7 @@ class Speech:
     memory_width: int = 32
     head_dim: int = 8
     heads: int = 4
+    turned: int = 0  # how many features of a head turn with positions; 0: all
     mask: Saying | None = None
     masked: bool = False  # there is no call without a mask: one in which all tokens are seen is given
     flag: str = ""  # the parameter that makes it causal
@@ -273,7 +274,7 @@ def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framewor
         return start
     if meant in ("position ids", "position row"):
         return _numbered(meant, start, length, fw, device)
-    at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.head_dim
+    at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.turned or speech.head_dim
     angles = at[:, None] * np.longdouble(10000) ** (-np.arange(0, dim, 2) / np.longdouble(dim))  # (L, dim / 2)
 
     def array(name: str, x: Array) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -395,6 +395,38 @@ class MaskAlways(nn.Module):
         q, k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
         logits = q @ k.mT * q.shape[-1] ** -0.5 + alibi.view(len(x), self.num_heads, 1, -1) + attn_mask
         return self.post_attention_layernorm(self.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+
+
+class TextConfig:
+    """A part of the next one."""
+
+    def __init__(self, hidden_size: int = 768, num_attention_heads: int = 12, _attn_implementation: str | None = None) -> None:
+        self.hidden_size, self.num_attention_heads, self._attn_implementation = hidden_size, num_attention_heads, _attn_implementation
+
+
+class WholeConfig:
+    """Of a model of text and images: the sizes stand in its parts."""
+
+    sub_configs: ClassVar[dict[str, Any]] = {"text_config": TextConfig}
+
+    def __init__(self, image_token: int = 3) -> None:
+        self.image_token = image_token
+
+
+class OfAPart(nn.Module):
+    """Annotated with the whole configuration, made with a part of it; a memory has to be given, though its default is None."""
+
+    def __init__(self, config: WholeConfig) -> None:
+        super().__init__()
+        d = config.hidden_size  # type: ignore[attr-defined]
+        assert config._attn_implementation == "eager"  # type: ignore[attr-defined]
+        self.heads = config.num_attention_heads  # type: ignore[attr-defined]
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d, d) for _ in range(4))
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None) -> Tensor:
+        memory = self.k_proj(encoder_hidden_states), self.v_proj(encoder_hidden_states)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.q_proj(hidden_states), *memory))
+        return self.o_proj(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
 class HiddenIsTrue(nn.Module):
