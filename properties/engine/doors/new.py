@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("kind", choices=("property", "mutant", "contract"))
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--theme", help="the file it goes to; for a property also a new one, with --contract")
-    parser.add_argument("--contract", metavar="NAME", help="of a property in a new theme")
+    parser.add_argument("--contract", metavar="NAME", help="of a property in a new theme; else which, where a theme has several")
     parser.add_argument("--killed-by", metavar="PROPERTY", help="the property that must catch a mutant")
     return parser
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.kind == "property":
         lines = new_property(clone, given.name, given.theme, given.contract)
     elif given.kind == "mutant":
-        lines = new_mutant(clone, given.name, given.theme, given.killed_by)
+        lines = new_mutant(clone, given.name, given.theme, given.killed_by, given.contract)
     else:
         lines = new_contract(clone, given.name, given.theme or f"{given.name}s")
     print("\n".join(lines))
@@ -109,7 +109,7 @@ def begin_theme(clone: Path, theme: str, contract: str) -> tuple[Path, str]:
     return file, trials[-1]
 
 
-def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None) -> list[str]:
+def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None, contract: str | None = None) -> list[str]:
     """At the end of a theme of mutants."""
     registry = importlib.import_module(f"{BASE}impls.mutants.registry")
     if theme not in registry.THEMES:
@@ -123,12 +123,12 @@ def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None)
     except ModuleNotFoundError as error:
         raise ValueError(f"{file.relative_to(clone)} cannot be imported: {error}") from None
     put = [kind.name for kind in contracts().values() if killer.contract in (topic.name for topic in kind.topics)]
-    there = [
-        (registry.MUTANTS[f"{theme}.{each}"], node) for each, node in declarations(file).items() if f"{theme}.{each}" in registry.MUTANTS
-    ]
-    if not (there := [(known.contract, node) for known, node in there if known.contract in put]):
-        raise ValueError(f"{killer.name} is not put to the mutants of {file.relative_to(clone)}: give another --theme or --killed-by")
-    contract, like = next((pair for pair in reversed(there) if plain_call(pair[1])), there[-1])
+    there = [(registry.MUTANTS.get(f"{theme}.{each}"), node) for each, node in declarations(file).items()]
+    likes = [(known.contract, node) for known, node in there if known and known.contract in put and contract in (None, known.contract)]
+    if not likes:
+        what = f"mutants of {contract}" if contract else "mutants"
+        raise ValueError(f"{killer.name} is not put to {what} in {file.relative_to(clone)}: give another --theme or --killed-by")
+    contract, like = next((pair for pair in reversed(likes) if plain_call(pair[1])), likes[-1])
     if isinstance(like, ast.ClassDef) and like.name != like.name.lower():
         name = "".join(map(str.capitalize, name.split("_")))
     _free(file, name)
@@ -236,7 +236,7 @@ def _is_name(name: str) -> bool:
 
 def _near(name: str) -> str:
     near = re.sub(r"\W+", "_", name.lower()).strip("_")
-    return next((each for each in (near, f"_{near}", f"{near}_") if near and _is_name(each)), "rows_sum_to_one")
+    return next((each for each in (near, f"{near}_", f"_{near}") if near and _is_name(each)), "rows_sum_to_one")
 
 
 def _template(file: str, **names: str) -> str:
