@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import importlib
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +33,7 @@ from .block import slopes as block_slopes
 from .cache import caches
 from .engine.core.contract import make, register
 from .engine.core.declare import Property
+from .engine.core.trial import Trial
 from .linear import linear_attention
 from .module import decoding, padding, projections, slopes, state, tokens, twin
 from .multihead import layers
@@ -74,25 +77,49 @@ BUILT_IN: tuple[ModuleType, ...] = (
 )
 
 
+def _properties(themes: Iterable[ModuleType]) -> dict[str, Property]:
+    """The properties of themes, by name. Raises ValueError for two of one name."""
+    found: dict[str, Property] = {}
+    for prop in (member for theme in themes for member in vars(theme).values() if isinstance(member, Property)):
+        if found.setdefault(prop.name, prop) is not prop:
+            places = f"{found[prop.name].check.__module__} and {prop.check.__module__}"
+            raise ValueError(f"two properties are called {prop.name!r}: in {places}")
+    return found
+
+
+def _chapter(chapter: ModuleType) -> Iterator[ModuleType]:
+    """The themes of a chapter, which are imported after its contracts are known. Raises TypeError for what cannot be one."""
+    kinds = [make(kind) for kind in chapter.CONTRACTS]
+    register(*kinds)
+    for theme in chapter.THEMES:
+        module = importlib.import_module(theme, chapter.__package__) if isinstance(theme, str) else theme
+        if not isinstance(module, ModuleType):
+            raise TypeError(f"THEMES holds modules or names of modules, not {theme!r}")
+        for prop in _properties([module]).values():
+            for kind in (kind for kind in kinds if prop.topic in kind.topics):
+                made: object = kind.trial(prop)
+                if not (isinstance(made, type) and issubclass(made, Trial)):
+                    raise TypeError(f"the contract {type(kind).__name__} cannot be used: its trial returns {made!r}, no class of Trial")
+        yield module
+
+
 def _of_third_parties() -> tuple[ModuleType, ...]:
     """The themes of installed chapters: an entry point of the group ``attncheck.chapters`` names a module with CONTRACTS and THEMES."""
     themes: list[ModuleType] = []
     for point in metadata.entry_points(group="attncheck.chapters"):
         try:
-            chapter = point.load()
-            register(*(make(kind) for kind in chapter.CONTRACTS))
-            themes += chapter.THEMES
+            themes += _chapter(point.load())
+            _properties((*BUILT_IN, *themes))
         except Exception as error:  # whatever is wrong with it: it is somebody else's, and named
             said = f"it has no {error.name}" if isinstance(error, AttributeError) and error.name in ("CONTRACTS", "THEMES") else str(error)
+            said = " ".join(said.split()) or type(error).__name__
             print(f"attncheck: the installed chapter {point.name!r} ({point.value}) cannot be used: {said}", file=sys.stderr)
             raise SystemExit(2) from None  # not 1, which is a finding
     return tuple(themes)
 
 
 THEMES = (*BUILT_IN, *_of_third_parties())
-PROPERTIES: dict[str, Property] = {
-    member.name: member for theme in THEMES for member in vars(theme).values() if isinstance(member, Property)
-}
+PROPERTIES: dict[str, Property] = _properties(THEMES)
 # The order in which a search tries them: the most telling first. What is not in the table comes last.
 RANK: dict[str, int] = {
     name: place for place, name in enumerate(tomllib.loads(Path(__file__).with_name("order.toml").read_text(encoding="utf-8"))["order"])
@@ -110,7 +137,7 @@ def select(names: tuple[str, ...] = ()) -> tuple[Property, ...]:
     for name in names:
         found = {p.name: p for p in PROPERTIES.values() if fnmatch.fnmatchcase(p.name, name) or p.theme == name}
         if not found:
-            near = difflib.get_close_matches(name, PROPERTIES, 3, 0.5)
+            near = difflib.get_close_matches(name, dict.fromkeys((*PROPERTIES, *(p.theme for p in PROPERTIES.values()))), 3, 0.5)
             hint = f"did you mean {', '.join(near)}?" if near else "'attncheck list' prints all of them"
             raise ValueError(f"no property is named {name!r}; {hint}")
         chosen |= found

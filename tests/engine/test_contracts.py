@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +29,13 @@ from properties.engine.core.contract import (
     register,
     topic_named,
 )
+from properties.engine.core.declare import Property
+from properties.engine.core.trial import Trial
+from properties.engine.doors import new
 from properties.pack import packed
 from properties.pack.cases import Case
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Doubled(Contract):
@@ -99,7 +111,7 @@ def test_the_same_one_may_be_registered_again() -> None:
 
 
 def test_an_installed_chapter_is_picked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    chapter = SimpleNamespace(CONTRACTS=(Doubled,), THEMES=(packed,))
+    chapter = SimpleNamespace(CONTRACTS=(Doubled,), THEMES=(packed,), __package__=None)
     asked: list[str] = []
 
     def entry_points(group: str) -> list[Any]:
@@ -144,20 +156,135 @@ def test_a_property_may_restrict_what_is_drawn() -> None:
         assert str(wrong.value).startswith(f"property mine: {name!r} {why}") and "for what doubles; there are" in str(wrong.value)
 
 
+@dataclass(frozen=True)
+class Bare(Case):
+    """A case with a field of which nobody knows why it is there."""
+
+    m: int = 3
+
+
+def changed(**attributes: Any) -> type[Contract]:
+    """A class of contracts that says something else than ``Doubled``."""
+    return type("Mine", (Doubled,), {"name": "mine", **attributes})
+
+
+def own_theme(**members: Any) -> ModuleType:
+    """A module with these properties."""
+    vars(theme := ModuleType("theme")).update(members)
+    return theme
+
+
+def about(topic: str, check: Any = None) -> Property:
+    """A property of a topic, called as one of the built-in ones is, or otherwise."""
+
+    def rows_sum_to_one(t: Any) -> None:
+        """Something."""
+
+    return Property((check or rows_sum_to_one).__name__, "theme", "", "", check or rows_sum_to_one, topic, (), True, False, "", {})
+
+
+def doubles(t: Any) -> None:
+    """Something else."""
+
+
+UNUSABLE = "the contract Mine cannot be used: "
+
+
 @pytest.mark.parametrize(
     ("chapter", "said"),
     [
-        (SimpleNamespace(THEMES=()), "cannot be used: it has no CONTRACTS"),
-        (SimpleNamespace(CONTRACTS=(type("Half", (Contract,), {}),), THEMES=()), "cannot be used: the contract Half lacks"),
+        ({"THEMES": ()}, "it has no CONTRACTS"),
+        ({"CONTRACTS": ()}, "it has no THEMES"),
+        ({"CONTRACTS": (type("Half", (Contract,), {}),)}, "the contract Half lacks"),
+        ({"CONTRACTS": (3,)}, "3 is no class of properties.engine.core.contract.Contract"),
+        ({"CONTRACTS": (changed(name=3),)}, UNUSABLE + "its name is 3, not a text"),
+        ({"CONTRACTS": (changed(topics=()),)}, UNUSABLE + "its topics are (), not a tuple of one Topic or more"),
+        ({"CONTRACTS": (changed(smoke=lambda self, target: ""),)}, UNUSABLE + "its smoke takes (target), not (target, dtype, device)"),
+        (
+            {"CONTRACTS": (changed(topics=(Topic("mine", "mine", Bare, ()),)),)},
+            f"{__name__}.Bare.m is no field of a case: ",
+        ),
+        ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, ("kees",)),)),)}, UNUSABLE + "the cases of 'mine' have no kees"),
+        ({"THEMES": ("a",)}, "No module named 'a'"),
+        ({"THEMES": (3,)}, "THEMES holds modules or names of modules, not 3"),
+        (
+            {"THEMES": (own_theme(mine=about("attention")),)},
+            "two properties are called 'rows_sum_to_one': in properties.attention.softmax and",
+        ),
+        (
+            {"THEMES": (own_theme(one=about("attention", doubles)), own_theme(two=about("packed", doubles)))},
+            "two properties are called 'doubles'",
+        ),
+        (
+            {"CONTRACTS": (changed(trial=lambda self, prop: 3),), "THEMES": (own_theme(mine=about("doubled", doubles)),)},
+            UNUSABLE + "its trial returns 3, no class of Trial",
+        ),
     ],
 )
 def test_a_chapter_that_cannot_be_used_is_named_in_one_line(
     chapter: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And it is no finding: the exit status is that of what cannot be run."""
-    point = SimpleNamespace(load=lambda: chapter, name="mine", value="mine:chapter")
+    without = {"CONTRACTS", "THEMES"} - {said.split()[-1]}
+    whole = dict.fromkeys(without, ()) | {"__package__": None} | chapter
+    point = SimpleNamespace(load=lambda: SimpleNamespace(**whole), name="mine", value="mine:chapter")
     monkeypatch.setattr(catalogue.metadata, "entry_points", lambda group: [point])
     with pytest.raises(SystemExit) as left:
         catalogue._of_third_parties()
     told = capsys.readouterr().err
-    assert left.value.code == 2 and said in told and told.count("\n") == 1 and "'mine'" in told
+    assert left.value.code == 2 and f"cannot be used: {said}" in told and told.count("\n") == 1 and "'mine'" in told
+
+
+def test_what_is_right_of_a_chapter_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instances as well as classes, modules as well as their names, and a class that has registered itself."""
+    register(Doubled())
+    theme = own_theme(mine=about("doubled", doubles))
+    chapter = SimpleNamespace(
+        CONTRACTS=(Doubled, changed(name="mine", trial=lambda self, prop: Trial)()),
+        THEMES=(theme, "properties.pack.packed", ".packed"),
+        __package__="properties.pack",
+    )
+    monkeypatch.setattr(Doubled, "trial", lambda self, prop: Trial)
+    point = SimpleNamespace(load=lambda: chapter, name="mine", value="mine:chapter")
+    monkeypatch.setattr(catalogue.metadata, "entry_points", lambda group: [point])
+    assert catalogue._of_third_parties() == (theme, packed, packed)
+    assert contract_named("mine").name == "mine" and contract_named("doubled").name == "doubled"
+
+
+# ------------------------------------------------------------ the skeleton, as somebody else's package
+
+
+@pytest.mark.slow
+def test_the_skeleton_of_a_contract_becomes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/how-to/extend.md says: other imports, a module ``chapter``, an entry point. Nothing else of it is touched."""
+    for name in ("properties/catalogue.py", "impls/mutants/registry.py"):
+        (tmp_path / "clone" / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, tmp_path / "clone" / name)
+    monkeypatch.chdir(tmp_path / "clone")
+    assert new.main(["contract", "gated_unit"]) == 0
+    site = tmp_path / "site"
+    mine = Path(shutil.move(tmp_path / "clone" / "properties" / "gated_unit", site / "mypackage"))
+    for file in mine.glob("*.py"):
+        file.write_text(file.read_text(encoding="utf-8").replace("from ..", "from attncheck.properties."), encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
+    (chapter,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (points,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (mine / "chapter.py").write_text(chapter, encoding="utf-8")
+    info = site / "mypackage-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(
+        points.replace('project.entry-points."attncheck.chapters"', "attncheck.chapters").replace('"', "")
+    )
+    (site / "attncheck").mkdir()
+    (site / "attncheck" / "properties").symlink_to(ROOT / "properties")
+    (site / "units.py").write_text(
+        "def right(x):\n    return x\n\n\ndef wrong(x):\n    return x + 1\n\n\n"
+        'right.supports = wrong.supports = {"contract": "gated_unit", "framework": "numpy"}\n'
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+    environment |= {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    for target, status, said in (("right", 0, "1 property holds"), ("wrong", 1, "REFUTED  gated_unit_is_inside_the_bound")):
+        command = [sys.executable, "-m", "attncheck.properties", f"units.py:{target}", "--property", "gated_units", "--cases", "5"]
+        done = subprocess.run(command, cwd=site, env=environment, capture_output=True, encoding="utf-8", timeout=300)
+        assert done.returncode == status and said in done.stdout, done.stdout + done.stderr

@@ -110,6 +110,7 @@ CANNOT = {
     "nothing such": (("no_such.thing",), "there is no built-in implementation 'no_such.thing'"),
     "not an attention": (("kernel.py:np",), "kernel.py:np is not callable, but of type module"),
     "a misspelt property": (("kernel.py:attention", "--property", "rows_sum_to_on"), "did you mean rows_sum_to_one"),
+    "a misspelt theme": (("kernel.py:attention", "--property", "sofmax"), "no property is named 'sofmax'; did you mean softmax"),
     "a case that is none": (("kernel.py:attention", "--case", "Case(querys=3)"), "a case has no field 'querys'"),
     "a case of typos": (("kernel.py:attention", "--case", "Case(values='nrmal')"), "did you mean 'normal'?"),
     "a case without target": (("--case", "Case()"), "--case needs a target"),

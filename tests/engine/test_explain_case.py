@@ -170,6 +170,8 @@ def test_all_fields_of_a_contract(topic: Topic, capsys: pytest.CaptureFixture[st
     ("arguments", "says"),
     [
         (("Case(kees=3)",), "a case has no field 'kees'; its fields are "),
+        (("Case(page_size=3, keys=5, foo=1)",), "a case has no field 'foo'; its fields are base, batch, chunks, "),
+        (("Case(page_size=-3, keys=5)",), "the field 'page_size' of a case is at least 1, got -3"),
         (("keys=3",), "not a case: 'keys=3'"),
         (("Case(keys=3)", "--contract", "atention"), "there is no topic 'atention'; there are attention, "),
         (("Case(packing='one')", "--contract", "packed"), "did you mean 'ones'?"),

@@ -16,11 +16,16 @@ from page import Element, faults, read
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
+from impls import numpy_matmul
+from properties import catalogue
 from properties.engine.core.picture import CELLS, PANELS, Compared, pictured
 from properties.engine.doors import cli
 from properties.engine.doors.cli import main
 from properties.engine.report import draw, html
-from properties.engine.report.as_json import picture_json
+from properties.engine.report.as_json import picture_json, report_json
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import Report
+from properties.engine.search.search import Outcome
 
 KERNEL = """
 import numpy as np
@@ -280,3 +285,11 @@ def test_outlines_run_between_right_and_wrong() -> None:
         *(((j - 0.5, i), (j + 0.5, i)) for j in (0, 1) for i in (-0.5, 0.5)),
         *(((j, -0.5), (j, 0.5)) for j in (-0.5, 1.5)),
     }
+
+
+def test_one_case_is_no_plural() -> None:
+    target = make_target("right", numpy_matmul.attention, {"framework": "numpy"})
+    (prop,) = catalogue.select(("rows_sum_to_one",))
+    for count, said in ((1, "1</strong> case<"), (2, "2</strong> cases<")):
+        shown = html.report_part(report_json(Report(target, "cpu", {prop.name: Outcome(prop, "right", cases=count)})))
+        assert said in shown and f"1 of 1 properties, {count} case{'s' * (count > 1)}:" in " ".join(shown.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,10 +17,12 @@ from impls import numpy_matmul
 from properties import catalogue
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
+from properties.engine.core import words
 from properties.engine.core.declare import Property
 from properties.engine.core.finding import Finding
 from properties.engine.core.target import Target
 from properties.engine.core.trial import Violation
+from properties.engine.report import record, text
 from properties.engine.search import run
 from properties.engine.search.deviations import Deviation
 from properties.engine.search.probe import make_target
@@ -370,3 +373,15 @@ def test_outcomes_of_one_property_are_joined() -> None:
         report.add(Outcome(FOUR[0], "right", cases=cases))
     report.add(Outcome(FOUR[1], "right", cases=5))
     assert {name: outcome.cases for name, outcome in report.outcomes.items()} == {ONE: 3, TWO: 5}
+
+
+def test_one_case_is_no_plural() -> None:
+    outcome = Outcome(FOUR[0], "right", cases=1)
+    for count, said in ((1, r"\b1 case\b(?!s)"), (2, r"\b2 cases\b")):
+        outcome.cases = count
+        report = Report(TARGET, "cpu", {ONE: outcome})
+        lines = [text.verdict_text(report), text.verdict_text(report, verbose=True), text.matrix_text([report], FOUR[:1], {})]
+        lines += [text.pairs_text([report]), record.line(record.record("right", report))]
+        for line in lines:
+            assert re.search(said, line), line
+    assert (words.cases(1), words.cases(1000), words.cases(1, 3), words.cases(2, 3)) == ("1 case", "1,000 cases", "  1 case ", "  2 cases")

@@ -21,6 +21,7 @@ LEFT_OUT = "…"
 VARIES = (
     (r"\d+(\.\d+)? s\b", "T s"),
     (r"case \d+ of", "case N of"),
+    (r" 1 case\b", " 1 cases"),
     (r" +[\d,]+ (cases|set aside|set$|judged|elements)", r" N \1"),
     (r"(for|of) +[\d,]+ of", r"\1 N of"),
     (r"\d+ properties hold, [1-9]\d* refuted", "M properties hold, some refuted"),

@@ -96,14 +96,23 @@ class Case(Shown):
         return case
 
 
-def _keywords(text: str, known: tuple[str, ...]) -> dict[str, Any]:
+def names(text: str) -> list[str | None]:
+    """The fields that a text gives, known or not. Raises ValueError if it is no case."""
+    return [keyword.arg for keyword in _call(text).keywords]
+
+
+def _call(text: str) -> ast.Call:
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         raise ValueError(f"not a case: {text!r}; {EXAMPLE}") from None
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Case"):
         raise ValueError(f"not a case: {text!r}; {EXAMPLE}")
-    fields: dict[str, Any] = {}
+    return call
+
+
+def _keywords(text: str, known: tuple[str, ...]) -> dict[str, Any]:
+    call, fields = _call(text), dict[str, Any]()
     for keyword in call.keywords:
         if keyword.arg not in known:
             raise ValueError(f"a case has no field {keyword.arg!r}; its fields are {', '.join(sorted(known))}")

@@ -255,27 +255,53 @@ _TOPICS: dict[str, Topic] = {}
 
 
 def register(*contracts: Contract) -> None:
-    """Make contracts known. Raises ValueError for two of one name."""
+    """Make contracts known; one of a class that has that name already is the same. Raises ValueError for two of one name."""
     for contract in contracts:
-        if contract.name in _KNOWN and _KNOWN[contract.name] is not contract:
-            raise ValueError(
-                f"two contracts are called {contract.name!r}: {type(_KNOWN[contract.name]).__name__} and {type(contract).__name__}"
-            )
-        _KNOWN[contract.name] = contract
+        known = _KNOWN.setdefault(contract.name, contract)
+        if type(known) is not type(contract):
+            raise ValueError(f"two contracts are called {contract.name!r}: {type(known).__name__} and {type(contract).__name__}")
         for topic in contract.topics:
             if _TOPICS.setdefault(topic.name, topic) is not topic:
                 raise ValueError(f"two topics are called {topic.name!r}: {_TOPICS[topic.name].subject} and {topic.subject}")
 
 
-def make(kind: Callable[[], Contract]) -> Contract:
-    """A contract of a third party. Raises TypeError with one sentence if it lacks a method or a name."""
+def make(kind: type[Contract] | Contract) -> Contract:
+    """A contract of a third party. Raises TypeError or ValueError with one sentence for what cannot be put to use."""
+    if not isinstance(kind, Contract) and not (isinstance(kind, type) and issubclass(kind, Contract)):
+        raise TypeError(f"{kind!r} is no class of {Contract.__module__}.{Contract.__name__}")
     lacking = sorted(getattr(kind, "__abstractmethods__", ()))
     lacking += [name for name in ("name", "call", "arguments", "topics") if not hasattr(kind, name)]
     if lacking:
         raise TypeError(
             f"the contract {getattr(kind, '__name__', kind)} lacks {', '.join(lacking)}; attncheck.properties.engine.core.contract says what each is"
         )
-    return kind()
+    contract = kind if isinstance(kind, Contract) else kind()
+    if wrong := _wrong(contract):
+        raise TypeError(f"the contract {type(contract).__name__} cannot be used: {wrong}")
+    return contract
+
+
+def _wrong(contract: Contract) -> str:
+    """What a contract says of itself that it cannot mean, or a method that is not asked so; empty if nothing is."""
+    for name, type_, what in (("name", str, "a text"), ("call", str, "a text"), ("arguments", int, "a number")):
+        if not isinstance(value := getattr(contract, name), type_) or value == "":
+            return f"its {name} is {value!r}, not {what}"
+    topics: Any = contract.topics
+    if not isinstance(topics, tuple) or not topics or not all(isinstance(topic, Topic) for topic in topics):
+        return f"its topics are {topics!r}, not a tuple of one Topic or more"
+    for topic in contract.topics:
+        lacking = [name for name in (*EVERY_CASE, *topic.drawn) if name not in topic.case.fields()]
+        if lacking:
+            return f"the cases of {topic.name!r} have no {', '.join(lacking)}"
+    for name, asked in vars(Contract).items():
+        own = getattr(contract, name)
+        if inspect.isfunction(asked) and not name.startswith("_"):
+            wanted = list(inspect.signature(asked).parameters)[1:]
+            try:
+                inspect.signature(own).bind(*wanted)
+            except TypeError:
+                return f"its {name} takes {inspect.signature(own)}, not ({', '.join(wanted)})"
+    return ""
 
 
 def contracts() -> Mapping[str, Contract]:

@@ -14,3 +14,8 @@ def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
         else:
             runs.append([number])
     return ", ".join(to.join(map(str, run)) for run in runs[:most]) + (" …" if len(runs) > most else "")
+
+
+def cases(count: int, width: int = 0) -> str:
+    """1 case, 2 cases. In a column, both are equally wide."""
+    return f"{count:{width},} case{'s' if count != 1 else ' ' if width else ''}"

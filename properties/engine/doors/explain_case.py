@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ... import catalogue  # makes the contracts known  # noqa: F401
-from ..cases.case import Case
+from ..cases.case import Case, names
 from ..core.contract import Topic, contracts, topic_named
 
 WIDTH = 118
@@ -36,14 +37,13 @@ def every_topic() -> list[Topic]:
 
 
 def read(text: str, topics: Sequence[Topic]) -> tuple[Topic, Case]:
-    """The first topic that has such a case, and the case. Raises ValueError: what the first of them says of it."""
-    errors: list[ValueError] = []
+    """The first topic that has such a case, and the case. Raises ValueError: what is wrong for the one that knows most of the fields."""
     for topic in topics:
-        try:
+        with suppress(ValueError):
             return topic, topic.case.parse(text)
-        except ValueError as error:
-            errors.append(error)
-    raise errors[0]
+    named = names(text)
+    nearest = max(topics, key=lambda topic: sum(name in topic.case.fields() for name in named))
+    return nearest, nearest.case.parse(text)
 
 
 def case_text(topic: Topic, case: Case, verbose: bool = False) -> str:

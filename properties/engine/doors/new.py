@@ -11,9 +11,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
+from types import ModuleType
 
 from ... import catalogue  # makes the contracts known
 from ..core.contract import contract_named, contracts
+from ..core.declare import Property
+from .skeleton import Declared, declarations, like_body, like_decorator, like_head, parsed, plain_call
 
 TEMPLATES = Path(__file__).with_name("templates")
 BASE = __package__.removesuffix("properties.engine.doors")  # "" in a clone, "attncheck." installed
@@ -25,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("kind", choices=("property", "mutant", "contract"))
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--theme", help="the file it goes to; for a property also a new one, with --contract")
-    parser.add_argument("--contract", metavar="NAME", help="of a property in a new theme")
+    parser.add_argument("--contract", metavar="NAME", help="of a property in a new theme; else which, where a theme has several")
     parser.add_argument("--killed-by", metavar="PROPERTY", help="the property that must catch a mutant")
     return parser
 
@@ -33,13 +36,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Write the skeleton and print what to fill in. Raises ValueError with one sentence."""
     given = parser().parse_args(arguments)
-    if not given.name.isidentifier() or keyword.iskeyword(given.name) or given.name != given.name.lower():
-        raise ValueError(f"{given.name!r} is no name: small letters, digits and underscores make one, such as {_near(given.name)!r}")
+    _named(given.name)
     clone = clone_of(Path.cwd())
     if given.kind == "property":
         lines = new_property(clone, given.name, given.theme, given.contract)
     elif given.kind == "mutant":
-        lines = new_mutant(clone, given.name, given.theme, given.killed_by)
+        lines = new_mutant(clone, given.name, given.theme, given.killed_by, given.contract)
     else:
         lines = new_contract(clone, given.name, given.theme or f"{given.name}s")
     print("\n".join(lines))
@@ -56,21 +58,25 @@ def clone_of(folder: Path) -> Path:
 
 def new_property(clone: Path, name: str, theme: str | None, contract: str | None) -> list[str]:
     """At the end of a theme, in the form of the property before it; or in a new theme."""
-    themes = {path.stem: path for path in clone.glob("properties/*/*.py") if path.stem in built_in(clone)}
-    for path in themes.values():
-        _free(path, name)
+    themes: dict[str, list[ModuleType]] = {}
+    for module in catalogue.BUILT_IN:
+        themes.setdefault(module.__name__.rpartition(".")[2], []).append(module)
+        _free(_file(clone, module), name)
     if theme is None:
         raise ValueError(f"a property belongs to a theme: give --theme, one of {', '.join(sorted(themes))}, or a new one")
     if theme in themes:
-        file = themes[theme]
-        trial, said = _form(file)
+        module, like = _chosen(theme, themes[theme], contract)
+        file = _file(clone, module)
+        node = declarations(file)[like.name]
+        trial = _first_annotation(node)
+        decorator = like_decorator(node, module, formula="TODO: the formula", contract=like.contract)
+    elif contract is None:
+        near = difflib.get_close_matches(theme, themes, 1)
+        raise ValueError(f"there is no theme {theme!r}; " + (f"did you mean {near[0]!r}?" if near else "--contract NAME begins one"))
     else:
-        if contract is None:
-            near = difflib.get_close_matches(theme, themes, 1)
-            raise ValueError(f"there is no theme {theme!r}; " + (f"did you mean {near[0]!r}?" if near else "--contract NAME begins one"))
         file, trial = begin_theme(clone, theme, contract)
-        said = f', contract="{contract}"'
-    _append(file, "property", name=name, trial=trial, arguments=said)
+        decorator = f'@declare("TODO: the formula", contract="{contract}")'
+    _append(file, "property", name=name, trial=trial, decorator=decorator)
     return [
         f"{file.relative_to(clone)}: {name}",
         "fill in: the formula; the docstring, one sentence; needs=(…) and the fields of the case that it is about; the claim",
@@ -80,11 +86,21 @@ def new_property(clone: Path, name: str, theme: str | None, contract: str | None
     ]
 
 
+def _chosen(theme: str, modules: Sequence[ModuleType], contract: str | None) -> tuple[ModuleType, Property]:
+    """The theme of a name, of several the one about a contract, and its last property. Raises ValueError with what it may be."""
+    about = {prop.contract: (module, prop) for module in modules for prop in vars(module).values() if isinstance(prop, Property)}
+    if contract is None and len(modules) > 1:
+        raise ValueError(f"{len(modules)} themes are called {theme!r}: say with --contract which, {' or '.join(about)}")
+    if contract not in (None, *about):
+        raise ValueError(f"the theme {theme!r} is about {' and '.join(about)}, not {contract!r}: give a new theme another name")
+    return about[contract or list(about)[-1]]
+
+
 def begin_theme(clone: Path, theme: str, contract: str) -> tuple[Path, str]:
     """An empty theme of a contract that the catalogue names, and the class of its trials."""
-    _identifier(theme)
+    _new_theme(theme)
     folder = clone / "properties" / type(contract_named(contract)).__module__.split(".")[-2]
-    trials = [node.name for node in _parsed(folder / "trial.py").body if isinstance(node, ast.ClassDef) and node.name.endswith("Trial")]
+    trials = [node.name for node in parsed(folder / "trial.py").body if isinstance(node, ast.ClassDef) and node.name.endswith("Trial")]
     file = folder / f"{theme}.py"
     if file.exists():
         raise ValueError(f"{file.relative_to(clone)} is there already, and is no theme")
@@ -93,7 +109,7 @@ def begin_theme(clone: Path, theme: str, contract: str) -> tuple[Path, str]:
     return file, trials[-1]
 
 
-def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None) -> list[str]:
+def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None, contract: str | None = None) -> list[str]:
     """At the end of a theme of mutants."""
     registry = importlib.import_module(f"{BASE}impls.mutants.registry")
     if theme not in registry.THEMES:
@@ -101,30 +117,24 @@ def new_mutant(clone: Path, name: str, theme: str | None, killed_by: str | None)
     if killed_by is None:
         raise ValueError("a mutant names the property that must catch it: give --killed-by; 'attncheck list' prints all")
     (killer,) = catalogue.select((killed_by,))[:1]
-    contract = next(kind.name for kind in contracts().values() if killer.contract in (topic.name for topic in kind.topics))
-    if contract not in registry.SIGNATURES:
-        raise ValueError(f"mutants have no signature of the contract {contract}: add it to SIGNATURES in impls/mutants/registry.py")
     file = clone / "impls" / "mutants" / registry.THEMES[theme] / f"{theme}.py"
+    try:
+        module = importlib.import_module(f"{BASE}impls.mutants.{registry.THEMES[theme]}.{theme}")
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{file.relative_to(clone)} cannot be imported: {error}") from None
+    put = [kind.name for kind in contracts().values() if killer.contract in (topic.name for topic in kind.topics)]
+    there = [(registry.MUTANTS.get(f"{theme}.{each}"), node) for each, node in declarations(file).items()]
+    likes = [(known.contract, node) for known, node in there if known and known.contract in put and contract in (None, known.contract)]
+    if not likes:
+        what = f"mutants of {contract}" if contract else "mutants"
+        raise ValueError(f"{killer.name} is not put to {what} in {file.relative_to(clone)}: give another --theme or --killed-by")
+    contract, like = next((pair for pair in reversed(likes) if plain_call(pair[1])), likes[-1])
+    if isinstance(like, ast.ClassDef) and like.name != like.name.lower():
+        name = "".join(map(str.capitalize, name.split("_")))
     _free(file, name)
-    tree = _parsed(file)
-    there = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names} | {
-        node.name for node in tree.body if isinstance(node, ast.FunctionDef)
-    }
-    if "mutant" not in there or "Any" not in there:
-        raise ValueError(f"{file.relative_to(clone)} does not import mutant and Any: begin with that")
-    formal = registry.SIGNATURES[contract].parameters.values()
-    positional = [p.name for p in formal if p.kind is p.POSITIONAL_OR_KEYWORD]
-    core = contract.removesuffix("_layer") if contract != "packed" else "attention"  # what the honest core of a theme is called
-    call = f"return {core}({', '.join(positional)}, **options)  # TODO: with one step replaced"
-    _append(
-        file,
-        "mutant",
-        name=name,
-        killed_by=killer.name,
-        arguments="" if contract == "attention" else f', contract="{contract}"',
-        formal=", ".join([*(f"{p}: Any" for p in positional), "**options: Any"]),
-        body=call if core in there else 'raise NotImplementedError("TODO: the honest code with one mistake")',
-    )
+    told = {"mistake": "TODO: the mistake in one line", "source": "TODO: owner/repo#123, or teaching code", "killed_by": killer.name}
+    decorator = like_decorator(like, module, ("supports",), **told, contract=contract)
+    _append(file, "mutant", decorator=decorator, head=like_head(like, name), body=like_body(like))
     return [
         f"{file.relative_to(clone)}: {name}",
         'fill in: the mistake in one line, so that a reading can say "behaves like …"; where it happened; the step that is wrong',
@@ -140,7 +150,7 @@ def new_contract(clone: Path, name: str, theme: str) -> list[str]:
         raise ValueError(f"there is a contract {name!r} already: take another name")
     if theme in built_in(clone):
         raise ValueError(f"there is a theme {theme!r} already: give another with --theme")
-    _identifier(theme)
+    _new_theme(theme)
     names = {"name": name, "Class": "".join(map(str.capitalize, name.split("_"))), "contract": name}
     names |= {"trial": f"{names['Class']}Trial", "Title": theme.replace("_", " ").capitalize()}
     folder.mkdir()
@@ -161,14 +171,14 @@ def new_contract(clone: Path, name: str, theme: str) -> list[str]:
 
 def built_in(clone: Path) -> list[str]:
     """The themes that the catalogue of a clone names."""
-    node = _assigned(_parsed(clone / "properties" / "catalogue.py"))
+    node = _assigned(parsed(clone / "properties" / "catalogue.py"))
     return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
 
 
 def into_catalogue(clone: Path, chapter: str, theme: str) -> None:
     """One import and one word more."""
     file = clone / "properties" / "catalogue.py"
-    lines, tree = file.read_text(encoding="utf-8").splitlines(), _parsed(file)
+    lines, tree = file.read_text(encoding="utf-8").splitlines(), parsed(file)
     lines.insert((_assigned(tree).end_lineno or 0) - 1, f"    {theme},")
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module]
     same = next((node for node in froms if node.module == chapter), None)
@@ -193,34 +203,40 @@ def _assigned(tree: ast.Module) -> ast.expr:
 # ------------------------------------------------------------ small things
 
 
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
+def _file(clone: Path, module: ModuleType) -> Path:
+    chapter, theme = module.__name__.split(".")[-2:]
+    return clone / "properties" / chapter / f"{theme}.py"
 
 
-def _form(file: Path) -> tuple[str, str]:
-    """What the last property of a theme takes, and how it names its contract."""
-    *_, last = (node for node in _parsed(file).body if isinstance(node, ast.FunctionDef) and _declaration(node))
-    call = _declaration(last)
-    said = [ast.unparse(word.value).strip("'") for word in call.keywords if word.arg == "contract"] if call else []
-    return ast.unparse(last.args.args[0].annotation or ast.Name("Any")), "".join(f', contract="{name}"' for name in said)
-
-
-def _declaration(node: ast.FunctionDef) -> ast.Call | None:
-    return next((d for d in node.decorator_list if isinstance(d, ast.Call) and ast.unparse(d.func) == "declare"), None)
+def _first_annotation(node: Declared) -> str:
+    annotation = node.args.args[0].annotation if isinstance(node, ast.FunctionDef) else None
+    return ast.unparse(annotation) if annotation else "Any"
 
 
 def _free(file: Path, name: str) -> None:
-    if name in {node.name for node in _parsed(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}:
+    if name in {node.name for node in parsed(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}:
         raise ValueError(f"{name} is taken: {file.parent.name}/{file.name} has one already")
 
 
-def _identifier(name: str) -> None:
-    if not name.isidentifier():
-        raise ValueError(f"{name!r} is no name of a theme")
+def _named(name: str) -> None:
+    if not _is_name(name):
+        raise ValueError(f"{name!r} is no name: small letters, digits and underscores make one, such as {_near(name)!r}")
+
+
+def _new_theme(name: str) -> None:
+    """Raises ValueError for a theme that cannot be imported into the catalogue under its name."""
+    _named(name)
+    if hasattr(catalogue, name):
+        raise ValueError(f"{name!r} is a name of properties/catalogue.py already: give the theme another with --theme")
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and name == name.lower() and not keyword.iskeyword(name)
 
 
 def _near(name: str) -> str:
-    return re.sub(r"\W+|^(?=\d)", "_", name.lower()).strip("_") or "rows_sum_to_one"
+    near = re.sub(r"\W+", "_", name.lower()).strip("_")
+    return next((each for each in (near, f"{near}_", f"_{near}") if near and _is_name(each)), "rows_sum_to_one")
 
 
 def _template(file: str, **names: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
+from ..core.words import cases
 from ..report import dialect, text
 from ..search.search import Outcome, Plan, inapplicable, same_subject
 from .terminal import paint, progress_bar
@@ -51,7 +52,7 @@ class Progress:
             self.shown = time.monotonic()
             done = self.shown - self.began if self.seconds else self.cases
             now = self.cases + (what if isinstance(what, int) else 0)
-            self.bar.update(self.bar.task_ids[0], completed=done, detail=f"{now:,} cases, {self.found} findings  {prop.name}", refresh=True)
+            self.bar.update(self.bar.task_ids[0], completed=done, detail=f"{cases(now)}, {self.found} findings  {prop.name}", refresh=True)
 
     def tell(self, finding: Finding) -> None:
         """What was found, in short, at once; of more than a few the end tells."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.declare import declared
+from ..core.words import cases
 from ..report.dialect import command_name
 from ..report.text import replay_line
 from ..search import journal
@@ -97,6 +98,6 @@ def told(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     judged = [line["judged"] for line in lines if "judged" in line]
     for one in judged:
         yield f"  judged    {one['candidate']}: {one['verdict']}"
-    cases = sum(line["outcome"]["cases"] for line in done)
+    tried = sum(line["outcome"]["cases"] for line in done)
     if not judged:
-        yield f"  tried     {len({(line['target'], line['property']) for line in done})} properties, {cases:,} cases"
+        yield f"  tried     {len({(line['target'], line['property']) for line in done})} properties, {cases(tried)}"

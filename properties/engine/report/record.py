@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ..core.trial import Violation, describe
+from ..core.words import cases
 from ..search.ranges import Ranges
 from ..search.run import Report
 from .dialect import replay_of_conventions
@@ -104,7 +105,7 @@ def line(one: Record) -> str:
     """A record for a person."""
     first = one["findings"][0] if one["findings"] else None
     why = f"{first['property']}: {first['says']}" if first else one["why"]
-    return f"{one['verdict'].upper():<14}{one['candidate']}  {one['cases']:,} cases, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
+    return f"{one['verdict'].upper():<14}{one['candidate']}  {cases(one['cases'])}, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
 
 
 # ---------------------------------------------------------------- what gates read

@@ -14,7 +14,7 @@ from ..core.declare import Property
 from ..core.explanation import Explanation, Reading
 from ..core.finding import Finding
 from ..core.trial import describe
-from ..core.words import ranges
+from ..core.words import cases, ranges
 from ..frameworks.machine import machine_text
 from ..search.ranges import Ranges
 from ..search.run import Report, Status
@@ -202,7 +202,7 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     counted = (
         f"  {count['passed']} {'property holds' if count['passed'] == 1 else 'properties hold'}, "
         f"{count['refuted']} refuted, {count['not exercised']} not exercised · "
-        f"{report.cases:,} cases in {report.seconds:.1f} s"
+        f"{cases(report.cases)} in {report.seconds:.1f} s"
         + (f" · {sum(o.set_aside for o in outcomes):,} set aside as known" if any(o.set_aside for o in outcomes) else "")
     )
     lines += [counted] if verbose else wrapped(counted)
@@ -293,7 +293,7 @@ def theme_lines(outcomes: Sequence[Outcome]) -> list[str]:
         refuted = [o.prop.name for o in members if o.finding]
         state = "REFUTED " + ", ".join(refuted) if refuted else "holds" if tried else "not exercised"
         share = f", at most {used:.2f} of the bound used" if used else ""
-        lines.append(f"  {theme:<10}{len(tried):3} of {len(members)} properties, {sum(o.cases for o in members):6,} cases{share}: {state}")
+        lines.append(f"  {theme:<10}{len(tried):3} of {len(members)} properties, {cases(sum(o.cases for o in members), 6)}{share}: {state}")
     return lines
 
 
@@ -318,7 +318,7 @@ def not_tried_lines(report: Report) -> list[str]:
 def left_out_lines(report: Report) -> list[str]:
     """Cases that came to calls which the target says it does not take."""
     left: Counter[str] = sum((outcome.notes.not_taken for outcome in report.outcomes.values()), Counter())
-    return [f"  left out  {count:,} cases, which came to {why}" for why, count in left.items()]
+    return [f"  left out  {cases(count)}, which came to {why}" for why, count in left.items()]
 
 
 def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
@@ -327,7 +327,9 @@ def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
     judged = sum(o.notes.judged for o in report.outcomes.values())
     if judged:
         share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
-        lines.append(f"  adequate  {share:.0%} of {judged} judged cases tell the right answer from a trivially wrong one")
+        lines.append(
+            f"  adequate  {share:.0%} of {judged} judged case{'s' * (judged != 1)} tell the right answer from a trivially wrong one"
+        )
     used = fractions(report)
     named: set[str] = set()
     fits: list[str] = []
@@ -374,7 +376,7 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
     for i, report in enumerate(reports):
         state = "REFUTED" if report.findings else "CHANGED" if report.surprises else "ok" if report.cases else "-"
         known = f", {len(report.statuses)} known deviation{'s' * (len(report.statuses) > 1)}" if report.statuses else ""
-        lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s{known}")
+        lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{cases(report.cases, 7)} {report.seconds:6.1f} s{known}")
     lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
     lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
     if reports:  # NumPy alone tells nothing of PyTorch
@@ -389,7 +391,7 @@ def pairs_text(reports: Sequence[Report]) -> str:
     lines = []
     for name, report in zip(names, reports, strict=True):
         state = "REFUTED" if report.findings else "ok" if report.cases else "-"
-        lines.append(f"  like  {name:<{width}}  {state:<8}{report.cases:7,} cases {report.seconds:6.1f} s")
+        lines.append(f"  like  {name:<{width}}  {state:<8}{cases(report.cases, 7)} {report.seconds:6.1f} s")
     return "\n".join(lines)
 
 
