@@ -189,7 +189,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
         "layout",
     )
 }
-CACHED = Topic("cached", "caches", Case, (*FIELDS, "chunks"), EVERY_TYPE | {"programs": TRUE})
+CACHED = Topic("cached", "caches", Case, (*FIELDS, "chunks"), {**EVERY_TYPE, "programs": TRUE})
 EVERYWHERE = ("dtype", "seed", "chunks")
 
 

@@ -219,7 +219,7 @@ def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[st
                 "queries": pick(representable("queries", LONG, largest)),
                 "dim": pick([d for d in own["dim"] if d <= max(4, min(own["dim"]))]),
             }
-            if "offset" not in prop.domain:
+            if 0 in prop.table("offset", (0,)):
                 few["offset"] = st.just(0)
             drawn += [record(Case, fields | few)]
     return independent(either(drawn))
