@@ -197,6 +197,16 @@ def position_fields(target: Target) -> tuple[str, ...]:
     return ("dtype", "seed", *(name for name in FIELDS[contract] if name not in fixed))
 
 
+def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
+    """Why a property cannot be drawn for a target; empty if it can: what it is about may be too large for a type, or not supported."""
+    tables = narrowed(target, {name: prop.table(name, table) for name, table in FIELDS[target.contract].items()})
+    for dtype in prop.types(target.dtypes, dtypes):
+        empty = [name for name, table in tables.items() if not representable(name, table, largest_angle(target, dtype))]
+        if not empty:
+            return ""
+    return prop.without_types(target.dtypes, dtypes) or f"it takes no {empty[0]} = {prop.domain[empty[0]]}"
+
+
 def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
     """Cases for one property of one target of positions."""
     read = position_fields(target)
@@ -209,6 +219,8 @@ def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[st
     for dtype in prop.drawn_types(target.dtypes, dtypes):
         largest = largest_angle(target, dtype)
         own = {name: representable(name, table, largest) for name, table in tables.items()}
+        if not all(own.values()):
+            continue
         fields: dict[str, Strategy] = {name: pick(table) for name, table in own.items()}
         fields |= {"dtype": st.just(dtype), "seed": natural(2**31)}
         if device != "cpu":

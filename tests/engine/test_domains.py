@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -147,6 +148,18 @@ def test_keys_of_a_layer_are_those_that_a_property_is_about() -> None:
         keys = {case.keys for case in next(put(topic, declared(topic, **domain)))}
         assert keys <= {3, 4} if "keys" in domain else min(keys) == 4
     assert {"all", "nothing"} <= {case.shared for case in next(put(topic, declared(topic, keys=(3, 4), queries=(3, 4))))}
+
+
+def test_what_no_target_can_be_asked_is_not_put_to_it() -> None:
+    """Position 100,000 is beyond float16, and packs without empty rows have no sequence without keys."""
+    topic = topic_named("sinusoidal")
+    far = declared(topic, offset=(100_000,), dtype=("float16", "float32"))
+    target = next(target for target in targets("sinusoidal") if "float16" in target.dtypes)
+    target = replace(target, supports=replace(target.supports, arithmetic={"float16": "same"}))
+    assert inapplicable(target, far, ("float16",)) == "it takes no offset = (100000,)"
+    assert {case.dtype for case in drawn(cases(target, far), 1, 20)} == {"float32"}
+    many = declared(topic_named("packed"), packing=("no_keys",))
+    assert {"", "declared as not supported: packing ('no_keys',)"} == {inapplicable(target, many) for target in targets("packed")}
 
 
 # ------------------------------------------------------------ what is no field

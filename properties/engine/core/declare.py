@@ -20,7 +20,8 @@ class Property:
     """Something that is true of every attention.
 
     ``domain`` restricts fields of the case: a value fixes the field, a tuple lists its values, a Hypothesis strategy draws
-    it. Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes,
+    it; what is said of masks holds where one is drawn, which is always where ``needs`` has attn_mask.
+    Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes,
     ``alike=(("queries", "keys"),)`` makes these sizes equal in every other case, ``masked=3`` gives
     three cases with a mask for one without, and ``dtypes="all"`` draws every type alike
     instead of mostly the widest. ``arithmetic`` is a condition on the
