@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,55 @@ from ..engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS
 from ..engine.cases.regimes import REGIMES
 from ..engine.core.contract import Topic
 from ..engine.core.declare import Property, covers
+from ..engine.core.schema import FLAG, TRUE, Wrong, number, one_of, table_of
 from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS, has_layout
 from .case import SCALES, Case
 from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, PROFILES
 
-DIRECTIVES = frozenset(
-    ("zero_sizes", "dtypes", "at_least", "alike", "masked", "features", "arithmetic", "writes", "along", "widens", "moves")
-)
-SPECIAL_DOMAIN = DIRECTIVES | {"dtype"}  # of a property: not fields, or not drawn as such
-ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES)
+
+def wrong_least(value: Any) -> str:
+    """What is wrong with ``at_least``: a table from sizes to the least of each, of which larger ones are drawn."""
+    if not isinstance(value, Mapping) or not value:
+        return f"is {value!r}; it can be a table, as in {{'keys': 2}}"
+    for name, least in value.items():
+        if name not in ANY_SIZE:
+            return f"names {name!r}, which is no size that is drawn; it can name {', '.join(ANY_SIZE)}"
+        if wrong := number(0, max(ANY_SIZE[name]))(least):
+            return f"of {name} {wrong}"
+    return ""
+
+
+def wrong_pairs(value: Any) -> str:
+    """What is wrong with ``alike``: pairs of sizes."""
+    if not isinstance(value, tuple) or not value or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        return f"is {value!r}; it can be pairs of sizes, as in (('queries', 'keys'),)"
+    strange = [name for pair in value for name in pair if name not in ANY_SIZE]
+    return f"names {strange[0]!r}, which is no size that is drawn; it can name {', '.join(ANY_SIZE)}" if strange else ""
+
+
+def wrong_arithmetic(value: Any) -> str:
+    """What is wrong with ``arithmetic``: a condition."""
+    return "" if callable(value) else f"is {value!r}; it can be a function of the declared arithmetic"
+
+
+# What the cases of an attention follow beside restrictions of their fields, and what is wrong with a value of it.
+DIRECTIVES: dict[str, Wrong] = {
+    "zero_sizes": FLAG,
+    "dtypes": one_of(lambda: ("all", "overflowing")),
+    "at_least": wrong_least,
+    "alike": wrong_pairs,
+    "masked": number(1),
+    "features": table_of(lambda: FEATURES),
+    "arithmetic": wrong_arithmetic,
+    "writes": table_of(lambda: MASK_KINDS),
+    "along": one_of(lambda: tuple(filter(None, MASK_AXES))),
+    "widens": TRUE,
+    "moves": TRUE,
+}
+SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not drawn as such
+ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
 BESIDE = "a mask beside is_causal, where one of them is taken alone"
 TAKEN_WITH = {
     "group": "enable_gqa",

@@ -13,10 +13,9 @@ from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.coordinates import Array
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.field import field
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS
-from ..engine.core.contract import Topic
+from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
@@ -225,9 +224,9 @@ NAMED = ("mask_kind", "mask_axes", "mask_rank", "mask_density")
 DEFINITE = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity")
 NOT_FIELDS = {"dtypes", "dtype", *NAMED}
 DRAWN = (*FIELDS, "mask", "memory_mask", "mask_kind", "mask_axes")
-BLOCK = Topic("block", "encoder and decoder layers", Case, DRAWN, frozenset(("dtypes",)))
-ENCODER = Topic("encoder_layer", "encoder layers", Case, DRAWN, frozenset(("dtypes",)))
-DECODER = Topic("decoder_layer", "decoder layers", Case, DRAWN, frozenset(("dtypes",)))
+BLOCK = Topic("block", "encoder and decoder layers", Case, DRAWN, EVERY_TYPE)
+ENCODER = Topic("encoder_layer", "encoder layers", Case, tuple(name for name in DRAWN if name not in MEMORY_FIELDS), EVERY_TYPE)
+DECODER = Topic("decoder_layer", "decoder layers", Case, DRAWN, EVERY_TYPE)
 
 
 def fixed(target: Target, name: str) -> Any:
@@ -239,13 +238,12 @@ def fixed(target: Target, name: str) -> Any:
 def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
     """Why a property cannot be drawn for a target, empty if it can: it is about what the target does not do."""
     for name in ("norm_first", "activation"):
-        about = prop.domain.get(name)
-        values = about if isinstance(about, tuple) else (about,)
+        values = prop.table(name, ())
         if name in prop.domain and name not in target.parameters and fixed(target, name) not in values:
             return f"is about {name} = {', '.join(map(str, values))}"
     if target.supports.head_dims and prop.domain.get("dim") and not set(_dims(target, prop)):
         return f"declared head_dims {target.supports.head_dims}"
-    return "" if block_dtypes(target, prop, dtypes) else "is about other dtypes"
+    return prop.without_types(target.dtypes, dtypes)
 
 
 def block_fields(target: Target) -> tuple[str, ...]:
@@ -284,7 +282,7 @@ def block_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
             if name in tables:
                 tables[name] = tuple(n for n in tables[name] if n <= longest) or (1,)
         fields: dict[str, Strategy] = {name: pick(table) for name, table in tables.items()}
-        fields |= {"dtype": pick(block_dtypes(target, prop, dtypes)), "seed": natural(2**31)}
+        fields |= {"dtype": pick(prop.drawn_types(target.dtypes, dtypes)), "seed": natural(2**31)}
         if device != "cpu":
             fields["device"] = st.just(device)
         for masks in _masks(target, prop, chosen):
@@ -295,15 +293,15 @@ def block_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
 
 
 def _dims(target: Target, prop: Property) -> list[int]:
-    about = prop.domain.get("dim", target.supports.head_dims)
-    return [dim for dim in target.supports.head_dims or () if dim in about]
+    able = target.supports.head_dims or ()
+    return [dim for dim in able if dim in prop.table("dim", able)]
 
 
 def _masks(target: Target, prop: Property, chosen: dict[str, Any]) -> list[dict[str, Strategy]]:
     """Ways to mask: not at all, the tokens, the memory, or both; as far as the target takes masks and the property draws them."""
     supports = target.supports
-    kinds = [kind for kind in prop.domain.get("mask_kind", DEFINITE) if kind in supports.mask_kinds]
-    axes = [a for a in prop.domain.get("mask_axes", MASK_AXES) if a in supports.mask_axes]
+    kinds = [kind for kind in prop.table("mask_kind", DEFINITE) if kind in supports.mask_kinds]
+    axes = [a for a in prop.table("mask_axes", MASK_AXES) if a in supports.mask_axes]
     if not kinds or not axes:
         return [{}]
     how = {
@@ -325,13 +323,6 @@ def _masks(target: Target, prop: Property, chosen: dict[str, Any]) -> list[dict[
     if len(free) == 2:
         ways.append({**always, **how, **{name: pick(PATTERNS) for name in free}})
     return ways
-
-
-def block_dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None = None) -> list[str]:
-    """As for attention: the widest first and most often, unless the property is about every type."""
-    about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
-    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and d in about and (wanted is None or d in wanted)]
-    return allowed if prop.domain.get("dtypes") == "all" or len(allowed) <= 1 else allowed[:1] * 3 + allowed[1:]
 
 
 def block_features(case: Case) -> Iterable[str]:

@@ -494,7 +494,7 @@ def reset_forgets_every_sequence(t: CacheTrial) -> None:
 
 @declare(
     "out of every append = attention over what its cache was told",
-    program=True,
+    programs=True,
     keys=(*SEVERAL, 17, 24, 33),
     batch=(1, 2, 3),
     kv_heads=(1, 2),

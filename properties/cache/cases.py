@@ -12,11 +12,11 @@ from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
 from ..engine.cases.field import field
 from ..engine.cases.regimes import REGIMES
-from ..engine.core.contract import Topic
+from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
+from ..engine.core.schema import TRUE
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
-from ..position.cases import position_dtypes
 from .call import METHODS
 
 PROGRAM = ("fork", "back", "reset", "truncate", "reorder")  # what may happen between the chunks that a cache is fed
@@ -189,7 +189,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
         "layout",
     )
 }
-CACHED = Topic("cached", "caches", Case, (*FIELDS, "chunks", "program"), frozenset(("dtypes",)))
+CACHED = Topic("cached", "caches", Case, (*FIELDS, "chunks"), {**EVERY_TYPE, "programs": TRUE})
 EVERYWHERE = ("dtype", "seed", "chunks")
 
 
@@ -202,8 +202,9 @@ def cache_fields(target: Target) -> tuple[str, ...]:
 
 def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
     """Why a property cannot be drawn for a cache: its programs have nothing to do."""
-    able = "program" not in prop.domain or set(METHODS) & set(target.parameters)
-    return "" if able else f"the target takes no {' or '.join(METHODS)}"
+    if "programs" in prop.domain and not set(METHODS) & set(target.parameters):
+        return f"the target takes no {' or '.join(METHODS)}"
+    return prop.without_types(target.dtypes, dtypes)
 
 
 def _chunks(prefills: tuple[int, ...], zero: bool) -> Strategy:
@@ -240,10 +241,10 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
     longest = supports.max_length or 2**62
     tables["keys"] = tuple(n for n in tables["keys"] if n <= longest) or (1,)
     fields: dict[str, Strategy] = {name: pick(table) for name, table in tables.items()}
-    fields |= {"dtype": pick(position_dtypes(target, prop, dtypes)), "seed": natural(2**31)}
+    fields |= {"dtype": pick(prop.drawn_types(target.dtypes, dtypes)), "seed": natural(2**31)}
     if device != "cpu":
         fields["device"] = st.just(device)
-    if "program" in prop.domain:
+    if "programs" in prop.domain:
         words = pick([word for word in PROGRAM if word in target.parameters or (word == "back" and "fork" in target.parameters)])
         if "truncate" in target.parameters:
             fields.pop("window_left", None)  # what has left a window cannot be taken back
@@ -253,5 +254,7 @@ def cache_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, 
     if "keys" in prop.domain or max(MANY) > longest:
         return independent(either(few))
     small = {name: pick([n for n in tables[name] if n <= most] or tables[name][:1]) for name, most in (("dim", 5), ("batch", 2))}
-    many = {**small, "keys": pick(MANY), "kv_heads": st.just(1), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}
+    many = {**small, "keys": pick(MANY), "chunks": drawn if "chunks" in prop.domain else pick(IN_LARGE_CHUNKS)}
+    if "kv_heads" not in prop.domain:
+        many["kv_heads"] = st.just(1)
     return independent(either([*few, record(Case, fields | many)]))

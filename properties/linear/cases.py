@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.field import field
 from ..engine.cases.regimes import REGIMES
-from ..engine.core.contract import Topic
+from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
@@ -95,25 +94,36 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     name: Case.fields()[name].drawn
     for name in ("batch", "heads", "queries", "keys", "dim", "value_dim", "is_causal", "values", "magnitude", "shift", "layout")
 }
-LINEAR = Topic("linear", "linear attention", Case, tuple(FIELDS), frozenset(("dtypes",)))
+LINEAR = Topic("linear", "linear attention", Case, tuple(FIELDS), EVERY_TYPE)
 
 
-def linear_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
-    """Cases for one property of one linear attention."""
-    supports, longest = target.supports, target.supports.max_length or 2**62
-    fields: dict[str, Strategy] = {"seed": natural(2**31)}
-    if device != "cpu":
-        fields["device"] = st.just(device)
+def tables(target: Target, prop: Property) -> dict[str, tuple[Any, ...]]:
+    """What is drawn for each field; nothing, where a property is about what the target does not support."""
+    supports, longest, found = target.supports, target.supports.max_length or 2**62, {}
     for name in (name for name in target.kind.fields(target) if name in FIELDS):
-        value = prop.domain.get(name, FIELDS[name])
-        table = value if isinstance(value, tuple) else (value,)
+        table = prop.table(name, FIELDS[name])
         if name in ("queries", "keys"):
-            table = tuple(n for n in table if n <= longest) or (1,)
+            table = tuple(n for n in table if n <= longest) or (() if name in prop.domain else (1,))
         if name == "dim" and supports.head_dims:
             table = supports.head_dims
         if name == "value_dim" and (supports.head_dims or not supports.value_dim):
             table = (None,)
-        fields[name] = pick(table)
-    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (dtypes is None or d in dtypes)]
-    often = allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]
+        found[name] = table
+    return found
+
+
+def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
+    """Why a property cannot be drawn for a target; empty if it can."""
+    if empty := [name for name, table in tables(target, prop).items() if not table]:
+        return f"declared as not supported: {empty[0]} {prop.domain[empty[0]]}"
+    return prop.without_types(target.dtypes, dtypes)
+
+
+def linear_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
+    """Cases for one property of one linear attention."""
+    fields: dict[str, Strategy] = {"seed": natural(2**31)}
+    if device != "cpu":
+        fields["device"] = st.just(device)
+    fields |= {name: pick(table) for name, table in tables(target, prop).items()}
+    often = prop.drawn_types(target.dtypes, dtypes)
     return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))

@@ -54,6 +54,9 @@ class Linear(Contract):
     def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
         return cases.linear_cases(target, prop, device, dtypes)
 
+    def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
+        return cases.refused(target, prop, dtypes)
+
     def features(self, target: Target, case: Case) -> Iterable[str]:
         yield case.dtype
         yield from super().features(target, case)

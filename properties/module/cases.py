@@ -12,8 +12,9 @@ from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.field import field
-from ..engine.core.contract import Topic
+from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
+from ..engine.core.schema import table_of
 from ..engine.core.target import Target
 from .names import Sizes
 from .subject import Facts
@@ -77,7 +78,19 @@ class Case(BaseCase):
 FIELDS: dict[str, tuple[Any, ...]] = {
     name: Case.fields()[name].drawn for name in ("batch", "length", "memory", "heads", "head_dim", "is_causal", "padded", "magnitude")
 }
-MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), frozenset(("dtypes", "about")))
+# What modules a property is about, of all that there are.
+ABOUT = (
+    *("causal", "open", "self", "rows", "unordered", "logits alone", "whole", "sum to one", "lengths", "memory", "one at a time"),
+    *("no mask", "of one mode", "dropout", "cache", "begins anew", "handed back", "angles", "gradients", "named", "structure"),
+)
+
+
+def wrong_dtypes(value: Any) -> str:
+    """What is wrong with ``dtypes``: "all", or those of the types in which a property is tried."""
+    return table_of(lambda: FLOAT_TYPES)(value) if isinstance(value, tuple) else EVERY_TYPE["dtypes"](value)
+
+
+MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), {"dtypes": wrong_dtypes, "about": table_of(lambda: ABOUT)})
 MANY = tuple(n for n in LENGTHS if n > 2)
 
 

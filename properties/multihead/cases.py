@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..attention import case as of_attention
 from ..attention.cases import DIRECTIVES
 from ..engine.cases.field import field
 from ..engine.core.contract import Topic
+from ..engine.core.declare import Property
 
 SHARED = ("nothing", "all", "key and value", "query and key", "query and value")
 
@@ -61,4 +62,25 @@ class Case(of_attention.Case):
             object.__setattr__(self, "keys", self.queries)
 
 
-MULTIHEAD = Topic("multihead", "layers", Case, tuple(Case.fields()), DIRECTIVES)
+# What the attention inside has and a layer is not given.
+NOT_GIVEN = (
+    *("group", "scale", "value_dim", "window_left", "window_right", "softcap", "alibi", "sinks", "lengths"),
+    *("values", "layout", "grad", "grad_layout", "explicit", "edits"),
+)
+MULTIHEAD = Topic(
+    "multihead",
+    "layers",
+    Case,
+    tuple(name for name in Case.fields() if name not in NOT_GIVEN),
+    {name: wrong for name, wrong in DIRECTIVES.items() if name != "features"},
+    strategies=True,
+)
+APART = ("nothing", "key and value")  # where keys are another array than queries, and may be more or fewer
+
+
+def with_keys(prop: Property) -> Property:
+    """The property with keys that are no queries, where it restricts the number of keys and that of queries not as much."""
+    domain = prop.domain
+    keys, queries = (about if isinstance(about, tuple) else (about,) for about in (domain.get("keys"), domain.get("queries")))
+    free = ("keys" in domain and not set(queries) <= set(keys)) or "keys" in domain.get("at_least", {})
+    return replace(prop, domain={**domain, "shared": APART}) if free and "shared" not in domain else prop

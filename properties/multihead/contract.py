@@ -9,15 +9,16 @@ from typing import Any
 from ..attention import discover
 from ..attention.cases import ATTENTION
 from ..attention.contract import Attention
+from ..engine.cases.draws import Strategy
 from ..engine.core import declare as declaring
-from ..engine.core.contract import Formal, register
+from ..engine.core.contract import Dtypes, Formal, register
 from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
 from ..engine.core.picture import Picture
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial
 from .call import as_attention, no_gradients
-from .cases import MULTIHEAD
+from .cases import MULTIHEAD, with_keys
 from .trial import LayerTrial
 
 declare = partial(declaring.declare, contract=MULTIHEAD.name)
@@ -58,6 +59,9 @@ class Multihead(Attention):
 
     def view(self, target: Target, about: str) -> Target:
         return as_attention(target) if about == ATTENTION.name else target
+
+    def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
+        return super().cases(target, with_keys(prop), device, dtypes)
 
     def measure(self, target: Target, finding: Finding) -> None:
         return None

@@ -57,6 +57,9 @@ class Packed(Contract):
     def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
         return cases.packed_cases(target, prop, device, dtypes)
 
+    def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
+        return cases.refused(target, prop, dtypes)
+
     def features(self, target: Target, case: Case) -> Iterable[str]:
         yield case.dtype
         yield f"packing {case.packing}"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.field import field
-from ..engine.core.contract import Topic
+from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
 from ..engine.frameworks import LAYOUTS
@@ -169,16 +168,15 @@ FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "explicit": (False, True),
     },
 }
-DIRECTIVES = frozenset(("dtypes",))
 POSITIONS = Topic(
     "positions",
     "positions",
     Case,
     tuple(dict.fromkeys(name for table in FIELDS.values() for name in table)),
-    DIRECTIVES,
+    EVERY_TYPE,
 )
 TOPICS = {
-    name: Topic(name, words, Case, tuple(FIELDS[name]), DIRECTIVES)
+    name: Topic(name, words, Case, tuple(FIELDS[name]), EVERY_TYPE)
     for name, words in (
         ("sinusoidal", "sinusoidal positions"),
         ("rotary", "rotary positions"),
@@ -199,6 +197,16 @@ def position_fields(target: Target) -> tuple[str, ...]:
     return ("dtype", "seed", *(name for name in FIELDS[contract] if name not in fixed))
 
 
+def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
+    """Why a property cannot be drawn for a target; empty if it can: what it is about may be too large for a type, or not supported."""
+    tables = narrowed(target, {name: prop.table(name, table) for name, table in FIELDS[target.contract].items()})
+    for dtype in prop.types(target.dtypes, dtypes):
+        empty = [name for name, table in tables.items() if not representable(name, table, largest_angle(target, dtype))]
+        if not empty:
+            return ""
+    return prop.without_types(target.dtypes, dtypes) or f"it takes no {empty[0]} = {prop.domain[empty[0]]}"
+
+
 def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
     """Cases for one property of one target of positions."""
     read = position_fields(target)
@@ -208,21 +216,23 @@ def position_cases(target: Target, prop: Property, device: str, dtypes: tuple[st
             tables[name] = value if isinstance(value, tuple) else (value,)
     tables = narrowed(target, tables)
     drawn: list[Strategy] = []
-    for dtype in position_dtypes(target, prop, dtypes):
+    for dtype in prop.drawn_types(target.dtypes, dtypes):
         largest = largest_angle(target, dtype)
         own = {name: representable(name, table, largest) for name, table in tables.items()}
+        if not all(own.values()):
+            continue
         fields: dict[str, Strategy] = {name: pick(table) for name, table in own.items()}
         fields |= {"dtype": st.just(dtype), "seed": natural(2**31)}
         if device != "cpu":
             fields["device"] = st.just(device)
         drawn += [record(Case, fields)] * 24
         if target.contract == "sinusoidal" and "queries" not in prop.domain and not target.supports.max_length:
-            least = min(prop.domain.get("dim", (1,)))
             few = {
                 "queries": pick(representable("queries", LONG, largest)),
-                "offset": st.just(0),
-                "dim": pick([d for d in own["dim"] if d <= max(4, least)]),
+                "dim": pick([d for d in own["dim"] if d <= max(4, min(own["dim"]))]),
             }
+            if 0 in prop.table("offset", (0,)):
+                few["offset"] = st.just(0)
             drawn += [record(Case, fields | few)]
     return independent(either(drawn))
 
@@ -254,9 +264,3 @@ def narrowed(target: Target, tables: dict[str, tuple[Any, ...]]) -> dict[str, tu
         if "offset" in tables:  # scattered positions lie within 4 L of the offset
             tables = tables | {"offset": tuple(p for p in tables["offset"] if 2 * p <= longest) or (0,)}
     return tables
-
-
-def position_dtypes(target: Target, prop: Property, wanted: tuple[str, ...] | None) -> list[str]:
-    """As for attention: the widest first and most often, unless the property is about every type."""
-    allowed = [d for d in FLOAT_TYPES if d in target.dtypes and (wanted is None or d in wanted)]
-    return allowed if prop.domain.get("dtypes") == "all" or len(allowed) == 1 else allowed[:1] * 3 + allowed[1:]

@@ -68,6 +68,9 @@ class Positions(Contract):
     def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
         return cases.position_cases(target, prop, device, dtypes)
 
+    def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
+        return cases.refused(target, prop, dtypes)
+
     def fields(self, target: Target) -> tuple[str, ...]:
         return cases.position_fields(target)
 

@@ -144,8 +144,8 @@ def test_what_a_contract_leaves_unsaid() -> None:
 
 
 def test_a_property_may_restrict_what_is_drawn() -> None:
-    topic = Topic("doubled", "what doubles", Case, ("dim",), frozenset({"dtypes"}))
-    topic.check("mine", dict.fromkeys(["dim", "dtypes", *contracting.EVERY_CASE]))
+    topic = Topic("doubled", "what doubles", Case, ("dim",), contracting.EVERY_TYPE)
+    topic.check("mine", {"dim": 3, "dtypes": "all"})
     topic.check("mine", {"dtype": ("float64",)})
     with pytest.raises(ValueError, match=r"property mine: dtype is a table, as in \('float64',\)"):
         topic.check("mine", {"dtype": "float64"})

@@ -91,9 +91,14 @@ class Case(Shown):
         Raises ValueError with one sentence if the text is not a case, or a field has a value that means nothing.
         """
         case = cls(**_keywords(text, tuple(cls.fields())))
-        for name, known in cls.fields().items():
-            _check(name, str(cls.__dataclass_fields__[name].type), getattr(case, name), known)  # type: ignore[attr-defined]
+        for name in cls.fields():
+            cls.check(name, getattr(case, name))
         return case
+
+    @classmethod
+    def check(cls, name: str, value: Any) -> None:
+        """Raises ValueError with one sentence if a field cannot have a value."""
+        _check(name, str(cls.__dataclass_fields__[name].type), value, cls.fields()[name])  # type: ignore[attr-defined]
 
 
 def names(text: str) -> list[str | None]:
@@ -139,7 +144,8 @@ def _check(name: str, kind: str, value: Any, known: Field) -> None:
         raise ValueError(f"the field {name!r} of a case holds words among {', '.join(known.items)}, got {value!r}")
     if kind == "tuple[Edit, ...]":
         for edit in value:
-            if len(edit) != 3 or edit[0] not in known.items or not isinstance(edit[1], int) or not isinstance(edit[2], _NUMBERS):
+            fits = isinstance(edit, tuple) and len(edit) == 3 and edit[0] in known.items
+            if not fits or not isinstance(edit[1], int) or not isinstance(edit[2], _NUMBERS):
                 raise ValueError(f"an edit is (tensor, index, value), for example ('v', 0, 1.0), got {edit!r}")
 
 

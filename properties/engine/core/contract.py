@@ -11,13 +11,15 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from hypothesis.strategies import SearchStrategy
 
 from ..cases.case import Case
 from ..cases.draws import Strategy
-from ..cases.dtypes import FLOAT_TYPES
 from ..frameworks import Framework, cache_variant, make_variant
+from .schema import Wrong, one_of
 
 if TYPE_CHECKING:
     from .declare import Property
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 Formal = Mapping[str, inspect.Parameter]
 Dtypes = tuple[str, ...] | None
 EVERY_CASE = ("dtype", "device", "seed")
-DTYPES_WORDS = ("all", "overflowing")  # every type alike; those whose largest number is soon reached
+OF_THE_RUN = {"device": "a device is chosen for a run", "seed": "every case has a seed of its own"}  # no property restricts them
+FACTS = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")  # of ``supports``: what a property may need beside parameters
+EVERY_TYPE: Mapping[str, Wrong] = {"dtypes": one_of(lambda: ("all",))}  # the directive that most contracts follow: every type alike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Topic:
     """What properties are about, and what they may say of the cases that they are put to."""
 
@@ -41,39 +45,57 @@ class Topic:
     subject: str  # in the words of a report
     case: type[Case]
     drawn: tuple[str, ...]  # the fields of the case that a property may restrict
-    directives: frozenset[str] = frozenset()  # what else its cases follow: "dtypes", "at_least", …
+    directives: Mapping[str, Wrong] = field(
+        default_factory=dict
+    )  # what else its cases follow, "dtypes", …, and what is wrong with a value of it
+    strategies: bool = False  # whether a field may be drawn by a Hypothesis strategy, too
 
     def check(self, prop: str, domain: Mapping[str, Any]) -> None:
-        """Raises ValueError if a property names a field that its cases do not have, or a directive that is ignored here."""
-        known = (*self.drawn, *EVERY_CASE, *self.directives)
-        if isinstance(domain.get("dtype"), str):
-            raise ValueError(f"property {prop}: dtype is a table, as in ({domain['dtype']!r},)")
-        if isinstance(dtypes := domain.get("dtypes"), str) and dtypes not in DTYPES_WORDS:
-            raise ValueError(f"property {prop}: dtypes is one of {', '.join(DTYPES_WORDS)}, or a table of types, not {dtypes!r}")
-        inside = [name for about in ("at_least", "alike") if about in self.directives for name in _named(domain.get(about, ()))]
-        for name in (*domain, *inside):
-            if name not in known:
-                there = "is a field, but not drawn" if name in self.case.fields() else "is neither a field of its cases nor a directive"
-                raise ValueError(f"property {prop}: {name!r} {there} for {self.subject}; there are {', '.join(sorted(set(known)))}")
+        """Raises ValueError if a property restricts what its cases do not have, or to what it never is, or names a directive ignored here."""
         for name, about in domain.items():
-            self._check_values(prop, name, about)
+            if name in self.directives:
+                wrong = f"{name} {said}" if (said := self.directives[name](about)) else ""
+            else:
+                wrong = self._wrong(name, about)
+            if wrong:
+                raise ValueError(f"property {prop}: {wrong}")
 
-    def _check_values(self, prop: str, name: str, about: Any) -> None:
-        """Raises ValueError if a field is restricted to what it never is."""
-        fields = self.case.fields()
-        if name not in fields or not (isinstance(about, tuple) or type(about) in (str, int, bool)):
-            return
+    def check_needs(self, prop: str, needs: tuple[str, ...]) -> None:
+        """Raises ValueError if a property needs what nothing that it is put to can have."""
+        known = {*FACTS, "layouts", *(field.needs for field in self.case.fields().values() if field.needs)}
+        for kind in _KNOWN.values():
+            if self in kind.topics:
+                known.update(kind.known, kind.given, kind.capabilities)
+        if not isinstance(needs, tuple):
+            raise ValueError(f"property {prop}: needs is a table, as in ({needs!r},)")
+        if unknown := [name for name in needs if name not in known]:
+            raise ValueError(f"property {prop}: nothing has {unknown[0]!r} of {self.subject}; there are {', '.join(sorted(known))}")
+
+    def _wrong(self, name: str, about: Any) -> str:
+        """What is wrong with the restriction of a field; empty if nothing is."""
+        fields, plain = self.case.fields(), self.case()
+        there = f"for {self.subject}; there are {', '.join(sorted({*self.drawn, 'dtype', *self.directives} - set(OF_THE_RUN)))}"
+        if name not in fields:
+            return f"{name!r} is neither a field of its cases nor a directive {there}"
+        if name in OF_THE_RUN:
+            return f"{name} cannot be restricted: {OF_THE_RUN[name]}"
+        if name == "dtype" and not isinstance(about, tuple):
+            return f"dtype is a table, as in ({about if isinstance(about, str) else plain.dtype!r},)"
+        if isinstance(about, SearchStrategy) and name in self.drawn:
+            return "" if self.strategies else f"{name} is a value or a table for {self.subject}, not a strategy"
         values = about if isinstance(about, tuple) else (about,)
-        choices, least = fields[name].choices or (tuple(FLOAT_TYPES) if name == "dtype" else ()), fields[name].least
-        wrong = [value for value in values if choices and value not in choices]
-        wrong += [value for value in values if least is not None and type(value) is int and value < least]
-        if not values or wrong:
-            raise ValueError(f"property {prop}: {name} is never {wrong[0]!r}" if wrong else f"property {prop}: no {name} is left")
+        if name not in (*self.drawn, "dtype") and any(value != getattr(plain, name) for value in values):
+            return f"{name!r} is a field, but not drawn {there}"
+        never = [value for value in values if not self._may_be(name, value)]
+        return f"{name} is never {never[0]!r}" if never else "" if values else f"no {name} is left"
 
-
-def _named(about: Any) -> list[str]:
-    """The fields that a directive names: the keys of a table, or those of groups."""
-    return list(about) if isinstance(about, Mapping) else [name for group in about for name in group]
+    def _may_be(self, name: str, value: Any) -> bool:
+        try:
+            self.case.check(name, value)
+        except ValueError:
+            return False
+        kinds = [kind for kind in _KNOWN.values() if self in kind.topics]
+        return name != "dtype" or not kinds or any(kind.dtypes is None or value in kind.dtypes for kind in kinds)
 
 
 class Contract(ABC):
@@ -84,7 +106,9 @@ class Contract(ABC):
     arguments: int  # by position
     topics: tuple[Topic, ...]  # what its properties are about, its own first
     mentions: tuple[str, ...] = ()  # topics beyond them that a report on it names as not exercised
-    known: tuple[str, ...] = ()  # parameters that are named elsewhere where a target does not take or support them
+    known: tuple[
+        str, ...
+    ] = ()  # parameters that are named elsewhere where a target does not take or support them, and that properties need
     given: tuple[str, ...] = ()  # parameters, beyond those by position, that a signature may require
     probed: bool = False  # where a signature does not say what it takes, calls do
     makes: bool = False  # the callable makes what is checked: it may be a class
@@ -157,7 +181,7 @@ class Contract(ABC):
 
     def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
         """Why no case of a property can be drawn; empty if one can."""
-        return ""
+        return prop.without_types(target.dtypes, dtypes)
 
     def lacks(self, target: Target, capability: str) -> str:
         """Why a target has not one of the ``capabilities``; empty if it has."""

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from ..cases.case import Case
+from ..cases.dtypes import FLOAT_TYPES
 from .contract import Topic, topic_named
 
 
@@ -19,7 +20,8 @@ class Property:
     """Something that is true of every attention.
 
     ``domain`` restricts fields of the case: a value fixes the field, a tuple lists its values, a Hypothesis strategy draws
-    it. Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes,
+    it; what is said of masks holds where one is drawn, which is always where ``needs`` has attn_mask.
+    Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes,
     ``alike=(("queries", "keys"),)`` makes these sizes equal in every other case, ``masked=3`` gives
     three cases with a mask for one without, and ``dtypes="all"`` draws every type alike
     instead of mostly the widest. ``arithmetic`` is a condition on the
@@ -45,6 +47,25 @@ class Property:
     def topic(self) -> Topic:
         """What it is about."""
         return topic_named(self.contract)
+
+    def table(self, name: str, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values that it is about of a field, which are others where it says nothing."""
+        about = self.domain.get(name, otherwise)
+        return about if isinstance(about, tuple) else (about,)
+
+    def types(self, able: Iterable[str] = FLOAT_TYPES, wanted: Iterable[str] | None = None) -> list[str]:
+        """Those of some types that it is about, the widest first."""
+        about = self.domain.get("dtype", FLOAT_TYPES)
+        return [dtype for dtype in FLOAT_TYPES if dtype in about and dtype in able and (wanted is None or dtype in wanted)]
+
+    def without_types(self, able: Iterable[str], wanted: Iterable[str] | None = None) -> str:
+        """Why it can be tried in none of some types; empty if it can."""
+        return "" if self.types(able, wanted) else f"is about {' or '.join(self.types())}"
+
+    def drawn_types(self, able: Iterable[str], wanted: Iterable[str] | None = None) -> list[str]:
+        """The same, the widest most often, where a fault of meaning shows earliest; unless the property is about every type."""
+        types = self.types(able, wanted)
+        return types if self.domain.get("dtypes") == "all" or len(types) == 1 else types[:1] * 3 + types[1:]
 
     def excludes(self, case: Case, names: Iterable[str]) -> str:
         """Why a case is none that the property is about, by these of its fields; empty if it is one."""
@@ -99,14 +120,16 @@ def declare(
     """Make a property of a function that takes a trial and raises if the property does not hold.
 
     Its name is the function's, its statement the first paragraph of the docstring, its theme the module. ``contract`` names
-    the topic. Raises ValueError for a property without a docstring, and for one that names a field which its cases do not have.
+    the topic. Raises ValueError for a property without a docstring, and for one that needs, or restricts, what there is not.
     """
 
     def decorate(check: Callable[[Any], None]) -> Property:
         statement = " ".join((inspect.getdoc(check) or "").split("\n\n")[0].split())
         if not statement:
             raise ValueError(f"property {check.__name__} says nothing: give it a docstring")
-        topic_named(contract).check(check.__name__, domain)
+        topic = topic_named(contract)
+        topic.check_needs(check.__name__, needs)
+        topic.check(check.__name__, domain)
         theme = check.__module__.rpartition(".")[2]
         made = Property(check.__name__, theme, statement, formula, check, contract, needs, exact, direct, edge, domain)
         _DECLARED.setdefault(made.name, made)

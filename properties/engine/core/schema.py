@@ -47,6 +47,7 @@ def whole(value: Any) -> bool:
 
 
 FLAG: Wrong = _unless(lambda value: isinstance(value, bool), "true or false")
+TRUE: Wrong = _unless(lambda value: value is True, "True, or left out")
 TEXT: Wrong = _unless(lambda value: isinstance(value, str), "a text")
 NAME: Wrong = _unless(lambda value: isinstance(value, str) and bool(value.strip()), "a text that is not empty")
 DATE: Wrong = _unless(lambda value: type(value) is datetime.date, "a date such as 2027-01-31")
@@ -86,6 +87,19 @@ def some_of(words: Collection[str] | None = None, empty: bool = False) -> Wrong:
         if not values and not empty:
             return "is empty; leave it out, if nothing is to be declared"
         return "" if words is None or set(values) <= set(words) else f"may hold {words}, got {tuple(values)}"
+
+    return wrong
+
+
+def table_of(words: Callable[[], Collection[str]]) -> Wrong:
+    """A tuple of some words, at least one."""
+
+    def wrong(value: Any) -> str:
+        known = words()
+        if not isinstance(value, tuple) or not value:
+            return f"is {value!r}; it can be a table, as in ({next(iter(known))!r},)"
+        strange = [word for word in value if word not in known]
+        return f"holds {strange[0]!r}; it can hold {', '.join(map(repr, known))}" if strange else ""
 
     return wrong
 

@@ -21,7 +21,7 @@ from ..cases.dtypes import DTYPES
 from ..cases.forms import Form, forms
 from ..contained.link import exhausted
 from ..core.attempt import attempt, subject
-from ..core.contract import contracts, known_capabilities
+from ..core.contract import FACTS, contracts, known_capabilities
 from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
@@ -138,9 +138,6 @@ class Plan:
 def seed_of(*parts: object) -> int:
     """A seed for the search from names, the same on every machine."""
     return zlib.crc32("\0".join(map(str, parts)).encode())
-
-
-FACTS = ("value_dim", "mask_and_causal", "returns_weights", "zero_sizes")  # what a property may need beside parameters
 
 
 def concerns(prop: Property, target: Target) -> bool:
