@@ -108,7 +108,7 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
-    """(features of a head, heads), as far as attributes tell."""
+    """(features of a head, heads), as far as attributes say."""
     sizes = {
         role(name, CONSTRUCTOR_ROLES): value
         for name, value in vars(module).items()

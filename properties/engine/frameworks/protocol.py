@@ -158,7 +158,7 @@ class Framework(Protocol):
         """The next random number."""
 
     def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
-        """While it is open, tells which settings of the process have changed since it was opened; afterwards they are as before."""
+        """While it is open, says which settings of the process have changed since it was opened; afterwards they are as before."""
 
     def facts(self, device: str) -> dict[str, Any]:
         """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""
