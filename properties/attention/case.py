@@ -11,9 +11,9 @@ from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import Edit, device_field, dtype_field, seed_field
 from ..engine.cases.field import AS_DRAWN, EDGE, FEW, OFF, PLAIN_LAYOUT, PLAIN_NUMBERS, SAME_WIDTH, SHORT, UNGROUPED, documented, field
 from ..engine.cases.grad_output import GRAD_LAYOUT_REASONS, GRADS
-from ..engine.cases.masks import AXES_REASONS, DENSITY_REASONS, KIND_REASONS, PATTERN_REASONS, RANK_REASONS
+from ..engine.cases.masks import AXES_REASONS, DENSITY_REASONS, KIND_REASONS, MASKS, PATTERN_REASONS, RANK_REASONS
 from ..engine.cases.regimes import REGIMES
-from ..engine.frameworks import LAYOUT_REASONS
+from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 
 TENSORS = ("q", "k", "v")
 TILES = (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
@@ -48,6 +48,7 @@ class Case(BaseCase):
     group: int = field(
         1,
         least=1,
+        drawn=(1, 1, 1, 2, 3, 4),
         varied=(1, 2),
         needs="enable_gqa",
         says="grouped heads",
@@ -131,7 +132,10 @@ class Case(BaseCase):
         needs="is_causal",
         says="causal",
         why="the future must not be seen: ignored, one too far, cut to the wrong corner",
-        often={False: "all keys: without a mask more of the answer is seen", True: "where a property is about causal paths or windows"},
+        often={
+            False: "a causal row sees fewer keys, so that fewer mistakes show",
+            True: "where a property is about causal paths or windows",
+        },
     )
     scale: float | None = field(
         None,
@@ -159,6 +163,7 @@ class Case(BaseCase):
     mask: str = field(
         "none",
         choices=tuple(PATTERN_REASONS),
+        drawn=("random", *("leading_tile",) * 3, *MASKS),
         varied=("none", "random", "everything"),
         needs="attn_mask",
         says="mask {}",
@@ -199,6 +204,7 @@ class Case(BaseCase):
     mask_rank: int = field(
         2,
         choices=(0, 1, 2, 3, 4),
+        drawn=(2, 0, 0, 0, 1, 3, 4),
         needs="attn_mask",
         why="leading axes along which the mask does not vary are dropped down to this rank (A12, A50)",
         unusual=RANK_REASONS,
@@ -206,6 +212,7 @@ class Case(BaseCase):
     )
     mask_density: float = field(
         0.5,
+        drawn=(0.5, 0.5, 0.8, 0.2),
         needs="attn_mask",
         why="how much of a random mask is visible",
         unusual=DENSITY_REASONS,
@@ -278,6 +285,7 @@ class Case(BaseCase):
     values: str = field(
         "normal",
         choices=tuple(REGIMES),
+        drawn=("normal", *("near_ties",) * 3, "rising", *REGIMES),
         varied=("normal", "simple", "one_hot"),
         says="values {}",
         why="what the numbers look like: kernels break on values that random normal numbers never hold",
@@ -303,6 +311,7 @@ class Case(BaseCase):
     layout: str = field(
         "contiguous",
         choices=tuple(LAYOUT_REASONS),
+        drawn=("contiguous",) * 6 + LAYOUTS[1:-1],
         varied=("contiguous", "transposed"),
         says="layout {}",
         why="how the arrays lie in memory: strides ignored, storage offset dropped, NaN around a view read",
