@@ -7,7 +7,7 @@ kills     mutants that it refutes: those that name it within the default budget,
 first     of them, those that no property refutes sooner, by ``kill_table.json``; a mutant that names it and is not in the table
           is put to every property now
 lives     built-ins and honest variants that it is put to, and those of them on which something was found
-adequate  the share of the cases on built-ins that tell a right answer from a trivially wrong one
+adequate  the share of the cases on built-ins that tell a right answer and a trivially wrong one apart
 docs      whether the number of properties of its theme is what docs/explanation/attention.md says
 
 Exit status 1 if it kills none first, if something right is refuted, or if that page is behind. An "exact" or "direct" property may

@@ -34,7 +34,7 @@ class Contiguous:
         self.count = np.zeros(batch, dtype=np.int64)
 
     def append(self, q: Any, k: Any, v: Any, *, lengths: Any = None) -> Any:
-        """The first lengths[b] of the new tokens are told to sequence b. Raises ValueError if they do not fit."""
+        """The first lengths[b] of the new tokens are fed to sequence b. Raises ValueError if they do not fit."""
         new = np.full(len(self.count), q.shape[2]) if lengths is None else lengths
         if (self.count + new > self.k.shape[2]).any():
             raise ValueError(f"{self.k.shape[2]} slots are too few for {(self.count + new).max()} tokens")

@@ -82,7 +82,7 @@ class Contiguous:
         self.count = torch.zeros(batch, dtype=torch.long, device=device)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
-        """Of the new tokens those from padding[b] on, lengths[b] of them, are told to sequence b. Raises ValueError if they do not fit."""
+        """Of the new tokens those from padding[b] on, lengths[b] of them, are fed to sequence b. Raises ValueError if they do not fit."""
         row = torch.arange(q.shape[2], device=q.device) - (0 if padding is None else padding[:, None])  # (1 or B, n)
         row = row.expand(len(self.count), -1)
         real = (row >= 0) & (row < (q.shape[2] if lengths is None else lengths[:, None]))  # (B, n)

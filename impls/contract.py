@@ -66,8 +66,8 @@ fill=0.0, rotary_base=None)`` makes a cache for decoding; a class will do
     append(q, k, v, *, lengths=None, padding=None) -> out
                       the next n tokens of every sequence: q (batch, num_heads, n, dim), k (batch, kv_heads, n, dim),
                       v (batch, kv_heads, n, value_dim), out (batch, num_heads, n, value_dim). A token sees itself and all that
-                      its own sequence was told before, under the scale 1/sqrt(dim). Prefill is append of many, a step of one
-    lengths (batch,)  so many of the n tokens are told to each sequence, the rest is padding on the right; its rows of out may be
+                      its own sequence was fed before, under the scale 1/sqrt(dim). Prefill is append of many, a step of one
+    lengths (batch,)  so many of the n tokens are fed to each sequence, the rest is padding on the right; its rows of out may be
                       anything
     padding (batch,)  in the first chunk: so many of the n tokens of each sequence are padding on the left
     capacity          tokens that fit into a sequence, padding counted. More are refused with an error, or answered rightly
@@ -166,7 +166,7 @@ def check_packed(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, e
     for name, cu, total in (("q", cu_seqlens_q, q.shape[0]), ("k", cu_seqlens_k, keys)):
         _require(len(cu.shape) == 1 and cu.shape[0] >= 1, f"cu_seqlens_{name} must be (sequences + 1,), got {tuple(cu.shape)}")
         _require(int(cu[0]) == 0 and int(cu[-1]) == total, f"cu_seqlens_{name} must run from 0 to {total}")
-    _require(cu_seqlens_q.shape == cu_seqlens_k.shape, "cu_seqlens_q and cu_seqlens_k tell of different numbers of sequences")
+    _require(cu_seqlens_q.shape == cu_seqlens_k.shape, "cu_seqlens_q and cu_seqlens_k speak of different numbers of sequences")
     return 1 if kv_heads == heads else heads // kv_heads
 
 

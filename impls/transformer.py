@@ -55,7 +55,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """``transformer_layers.decoder`` with weights of its own; causal, unless it is told otherwise."""
+    """``transformer_layers.decoder`` with weights of its own; causal, unless a parameter says otherwise."""
 
     def __init__(self, embed: int, num_heads: int, hidden: int, norm_first: bool = False, is_causal: bool = True) -> None:
         super().__init__()

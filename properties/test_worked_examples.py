@@ -326,7 +326,7 @@ def test_masking_with_a_large_number_is_masking_with_infinity(target: Target, dt
     large = t.run(plain.but(mask=np.where(HOLES_AND_NOTHING, 0.0, -1e10 * plain.effective_scale)))
     infinite = t.run(plain.but(mask=np.where(HOLES_AND_NOTHING, 0.0, -np.inf)))
     sees = HOLES_AND_NOTHING.any(axis=-1)[:, None]
-    t.close(large.out, infinite.out, large.bound + infinite.bound, "row {row} tells -1e10 from -inf", sees)
+    t.close(large.out, infinite.out, large.bound + infinite.bound, "row {row} tells -1e10 and -inf apart", sees)
     t.inside(infinite, infinite.bound, "row {row} is off", sees)
 
 

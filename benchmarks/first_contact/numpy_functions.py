@@ -247,7 +247,7 @@ def attend__one_maximum_for_all_rows(query, key, value, mask, scale):
 
 
 def simple_causal(q, k, v, causal=True):
-    """(batch, length, dim), self-attention, causal unless told otherwise."""
+    """(batch, length, dim), self-attention, causal by default."""
     n = q.shape[1]
     s = q @ k.swapaxes(1, 2) / q.shape[2] ** 0.5
     if causal:

@@ -153,7 +153,7 @@ FUNCTIONS = (
     Entry(
         "numpy_functions",
         "simple_causal",
-        "self-attention, causal unless told otherwise",
+        "self-attention, causal by default",
         numpy(layout="bld", names={"causal": "causal"}, causal="flag"),
         (Twin("strict", "a query does not see its own key", CAUSAL),),
     ),

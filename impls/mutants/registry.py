@@ -111,7 +111,7 @@ FACTS: dict[str, dict[str, Any]] = {
     | {"masked_nan": "leaks"},  # a projection spreads a NaN over all heads, also over those to which its key is visible
     "packed": PLAIN,
     "cached": PLAIN,
-    "linear": PLAIN | {"contract": "linear"},  # the signature does not tell
+    "linear": PLAIN | {"contract": "linear"},  # the signature does not say
     **{name: {"framework": "torch"} for name in (*POSITIONS, "module")},
 }
 

@@ -1,4 +1,4 @@
-"""Is a case worth its time? One that cannot tell a right answer from a trivially wrong one is not."""
+"""Is a case worth its time? One that cannot tell a right answer and a trivially wrong one apart is not."""
 
 from __future__ import annotations
 

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.draws import Strategy, either, independent, is_narrowed, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
-from ..engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS
-from ..engine.cases.regimes import REGIMES
+from ..engine.cases.masks import MASK_AXES, MASK_KINDS
 from ..engine.core.contract import Topic
 from ..engine.core.declare import Property, covers
 from ..engine.core.schema import FLAG, TRUE, Wrong, number, one_of, table_of
 from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS, has_layout
-from .case import SCALES, Case
+from ..engine.frameworks import has_layout
+from .case import Case
 from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, PROFILES
 
 
@@ -90,23 +89,20 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     """Cases for one property of one target. What the target does not support is not drawn."""
     supports, kind = target.supports, prop.topic.case
     zero = supports.zero_sizes and bool(prop.domain.get("zero_sizes", True))
-    takes = target.parameters
+    takes, known = target.parameters, Case.fields()
     fields: dict[str, Strategy] = {
         "dtype": pick(_dtypes(target, prop, dtypes)),
-        "values": pick(("normal", *("near_ties",) * 3, "rising", *REGIMES)),
-        "magnitude": pick(Case.fields()["magnitude"].drawn),
-        "layout": pick(("contiguous",) * 6 + LAYOUTS[1:-1]),
-        "explicit": pick(Case.fields()["explicit"].drawn),
+        **{name: pick(known[name].drawn) for name in ("values", "magnitude", "layout", "explicit")},
         "seed": natural(2**31),
     }
     if device != "cpu":
         fields["device"] = st.just(device)
     if "enable_gqa" in takes:
-        fields["group"] = pick((1, 1, 1, 2, 3, 4))
+        fields["group"] = pick(known["group"].drawn)
     if "scale" in takes:
-        fields["scale"] = pick(SCALES)
-    more = {name: known for name, known in kind.fields().items() if name not in Case.fields()}  # what a layer adds
-    fields |= {name: pick(known.drawn) for name, known in more.items() if not known.needs or known.needs in takes}
+        fields["scale"] = pick(known["scale"].drawn)
+    more = {name: field for name, field in kind.fields().items() if name not in known}  # what a layer adds
+    fields |= {name: pick(field.drawn) for name, field in more.items() if not field.needs or field.needs in takes}
     if supports.window:
         fields |= {field: st.just(size) for field, size in always(supports.window).items()}
     for name in prop.domain.get("features", ()):
@@ -115,11 +111,11 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     masks: dict[str, Strategy] = {}
     if "attn_mask" in takes:
         masks = {
-            "mask": pick(("random", *("leading_tile",) * 3, *MASKS)),
+            "mask": pick(known["mask"].drawn),
             "mask_kind": pick([kind for kind in MASK_KINDS if kind in supports.mask_kinds]),
             "mask_axes": pick([axes for axes in ("LS", "S", *MASK_AXES) if axes in sayable(target, prop)] or (None,)),
-            "mask_rank": pick((2, 0, 0, 0, 1, 3, 4)),
-            "mask_density": pick((0.5, 0.5, 0.8, 0.2)),
+            "mask_rank": pick(known["mask_rank"].drawn),
+            "mask_density": pick(known["mask_density"].drawn),
         }
     causal: dict[str, Strategy] = {"is_causal": pick((False, True))} if "is_causal" in takes else {}
     chosen = {name: _strategy(value) for name, value in prop.domain.items() if name not in SPECIAL_DOMAIN}

@@ -371,7 +371,7 @@ def with_conventions(target: Target, device: str) -> Target:
     if not target.dtypes:
         return target
     dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
-    if not dtype:  # in half precision a small call does not tell one convention from another beyond doubt
+    if not dtype:  # in half precision a small call does not tell two conventions apart beyond doubt
         return target
     reading = Reading(layout=target.supports.layout)
     found = Conventions(target, Question(target, dtype, device), reading=reading).learned()

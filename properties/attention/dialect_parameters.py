@@ -1,4 +1,4 @@
-"""What the parameters of a callable mean whose plain call is known: each is confirmed by its effect, or told as not tried."""
+"""What the parameters of a callable mean whose plain call is known: each is confirmed by its effect, or reported as not tried."""
 
 from __future__ import annotations
 

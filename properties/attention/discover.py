@@ -79,7 +79,7 @@ def reads_other_axes(target: Target, dtype: str, device: str) -> str:
 
 
 def probe_parameters(target: Target, device: str) -> Target:
-    """For a callable whose signature does not tell: give it one parameter at a time, and see."""
+    """For a callable whose signature does not say: give it one parameter at a time, and see."""
     inputs = smoke_inputs(target.supports, target.dtypes[0], device)
     trials: dict[str, Inputs] = {
         "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool) if "bool" in target.supports.mask_kinds else np.zeros((5, 5))).said(

@@ -50,7 +50,7 @@ def output_is_inside_the_bound(t: Trial) -> None:
     scale=(None, 0.0, -0.0, 2.0**-20),
 )
 def degenerate_output_is_inside_the_bound(t: Trial) -> None:
-    """The same where cases tell little but code takes other paths: one key, no key, equal logits, equal or tiny values."""
+    """The same where cases show little but code takes other paths: one key, no key, equal logits, equal or tiny values."""
     run = t.run()
     t.inside(run, run.bound, "row {row}, feature {column} is off")
 

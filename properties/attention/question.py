@@ -69,7 +69,7 @@ def meant(name: str) -> str | None:
 
 
 def other_names(formal: Formal) -> bool:
-    """Whether a signature has other names for what is confirmed by effect, or is causal unless told otherwise."""
+    """Whether a signature has other names for what is confirmed by effect, or is causal unless a parameter says otherwise."""
     return any((meant(name) in LEARNED and meant(name) not in formal) or causal_by_default(p) for name, p in formal.items())
 
 

@@ -51,7 +51,7 @@ class Reading:
     form: str = "as it is"
     scaled: bool = False  # a scale is always passed
     grouped: bool = False  # heads may be grouped, without a flag
-    heads: str = ""  # the parameter that is told how many heads there are
+    heads: str = ""  # the parameter that is given the number of heads
     into: str = ""  # the parameter that is given an array for the answer
     square: str = ""  # of SQUARE: as many queries as keys alone
     always: bool = False  # it is causal, whatever is asked
@@ -120,7 +120,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
 
 
 def formal_of(function: Callable[..., Any]) -> Formal:
-    """The parameters of the callable itself that is asked in a reading, or in several; none where nothing tells them."""
+    """The parameters of the callable itself that is asked in a reading, or in several; none where nothing names them."""
     while hasattr(function, "__asks__"):
         function = function.__asks__
     try:

@@ -28,7 +28,9 @@ SHORT = (1, *(2, 3, 4, 5, 6, 7, 8) * 4, 9, 15, 16, 17, 31, 32, 33)  # where the 
 
 # Sizes are drawn together in a few profiles, so that no case is large along every axis at once; the number is the share.
 PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
+    # All axes short: most mistakes of meaning.
     (10, {"queries": FEW, "keys": FEW, "batch": COUNTS, "kv_heads": COUNTS, "dim": DIMS}),
+    # Edges of tiles along the keys.
     (
         6,
         {
@@ -39,6 +41,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
             "dim": SMALL_DIMS,
         },
     ),
+    # Edges of tiles along the queries.
     (
         6,
         {
@@ -49,6 +52,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
             "dim": SMALL_DIMS,
         },
     ),
+    # Several tiles of keys.
     (
         2,
         {
@@ -59,6 +63,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
             "dim": (1, 2, 4, 8),
         },
     ),
+    # Several tiles of queries.
     (
         2,
         {
@@ -69,6 +74,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
             "dim": (1, 2, 4, 8),
         },
     ),
+    # Wide heads, which fused kernels do not take.
     (
         1,
         {
@@ -79,6 +85,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
             "dim": (1, 2, 3, *WIDE_DIMS * 2),
         },
     ),
+    # Several tiles each way: dear, and rarely needed.
     (
         1,
         {
@@ -89,6 +96,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
             "dim": (1, 2, 4, 16, 64),
         },
     ),
+    # Sizes that coincide at 2, and at 3.
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )

@@ -13,12 +13,12 @@ from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.coordinates import Array
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.field import field
-from ..engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS
+from ..engine.cases.field import FEW, OFF, PLAIN_LAYOUT, SHORT, field
+from ..engine.cases.masks import AXES_REASONS, DENSITY_REASONS, KIND_REASONS, MASK_AXES, MASKS, PATTERN_REASONS, RANK_REASONS
 from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 
 # Tokens: as drawn; small round numbers; far from zero; nearly constant; of very different size.
 TOKENS: dict[str, Callable[[Array, Any], Array]] = {
@@ -43,6 +43,7 @@ class Case(BaseCase):
         drawn=(1, 1, 2, 2, 3, 4),
         varied=(1, 2, 3),
         why="elements of a batch share nothing; padding differs from one to the next",
+        often={(1, 2, 3): FEW},
     )
     kv_heads: int = field(
         1,
@@ -51,29 +52,36 @@ class Case(BaseCase):
         varied=(1, 2, 3),
         why="heads share nothing: split or merged by a reshape without a transpose",
         unusual={(1, 3): "odd: PyTorch's native path takes even numbers only"},
+        often={
+            2: "the least that PyTorch's native path takes, and that can be exchanged",
+            3: "other axes are 3 then as well, and may be exchanged",
+        },
     )
     queries: int = field(
         1,
         least=0,
         drawn=LENGTHS,
         varied=(1, 2, 5, 17),
-        why="tokens: the norm is over features, not over these",
+        why="tokens: the norm is over features, not over these (G05)",
         unusual={(33, 65): "beyond a tile", (9, 15, 17): "beside a tile"},
+        often={(2, 3, 4, 5, 6, 7, 8): SHORT},
     )
     keys: int = field(
         1,
         least=0,
         drawn=LENGTHS,
         varied=(1, 2, 5, 17),
-        why="decoder layers: tokens of the memory, more or fewer than those that read it",
+        why="decoder layers: tokens of the memory, more or fewer than those that read it (A17)",
         unusual={(33, 65): "beyond a tile", (9, 15, 17): "beside a tile"},
+        often={(2, 3, 4, 5, 6, 7, 8): SHORT},
     )
     dim: int = field(
         1,
         least=0,
         drawn=(1, 2, 2, 3, 4, 4, 5, 8, 16),
         varied=(1, 3, 4, 8),
-        why="features of a head: the scale is 1/sqrt of these, not of the width",
+        why="features of a head: the scale is 1/sqrt of these, not of the width (D09)",
+        often={(2, 4): "as many as heads or tokens: one axis taken for another", 3: "other axes are 3 then as well, and may be exchanged"},
     )
     hidden: int = field(
         1,
@@ -81,6 +89,7 @@ class Case(BaseCase):
         drawn=(1, 2, 3, 4, 5, 8, 8, 16, 17, 33),
         varied=(1, 4, 8),
         unusual={(17, 33): "no power of two: a last partial tile"},
+        often={8: "the width of the usual heads times features: one taken for the other is not noticed by its form"},
         why="features between the two linear maps of the feed-forward part: equal to the width, one taken for the other",
     )
     dtype: str = dtype_field()
@@ -91,37 +100,52 @@ class Case(BaseCase):
         varied=(False, True),
         needs="is_causal",
         says="causal",
-        why="a hint of causality that some paths ignore",
+        why="a hint of causality that some paths ignore, and others trust more than the mask (A33)",
     )
     mask: str = field(
         "none",
-        choices=("none", *MASKS),
+        choices=tuple(PATTERN_REASONS),
         varied=("none", "random", "everything"),
         needs="attn_mask",
         says="mask {}",
         why="which tokens see which: a float mask read as a bool one on the native path (pytorch#118628)",
+        unusual=PATTERN_REASONS,
+        often={
+            "random": "every visible and every hidden token counts: most mistakes in masks show",
+            "none": "the layer must not need one: whoever sees a token does so by causality alone",
+        },
     )
     mask_kind: str = field(
         "bool",
-        choices=MASK_KINDS,
+        choices=tuple(KIND_REASONS),
         varied=("bool", "minus_infinity"),
         why="how visibility is said: polarities of bool masks differ from function to function",
+        unusual=KIND_REASONS,
     )
     mask_axes: str = field(
         "LS",
-        choices=MASK_AXES,
+        choices=tuple(AXES_REASONS),
         varied=("LS", "BHLS"),
         why="the axes along which the mask varies; the others have size 1",
+        unusual=AXES_REASONS,
+        often={"LS": "one mask for all, as it is mostly given"},
     )
-    mask_rank: int = field(2, choices=(0, 1, 2, 3, 4), why="leading axes along which the mask does not vary are dropped down to this rank")
-    mask_density: float = field(0.5, why="how much of a random mask is visible")
+    mask_rank: int = field(
+        2,
+        choices=(0, 1, 2, 3, 4),
+        why="leading axes along which the mask does not vary are dropped down to this rank",
+        unusual=RANK_REASONS,
+    )
+    mask_density: float = field(0.5, why="how much of a random mask is visible", unusual=DENSITY_REASONS)
     memory_mask: str = field(
         "none",
-        choices=("none", *MASKS),
+        choices=tuple(PATTERN_REASONS),
         varied=("none", "random", "everything"),
         needs="memory_mask",
         says="memory mask {}",
         why="decoder layers: which tokens of the memory are visible; taken for the mask of the tokens",
+        unusual=PATTERN_REASONS,
+        often={"random": "every visible and every hidden token counts: most mistakes in masks show"},
     )
     values: str = field(
         "normal",
@@ -130,30 +154,56 @@ class Case(BaseCase):
         varied=("normal", "simple"),
         says="values {}",
         why="what the tokens look like: far from zero and nearly constant ones cancel in the variance of a norm",
+        unusual={
+            "normal": "independent, mean 0, variance 1",
+            "simple": "halves: exact sums, equal tokens",
+            "offset": "far from zero: the variance as mean of squares minus square of the mean cancels",
+            "constant": "nearly constant: the variance is near eps, and 0 in short types",
+            "uneven_rows": "tokens of very different size: a norm over more than one token (G05)",
+        },
+        often={"normal": "mistakes in the order of sublayers show in any tokens, and are read most easily in these"},
     )
-    magnitude: int = field(0, drawn=(0, 0, 0, 0, 1, 3, -3), why="tokens times 2**magnitude: a norm takes it out again, eps shows")
+    magnitude: int = field(
+        0,
+        drawn=(0, 0, 0, 0, 1, 3, -3),
+        why="tokens times 2**magnitude: a norm takes it out again, eps shows",
+        unusual={
+            (1, 3): "large beside what a sublayer adds: the residual taken after the norm instead of before it (G01)",
+            -3: "small beside what a sublayer adds: a residual that is lost shows least, the sublayers most",
+            (-6, -8): "a variance near eps or below: eps added to the deviation, or left out",
+        },
+        often={0: "numbers as drawn: one extreme at a time"},
+    )
     layout: str = field(
         "contiguous",
-        choices=LAYOUTS,
+        choices=tuple(LAYOUT_REASONS),
         drawn=("contiguous",) * 6 + LAYOUTS[2:7],
         varied=("contiguous", "transposed"),
         says="layout {}",
-        why="how the tokens lie in memory",
+        why="how the tokens lie in memory: reshaped or flattened as if nothing lay between them",
+        unusual=LAYOUT_REASONS,
+        often={"contiguous": PLAIN_LAYOUT},
     )
-    explicit: bool = field(False, drawn=(False, False, True), why="parameters are passed even where they have their default value")
+    explicit: bool = field(
+        False,
+        drawn=(False, False, True),
+        why="parameters are passed even where they have their default value: `is_causal=False` taken for given",
+        often={False: "callers leave out what they do not need"},
+    )
     with_bias: bool = field(
         True,
         drawn=(True, True, False),
         varied=(True, False),
         says="no biases",
-        why="the maps and norms have biases, or none",
+        why="the maps and norms have biases, or none: bias=False leaves the paths that expect one (G06)",
+        often={True: "a bias that is forgotten or added twice shows only where there is one"},
     )
     norm_first: bool = field(
         False,
         drawn=(False, True),
         varied=(False, True),
         needs="norm_first",
-        why="norms before the sublayers, or after: the residual taken from the wrong side",
+        why="norms before the sublayers, or after: the residual taken from the wrong side (G01)",
     )
     activation: str = field(
         "relu",
@@ -162,6 +212,8 @@ class Case(BaseCase):
         varied=("relu", "gelu"),
         needs="activation",
         why="the activation of the feed-forward part: gelu exact or by tanh",
+        unusual={"relu": "negative numbers become 0", "gelu": "exact, by the error function, or by tanh: they differ in the fourth digit"},
+        often={"gelu": "where a property is about the activation, of which there are two forms"},
     )
     padding: bool = field(
         False,
@@ -170,6 +222,7 @@ class Case(BaseCase):
         needs="key_padding_mask",
         says="padding",
         why="key_padding_mask is given: True is padding here, where True in a mask is seen",
+        often={False: OFF},
     )
     memory_padding: bool = field(
         False,
@@ -178,6 +231,7 @@ class Case(BaseCase):
         needs="memory_key_padding_mask",
         says="memory padding",
         why="memory_key_padding_mask is given: lost when both are",
+        often={False: OFF},
     )
     seed: int = seed_field()
 

@@ -1,4 +1,4 @@
-"""Caches: decoding token by token, with what was told before kept, is one causal pass over all of it.
+"""Caches: decoding token by token, with what was fed before kept, is one causal pass over all of it.
 
     out_i = attention of q_i over the tokens j of its own sequence with  i − w < j ≤ i            (w: the window, if there is one)
 
@@ -43,7 +43,7 @@ def altered(t: CacheTrial, tokens: Tokens, name: str) -> Tokens:
     return tokens.but(q=-tokens.q, k=4 * t.noise(f"{name} k", tokens.k.shape), v=8 * t.noise(f"{name} v", tokens.v.shape))
 
 
-def tell(model: Model, *parts: Tokens) -> tuple[Model, list[Played]]:
+def feed(model: Model, *parts: Tokens) -> tuple[Model, list[Played]]:
     """Feed parts to a cache, one after the other: (the model after them, the answers of the cache)."""
     answers: list[Played] = []
     for part in parts:
@@ -58,8 +58,8 @@ def joined(answers: list[Played]) -> Array:
 
 
 def as_new(t: CacheTrial, answers: list[Played], says: str, *past: Tokens) -> None:
-    """The answers are those of a new cache that is told the past and then the same."""
-    _, others = tell(t.new(), *past, *(played.tokens for played in answers))
+    """The answers are those of a new cache that is fed the past and then the same."""
+    _, others = feed(t.new(), *past, *(played.tokens for played in answers))
     for one, other in zip(answers, others[len(past) :], strict=True):
         agree(t, one, other, says)
 
@@ -84,7 +84,7 @@ def chunking_changes_nothing(t: CacheTrial) -> None:
             played.out,
             alone.out,
             played.bound + alone.bound,
-            f"token {{row}} differs when told in chunks {chunks or 'of all'}",
+            f"token {{row}} differs when fed in chunks {chunks or 'of all'}",
             (np.arange(t.case.keys) < lengths[:, None])[:, None, :, None],
         )
 
@@ -98,7 +98,7 @@ def chunking_changes_nothing(t: CacheTrial) -> None:
     **CACHE,
 )
 def cache_shows_exactly_the_past(t: CacheTrial) -> None:
-    """A token sees itself and what its sequence was told before, within its window; no more and no less."""
+    """A token sees itself and what its sequence was fed before, within its window; no more and no less."""
     one = (np.arange(t.case.keys) == t.choice("key", t.case.keys)) * 1.0
     played = t.play(t.tokens.but(q=np.zeros_like(t.tokens.q), v=np.broadcast_to(one[:, None], t.tokens.v.shape)))
     exact = played.exact
@@ -122,7 +122,7 @@ def cache_shows_exactly_the_past(t: CacheTrial) -> None:
     **CACHE,
 )
 def later_tokens_do_not_count(t: CacheTrial) -> None:
-    """What is told later, in the same chunk or in others, changes no bit of the answers before it."""
+    """What is fed later, in the same chunk or in others, changes no bit of the answers before it."""
     first = 1 + t.choice("cut", t.case.keys - 1)
     later = (np.arange(t.case.keys) >= first)[:, None]
     x = t.tokens
@@ -153,7 +153,7 @@ def positions_continue_across_steps(t: CacheTrial) -> None:
 
 @declare("out_i is as it was when it was given", exact=True, chunks=BROKEN, keys=SEVERAL, **CACHE)
 def answers_already_given_stand(t: CacheTrial) -> None:
-    """An answer is memory of its own: nothing that the cache is told later changes it."""
+    """An answer is memory of its own: nothing that the cache is fed later changes it."""
     held = t.open()
     read: list[Array] = []
     t.play(held=held, after=lambda held: read.append(t.target.read(held.raw[-1])))
@@ -174,7 +174,7 @@ def unused_slots_do_not_count(t: CacheTrial) -> None:
 
 @declare("k, v overwritten after append  ⇒  the same bits", exact=True, chunks=BROKEN, keys=SEVERAL, **CACHE)
 def cache_keeps_copies(t: CacheTrial) -> None:
-    """What is told is the cache's own from then on: the caller may use its arrays for something else."""
+    """What is fed is the cache's own from then on: the caller may use its arrays for something else."""
 
     def play(then: float) -> Played:
         def overwrite(_: Held) -> None:
@@ -183,7 +183,7 @@ def cache_keeps_copies(t: CacheTrial) -> None:
 
         return t.play(after=overwrite)
 
-    t.same_bits(play(-5.0).out, play(7.0).out, "token {row} changed with what is in arrays told earlier")
+    t.same_bits(play(-5.0).out, play(7.0).out, "token {row} changed with what is in arrays fed earlier")
 
 
 @declare("q, k, v after = before", exact=True, dtypes="all", **CACHE)
@@ -361,22 +361,22 @@ def tokens_outside_the_window_are_gone(t: CacheTrial) -> None:
 # ---------------------------------------------------------------- copies, and what is forgotten
 
 
-@declare("told garbage, reset, told x: the garbage changes no bit", needs=("reset",), exact=True, keys=SEVERAL, **LEVEL)
+@declare("fed garbage, reset, fed x: the garbage changes no bit", needs=("reset",), exact=True, keys=SEVERAL, **LEVEL)
 def reset_leaves_no_trace(t: CacheTrial) -> None:
-    """After a reset the cache answers as a new one, whatever it was told: often or once, more or less."""
+    """After a reset the cache answers as a new one, whatever it was fed: often or once, more or less."""
     model, answers = t.new(), []
     parts = parted(t, 2)
     for garbage in ("one garbage", "another garbage"):
-        model, _ = tell(model, altered(t, t.universe, garbage))
-        model, given = tell(model.after("reset", ""), *parts)
+        model, _ = feed(model, altered(t, t.universe, garbage))
+        model, given = feed(model.after("reset", ""), *parts)
         answers.append(joined(given))
         as_new(t, given, "token {row} after a reset differs from that of a new cache")
         model = model.after("reset", "")
-    t.same_bits(answers[1], answers[0], "token {row} changed with what was told before a reset")
+    t.same_bits(answers[1], answers[0], "token {row} changed with what was fed before a reset")
 
 
 @declare(
-    "told x, garbage, truncated to x, told y: the garbage changes no bit",
+    "fed x, garbage, truncated to x, fed y: the garbage changes no bit",
     needs=("truncate",),
     exact=True,
     keys=(3, *SEVERAL[1:]),
@@ -387,54 +387,52 @@ def truncation_leaves_no_trace(t: CacheTrial) -> None:
     """Tokens that are taken back, as speculative decoding does, leave nothing behind."""
     past, *rest = parted(t, 3)
     length, answers = past.q.shape[2], []
-    model, _ = tell(t.new(), past)
+    model, _ = feed(t.new(), past)
     for garbage in ("one garbage", "another garbage"):
-        model, _ = tell(model, *(altered(t, part, garbage) for part in rest))
-        model, given = tell(model.truncated(length), *rest)
+        model, _ = feed(model, *(altered(t, part, garbage) for part in rest))
+        model, given = feed(model.truncated(length), *rest)
         answers.append(joined(given))
         as_new(t, given, f"token {length} + {{row}} differs after others were taken back", past)
         model = model.truncated(length)
-    t.same_bits(answers[1], answers[0], f"token {length} + {{row}} changed with what was told before it was taken back")
+    t.same_bits(answers[1], answers[0], f"token {length} + {{row}} changed with what was fed before it was taken back")
 
 
-@declare(
-    "fork: told y ∥ told z; z changes no bit of y's answers, nor y of z's", needs=("fork",), exact=True, keys=(4, *SEVERAL[2:]), **LEVEL
-)
+@declare("fork: fed y ∥ fed z; z changes no bit of y's answers, nor y of z's", needs=("fork",), exact=True, keys=(4, *SEVERAL[2:]), **LEVEL)
 def fork_is_independent(t: CacheTrial) -> None:
-    """A copy and what it was copied from go on alone: neither sees what the other is told."""
+    """A copy and what it was copied from go on alone: neither sees what the other is fed."""
     past, *rest = parted(t, 4)
 
     def go_on(*names: str) -> list[list[Played]]:
-        parent, _ = tell(t.new(), past)
+        parent, _ = feed(t.new(), past)
         models = [parent, parent.after("fork", "")]
         answers: list[list[Played]] = [[], []]
         for part in rest:
             for i, name in enumerate(names):
-                models[i], given = tell(models[i], altered(t, part, name))
+                models[i], given = feed(models[i], altered(t, part, name))
                 answers[i] += given
         return answers
 
     first = go_on("one text", "another text")
     for i, what, other in ((0, "the original", go_on("one text", "a third text")), (1, "the copy", go_on("a third text", "another text"))):
         as_new(t, first[i], f"token {{row}} of {what} differs from that of a cache that was never copied", past)
-        t.same_bits(joined(other[i]), joined(first[i]), f"token {{row}} of {what} changed with what the other was told")
+        t.same_bits(joined(other[i]), joined(first[i]), f"token {{row}} of {what} changed with what the other was fed")
 
 
-@declare("two caches told in turn: what one is told changes no bit of the other", exact=True, keys=SEVERAL, **LEVEL)
+@declare("two caches fed in turn: what one is fed changes no bit of the other", exact=True, keys=SEVERAL, **LEVEL)
 def caches_share_nothing(t: CacheTrial) -> None:
-    """Two caches of one make, told in turn, do not see each other's texts."""
+    """Two caches of one make, fed in turn, do not see each other's texts."""
     parts = parted(t, min(3, t.case.keys))
 
     def in_turn(text: str) -> Array:
         one, other = t.new(), t.new()
         answers: list[Played] = []
         for part in parts:
-            one, given = tell(one, part)
-            other, _ = tell(other, altered(t, part, text))
+            one, given = feed(one, part)
+            other, _ = feed(other, altered(t, part, text))
             answers += given
         return joined(answers)
 
-    t.same_bits(in_turn("another text"), in_turn("one text"), "token {row} changed with what another cache was told")
+    t.same_bits(in_turn("another text"), in_turn("one text"), "token {row} changed with what another cache was fed")
 
 
 # ---------------------------------------------------------------- sequences of different length, with or without padding
@@ -488,12 +486,12 @@ def truncation_lengthens_no_sequence(t: CacheTrial) -> None:
 
 @declare("reset: every sequence begins anew", needs=("reset",), **GROWN)
 def reset_forgets_every_sequence(t: CacheTrial) -> None:
-    """A reset forgets all sequences, however long they are, and whichever was told something last."""
+    """A reset forgets all sequences, however long they are, and whichever was fed something last."""
     goes_on(t, Held.reset, np.zeros_like, np.arange(t.case.batch), "a reset")
 
 
 @declare(
-    "out of every append = attention over what its cache was told",
+    "out of every append = attention over what its cache was fed",
     programs=True,
     keys=(*SEVERAL, 17, 24, 33),
     batch=(1, 2, 3),
@@ -502,7 +500,7 @@ def reset_forgets_every_sequence(t: CacheTrial) -> None:
     window_left=None,
 )
 def any_program_follows_the_model(t: CacheTrial) -> None:
-    """Fork, return to a copy, reset, take back, reorder, in any order and between any chunks: every answer is of what was told."""
+    """Fork, return to a copy, reset, take back, reorder, in any order and between any chunks: every answer is of what was fed."""
     caches = [t.new(capacity=t.capacity + 1)]
     done, number, sizes = 0, 0, t.schedule.sizes
     for step, word in enumerate((*t.case.program, "")):

@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.field import field
+from ..engine.cases.field import AS_DRAWN, FEW, OFF, PLAIN_LAYOUT, PLAIN_NUMBERS, SAME_WIDTH, SHORT, UNGROUPED, documented, field
 from ..engine.cases.regimes import REGIMES
 from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.schema import TRUE
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 from .call import METHODS
 
-PROGRAM = ("fork", "back", "reset", "truncate", "reorder")  # what may happen between the chunks that a cache is fed
+# What may happen between the chunks that a cache is fed → the mistake that it shows.
+PROGRAM = {
+    "fork": "a copy that shares memory with what it was copied from (F25)",
+    "back": "the copy is used no more, and what it was copied from goes on: as if there had been no copy",
+    "reset": "a reset that forgets half: the length, but not the tokens or the positions",
+    "truncate": "tokens are taken back: their slots are read, or positions go on from where they were (F06)",
+    "reorder": "beams not reordered, along another axis, or keys without values (F08)",
+}
 TOKENS = (1, *(2, 3, 4, 5, 6, 7, 8, 9) * 3, 12, 15, 16, 17, 20, 24, 31, 33)
 MANY = (2, 3, 4, *(40, 63, 64, 65, 70, 129) * 2)  # in large chunks, of few features; first small ones, to shrink to
 IN_LARGE_CHUNKS = ((), (1, 0), (2, 0), (16,), (17,), (33, 16), (64, 1, 5), (5, 33), (63, 1, 1, 1, 16))
@@ -28,16 +35,24 @@ PREFILLS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17)
 
 @dataclass(frozen=True, repr=False)
 class Case(BaseCase):
-    """One cache: ``batch`` sequences of ``keys`` tokens, told in chunks."""
+    """One cache: ``batch`` sequences of ``keys`` tokens, fed in chunks."""
 
     batch: int = field(
         1,
         least=0,
         drawn=(1, 1, 2, 2, 3, 4),
         varied=(1, 2, 3),
-        why="sequences share nothing, and differ in length and padding",
+        why="sequences share nothing, and differ in length and padding (B06, F04)",
+        often={(1, 2): FEW},
     )
-    kv_heads: int = field(1, least=0, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="heads share nothing")
+    kv_heads: int = field(
+        1,
+        least=0,
+        drawn=(1, 1, 2, 3),
+        varied=(1, 2, 3),
+        why="heads share nothing: a cache laid out as (tokens, heads) and read as (heads, tokens)",
+        often={1: SHORT},
+    )
     group: int = field(
         1,
         least=1,
@@ -45,17 +60,22 @@ class Case(BaseCase):
         varied=(1, 2),
         needs="num_heads",
         says="grouped heads",
-        why="query heads that share one key/value head",
+        why="query heads that share one key/value head: the cache holds those of keys alone (D06)",
+        often={1: UNGROUPED},
     )
     keys: int = field(
         1,
         least=0,
         drawn=TOKENS,
         varied=(1, 2, 5, 17),
-        why="tokens of a sequence",
+        why="tokens of a sequence: fewer, as many and more than a page, a window or a buffer has room for (B24)",
         unusual={
             (63, 64, 65, 129): "pages and windows of usual sizes are full",
             (9, 12, 15, 17, 20, 24, 31, 33, 40, 70): "pages of a few tokens end before, with or after the last one",
+        },
+        often={
+            (2, 3, 4, 5, 6, 7, 8, 9): SHORT,
+            (17, 40, 63, 64, 65, 70, 129): "full pages and windows; the other sizes of the table are there to shrink to",
         },
     )
     dim: int = field(
@@ -63,15 +83,17 @@ class Case(BaseCase):
         least=0,
         drawn=(1, *(2, 3, 4, 5, 8) * 2, 6, 16, 17, 32),
         varied=(1, 3, 4, 8),
-        why="features of a query",
-        unusual={17: "no power of two"},
+        why="features of a query: what a slot of the cache is wide",
+        unusual={17: "no power of two: slots that are padded"},
+        often={(2, 3, 4, 5, 8): SHORT},
     )
     value_dim: int | None = field(
         None,
         least=0,
         drawn=(None, None, 1, 3, 4, 8),
         needs="value_dim",
-        why="None: the same as dim; else values are wider or narrower than keys",
+        why="None: the same as dim; else values are wider or narrower than keys: one buffer of one width for both (F07, F10)",
+        often={None: SAME_WIDTH},
     )
     dtype: str = dtype_field()
     device: str = device_field()
@@ -83,7 +105,8 @@ class Case(BaseCase):
         needs="window_size",
         says="window",
         why="tokens seen before its own; None: all. A ring that wraps where it must not",
-        unusual={0: "`window or None` takes 0 for none", (15, 40): "more than a page, less than the tokens"},
+        unusual={0: "`window or None` takes 0 for none (A49)", (15, 40): "more than a page, less than the tokens"},
+        often={None: "no window: nothing is thrown away, and what is forgotten otherwise shows"},
     )
     lengths: bool = field(
         False,
@@ -91,23 +114,34 @@ class Case(BaseCase):
         varied=(False, True),
         needs="lengths",
         says="lengths",
-        why="how many of the tokens of a chunk are each sequence's own",
+        why="how many of the tokens of a chunk are each sequence's own (B06): the rest is padding that must not be kept",
+        often={False: OFF},
     )
     values: str = field(
         "normal",
         choices=tuple(REGIMES),
         drawn=("normal", "normal", "normal", "near_ties", "one_hot", "simple", "rising", "positive"),
         varied=("normal", "simple", "one_hot"),
-        why="what the numbers look like",
+        why="what the numbers look like: the weight of each kept token, and so what shows if it is lost",
+        unusual=documented(REGIMES),
+        often={"normal": PLAIN_NUMBERS},
     )
-    magnitude: int = field(0, drawn=(0, 0, 0, 1, -3), why="q is multiplied by 2**magnitude")
+    magnitude: int = field(
+        0,
+        drawn=(0, 0, 0, 1, -3),
+        why="q is multiplied by 2**magnitude: how unevenly the kept tokens weigh",
+        unusual={1: "a few tokens take most of the weight", -3: "all tokens weigh nearly alike: one that is lost shows, wherever it stood"},
+        often={0: AS_DRAWN},
+    )
     layout: str = field(
         "contiguous",
-        choices=LAYOUTS,
+        choices=tuple(LAYOUT_REASONS),
         drawn=("contiguous",) * 5 + tuple(x for x in LAYOUTS[1:] if x not in ("mixed", "expanded")),
         varied=("contiguous", "transposed"),
         says="layout {}",
-        why="how the tokens lie in memory",
+        why="how the tokens lie in memory: a view that is kept instead of a copy (F25)",
+        unusual=LAYOUT_REASONS,
+        often={"contiguous": PLAIN_LAYOUT},
     )
     base: float | None = field(
         None,
@@ -115,20 +149,39 @@ class Case(BaseCase):
         varied=(None, 100.0),
         needs="rotary_base",
         says="rotary",
-        why="base of the rotation; None: it does not rotate. Rotated again when read back, or from position 0 in every chunk",
+        why="base of the rotation; None: it does not rotate. Rotated again when read back, or from position 0 in every chunk (F02)",
+        unusual={
+            10000.0: "the usual one",
+            (10.0, 100.0): "small: all features turn visibly within a few tokens",
+            500_000.0: "that of Llama 3: a constant 10000 in the decoding path",
+        },
+        often={None: "it does not rotate: mistakes of positions hide no others"},
     )
     chunks: tuple[int, ...] = field(
         (),
         varied=((), (1,), (2, 1)),
-        why="tokens of each append, the last size again and again; (): all at once. Several tokens after a prefill",
-        unusual={(0,): "a chunk of no token"},
+        why="tokens of each append, the last size again and again; (): all at once; a last size of 0: all the rest. "
+        "One token each; a prefill, then one each; chunks of any size, one of no token among them: "
+        "the causal corner is taken from the chunk instead of all tokens (B05, B21, B25)",
+        unusual={
+            (1,): "decoding from the first token on: with one query, is_causal=True sees key 0 alone (B02, B08)",
+            ((1, 0), (2, 0)): "one or two tokens, then all others at once: several queries over what is kept (B05, B25)",
+            (16,): "each chunk fills a page or a ring of usual size",
+            (17,): "each chunk is one more than a page or a ring of usual size",
+            (33, 16): "a prefill of two pages and a token, then whole pages that begin within one",
+            (64, 1, 5): "a prefill that fills its pages, one step of decoding, then several tokens at once (B24)",
+            (5, 33): "a short prefill, then chunks longer than all before them",
+            (63, 1, 1, 1, 16): "one short of a full page, steps over its end (B24), then many tokens at once",
+        },
+        often={(1,): "decoding token by token, what caches are for"},
     )
     spare: int = field(
         0,
         least=0,
         drawn=(0, 0, 0, 1, 3, 16),
         varied=(0, 1, 5),
-        why="slots beyond the tokens of the case: what was never written is read",
+        why="slots beyond the tokens of the case: what was never written is read (B09, C08)",
+        often={0: "the cache is filled to its last slot, where an index that is one too far leaves it"},
     )
     page_size: int | None = field(
         None,
@@ -137,7 +190,11 @@ class Case(BaseCase):
         varied=(None, 1, 3),
         needs="page_size",
         says="pages",
-        why="None: the parameter is not passed; else a last page that is partial, or full",
+        why="None: the parameter is not passed; else a last page that is partial, or full: an index within a page taken for one of the cache",
+        often={
+            None: "the default size of a page is what is mostly used",
+            3: "no power of two, and smaller than most chunks: a chunk that lies in two pages",
+        },
     )
     padded: bool = field(
         False,
@@ -145,10 +202,14 @@ class Case(BaseCase):
         varied=(False, True),
         needs="padding",
         says="left padding",
-        why="the first chunk is padded on the left, each sequence in its own way",
+        why="the first chunk is padded on the left, each sequence in its own way: positions counted from the padding (F04, F05, F24)",
+        often={False: OFF},
     )
     program: tuple[str, ...] = field(
-        (), items=PROGRAM, why="what happens between the chunks: a fork that shares memory, a reset that forgets half"
+        (),
+        items=tuple(PROGRAM),
+        why="what happens between the chunks",
+        unusual=PROGRAM,
     )
     seed: int = seed_field()
 

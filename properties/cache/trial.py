@@ -96,7 +96,7 @@ class Held:
 class Played:
     """What a cache answered to tokens, row by row as if they had come in one pass; zeros where there is no token.
 
-    The past (k, v) is what all sequences were told before.
+    The past (k, v) is what all sequences were fed before.
     """
 
     def __init__(self, trial: CacheTrial, tokens: Tokens, out: Array, past: tuple[Array, Array] | None = None) -> None:
@@ -162,7 +162,7 @@ class CacheTrial(Trial):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """How the case tells its tokens."""
+        """In which chunks the case feeds its tokens."""
         return self.scheduled(self.case.chunks)
 
     def scheduled(self, chunks: tuple[int, ...], like: Array | None = None) -> Schedule:

@@ -10,27 +10,56 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.field import field
+from ..engine.cases.field import AS_DRAWN, EDGE, FEW, PLAIN_LAYOUT, PLAIN_NUMBERS, SAME_WIDTH, SHORT, documented, field
 from ..engine.cases.regimes import REGIMES
 from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUT_REASONS
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
 CHUNKS = {(9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a chunk ends here: the state is handed on"}
+WEIGHTS = {(2, 3, 4, 5, 6, 7, 8): SHORT, (15, 16, 17, 31, 32, 33, 64, 65): EDGE}
 
 
 @dataclass(frozen=True, repr=False)
 class Case(BaseCase):
     """One call of linear attention."""
 
-    batch: int = field(1, least=1, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="sequences share no state")
-    heads: int = field(1, least=1, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="heads share no state")
-    queries: int = field(
-        1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="rows: each is answered from the state at its place", unusual=CHUNKS
+    batch: int = field(
+        1,
+        least=1,
+        drawn=(1, 1, 2, 3),
+        varied=(1, 2, 3),
+        why="sequences share no state: one that is not reset goes on (D25)",
+        often={(1, 2): FEW},
     )
-    keys: int = field(1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="keys that the state sums up", unusual=CHUNKS)
+    heads: int = field(
+        1,
+        least=1,
+        drawn=(1, 1, 2, 3),
+        varied=(1, 2, 3),
+        why="heads share no state: one that is not reset goes on (D25)",
+        often={(1, 2): FEW},
+    )
+    queries: int = field(
+        1,
+        least=1,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="rows: each is answered from the state at its place",
+        unusual=CHUNKS,
+        often=WEIGHTS,
+    )
+    keys: int = field(
+        1,
+        least=1,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="keys that the state sums up: the last chunk lost, or its padding summed up",
+        unusual=CHUNKS,
+        often=WEIGHTS,
+    )
     dim: int = field(
         1,
         least=1,
@@ -40,7 +69,11 @@ class Case(BaseCase):
         unusual={(3, 5, 17): "no power of two, which vectors are padded to: φ(0) = 1 is not nothing"},
     )
     value_dim: int | None = field(
-        None, least=1, drawn=(None, None, None, 1, 3, 8), why="None: the same as dim; else the state is no square, and its transpose shows"
+        None,
+        least=1,
+        drawn=(None, None, None, 1, 3, 8),
+        why="None: the same as dim; else the state is no square, and its transpose shows",
+        often={None: SAME_WIDTH},
     )
     dtype: str = dtype_field()
     device: str = device_field()
@@ -52,11 +85,14 @@ class Case(BaseCase):
         choices=tuple(REGIMES),
         drawn=("normal", "normal", "simple", "positive", "cancelling", "near_ties", "rising"),
         varied=("normal", "simple", "positive"),
-        why="what the numbers look like",
-        unusual={
-            "positive": "elu is the identity: a feature map of keys alone shows",
-            "cancelling": "large values hide a wrong weight less",
+        why="what the numbers look like: features are what a map makes of them, and weights need not fall with distance",
+        unusual=documented(REGIMES)
+        | {
+            "positive": "nothing negative, where elu is the identity: a feature map that is applied to queries or keys alone shows",
+            "cancelling": "queries and keys near 0, values of ±128: a wrong weight is multiplied by large values",
+            "rising": "keys that grow: the sum of features, which normalises, grows with every row",
         },
+        often={"normal": PLAIN_NUMBERS},
     )
     magnitude: int = field(
         0,
@@ -64,7 +100,12 @@ class Case(BaseCase):
         varied=(0, 2),
         says="q and k times 2^{}",
         why="queries and keys are multiplied by 2**magnitude",
-        unusual={3: "features from nearly 0 to some tens", -3: "all features are near 1, and all weights alike"},
+        unusual={
+            1: "features from 0.1 to some units",
+            3: "features from nearly 0 to some tens",
+            -3: "all features are near 1, and all weights alike",
+        },
+        often={0: AS_DRAWN},
     )
     shift: int = field(
         0,
@@ -72,14 +113,21 @@ class Case(BaseCase):
         varied=(0, -2, 2),
         says="q and k moved by {}",
         why="is added to queries and keys",
-        unusual={(-2, -6): "the features are small: what is added to a normaliser shows", -45: "elu(x) + 1 is 0 in every type: 0/0"},
+        unusual={
+            (-2, -6): "the features are small: what is added to a normaliser shows",
+            -45: "elu(x) + 1 is 0 in every type: 0/0",
+            2: "elu(x) + 1 is nearly linear: a softmax taken instead shows",
+        },
+        often={0: "where the feature map bends, and one map differs most from another"},
     )
     layout: str = field(
         "contiguous",
-        choices=LAYOUTS,
+        choices=tuple(LAYOUT_REASONS),
         drawn=("contiguous",) * 4 + ("transposed", "offset", "padded", "strided"),
         varied=("contiguous", "transposed"),
-        why="how the arrays lie in memory",
+        why="how the arrays lie in memory: strides ignored, a storage offset dropped",
+        unusual=LAYOUT_REASONS,
+        often={"contiguous": PLAIN_LAYOUT},
     )
     seed: int = seed_field()
 

@@ -1,6 +1,6 @@
 """Caches of modules: how one is given, asked for and handed on, found by what it does.
 
-A way to keep a cache is right if tokens that are told in chunks get the rows that they have among all tokens so far. Where no way is
+A way to keep a cache is right if tokens that are fed in chunks get the rows that they have among all tokens so far. Where no way is
 right, the first under which the past matters at all is kept: then the properties of caches say what is wrong with it.
 """
 
@@ -40,7 +40,7 @@ class Cached:
         if keeping.reset:
             getattr(module, keeping.reset)()
 
-    def tell(self, x: Array) -> Any:
+    def feed(self, x: Array) -> Any:
         """What the module returns for the next tokens (B, n, D)."""
         result = self.ask(Tokens(x, past=Past(self.start, self.cache)))
         if self.keeping.kind == "handed back":
@@ -191,14 +191,14 @@ def _effect(subject: Subject, module: Any, keeping: Keeping) -> str:
 
     held, at, right, matters = cached(0), 0, True, False
     for chunk in parts(whole, sizes):
-        out = read(held.tell(chunk), speech, fw)
+        out = read(held.feed(chunk), speech, fw)
         wanted = answer(subject, module, Tokens(whole[:, : at + chunk.shape[1]]))[:, at:]
         if out.shape != wanted.shape:
             raise CannotRun(f"returned shape {out.shape} for {chunk.shape[1]} tokens after {at}")
         if at:
             right = right and bool((np.abs(out - wanted) <= NEGLIGIBLE * np.abs(wanted).max()).all())
             try:
-                alone = read(cached(at).tell(chunk), speech, fw)
+                alone = read(cached(at).feed(chunk), speech, fw)
                 matters = matters or not np.allclose(out, alone, rtol=NEGLIGIBLE, equal_nan=True)
             except (Exception, SystemExit):  # without its past it cannot be called
                 matters = True

@@ -11,7 +11,7 @@ from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
-from ..engine.cases.field import field
+from ..engine.cases.field import FEW, SHORT, field
 from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.schema import table_of
@@ -26,14 +26,33 @@ EDGES = {
 }
 
 
+WEIGHTS = {
+    (2, 3, 4, 5, 6, 7, 8): SHORT,
+    (17, 31, 33, 65): "beside an edge, where the property is about every token; the other sizes of the table are there to shrink to",
+}
+
+
 @dataclass(frozen=True, repr=False)
 class Case(BaseCase):
     """One call of a module whose weights follow from the seed."""
 
     batch: int = field(
-        1, least=1, drawn=(1, 1, 2, 3, 4), varied=(1, 2, 3), why="sequences are answered each by itself; 4 is the number of heads"
+        1,
+        least=1,
+        drawn=(1, 1, 2, 3, 4),
+        varied=(1, 2, 3),
+        why="sequences are answered each by itself; 4 is the number of heads, too (D03, D05)",
+        often={1: FEW},
     )
-    length: int = field(1, least=1, drawn=LENGTHS, varied=(1, 2, 5, 17), why="tokens of a sequence", unusual=EDGES)
+    length: int = field(
+        1,
+        least=1,
+        drawn=LENGTHS,
+        varied=(1, 2, 5, 17),
+        why="tokens of a sequence: fewer than one looks back, as many, more",
+        unusual=EDGES,
+        often=WEIGHTS,
+    )
     memory: int | None = field(
         None,
         least=1,
@@ -41,28 +60,62 @@ class Case(BaseCase):
         varied=(None, 1, 5),
         needs="memory",
         says="memory",
-        why="tokens of another sequence, which are seen instead of its own; None: its own",
+        why="tokens of another sequence, which are seen instead of its own, more or fewer; None: its own (A17, G09)",
         unusual={17: "one more than a tile"},
+        often={None: "its own tokens: what most modules are for, and where positions and causality have a part"},
     )
-    heads: int = field(4, choices=(4, 2, 1, 8), drawn=(4, 4, 4, 2, 1, 8), varied=(4, 2, 1), needs="heads", why="as the module is made")
+    heads: int = field(
+        4,
+        choices=(4, 2, 1, 8),
+        drawn=(4, 4, 4, 2, 1, 8),
+        varied=(4, 2, 1),
+        needs="heads",
+        why="heads of the module when it is made: split by a reshape without a transpose (D01, D02), a scale of all of them (D09)",
+        unusual={1: "one head: what the others are compared with, and where the scale of the width is right (D09)"},
+        often={4: "as many as half the features of a head, and as sequences may be: one axis taken for another"},
+    )
     head_dim: int = field(
         8,
         choices=(8, 4, 16, 2),
         drawn=(8, 8, 8, 4, 16),
         varied=(8, 4),
         needs="head_dim",
-        why="as the module is made",
-        unusual={4: "heads = features of a head"},
+        why="features of a head when the module is made: the scale is 1/sqrt of these (D09 to D11); 64 written into the code (D14)",
+        unusual={
+            4: "heads = features of a head: an axis taken for another (G13)",
+            16: "wider than there are heads, and the width of a vector load",
+        },
+        often={8: "no other axis has as many: a reshape to another order fails or shows"},
     )
-    is_causal: bool = field(False, drawn=(False, True), varied=(False, True), needs="is_causal", says="causal", why="a flag of the call")
-    padded: bool = field(False, drawn=(False, True), varied=(False, True), needs="mask", says="padded", why="some tokens are hidden")
+    is_causal: bool = field(
+        False,
+        drawn=(False, True),
+        varied=(False, True),
+        needs="is_causal",
+        says="causal",
+        why="the flag of the call that hides later tokens: ignored beside a mask, or when weights are asked for (A05, A06)",
+    )
+    padded: bool = field(
+        False,
+        drawn=(False, True),
+        varied=(False, True),
+        needs="mask",
+        says="padded",
+        why="a mask hides the last tokens of each sequence: its polarity (A01), its axes (A13), another sequence's (A14), its own rows (A41)",
+    )
     magnitude: int = field(
         0,
         drawn=(0, 0, 0, 0, 1, 2, -2),
         varied=(0, 2),
         says="tokens times 2^{}",
-        why="tokens are multiplied by 2**magnitude",
-        unusual={2: "one token takes nearly all", -2: "all tokens are seen nearly alike", 9: "logits that exp alone cannot hold"},
+        why="tokens are multiplied by 2**magnitude: what a norm takes out again, and logits do not",
+        unusual={
+            1: "logits of some units",
+            2: "one token takes nearly all",
+            -2: "all tokens are seen nearly alike: one that is lost shows, wherever it stood",
+            (6, 7, 8, 9): "logits that exp alone cannot hold (E01)",
+        },
+        often={0: "tokens as a norm makes them: what modules are made for"},
     )
     dtype: str = dtype_field()
     device: str = device_field()

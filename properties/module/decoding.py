@@ -1,4 +1,4 @@
-"""Caches of modules: tokens that are told in chunks are answered as among all tokens so far, and nothing else is left of them."""
+"""Caches of modules: tokens that are fed in chunks are answered as among all tokens so far, and nothing else is left of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,7 +39,7 @@ def chunks(t: ModuleTrial, length: int) -> tuple[int, ...]:
 
 def fed(t: ModuleTrial, x: Array, held: Cached) -> list[Array]:
     """The answers (B, n, D') to the chunks of a sequence that is fed to a cache."""
-    return [t.read(held.tell(part), Tokens(part)) for part in parts(x, chunks(t, x.shape[1]))]
+    return [t.read(held.feed(part), Tokens(part)) for part in parts(x, chunks(t, x.shape[1]))]
 
 
 @module("out(x_n … x_m | cache of x_0 … x_n−1) = out(x_0 … x_m)_n…m", about=("cache",), dtypes="all")
@@ -54,7 +54,7 @@ def module_a_cache_answers_as_no_cache(t: ModuleTrial) -> None:
 @module("out(x, cache asked for) = out(x)", about=("cache",))
 def module_asking_for_a_cache_changes_nothing(t: ModuleTrial) -> None:
     """The first tokens of a sequence are answered with a cache as without one."""
-    out = t.read(begun(t, t.made()).tell(t.inputs.x), t.inputs)
+    out = t.read(begun(t, t.made()).feed(t.inputs.x), t.inputs)
     t.agree(out, t.run(), lambda: 2 * t.allowed(), "row {row} is another one where a cache is asked for")
 
 
@@ -84,10 +84,10 @@ def module_a_cache_can_be_continued_twice(t: ModuleTrial) -> None:
     held = begun(t)
     last = chunks(t, t.case.length)[-1]
     x = t.inputs.x
-    held.tell(x[:, :-last])
+    held.feed(x[:, :-last])
     past, start = held.cache, held.start
     outs = []
     for part in (x[:, -last:], t.other(x[:, -last:], True), x[:, -last:]):
         held.cache, held.start = past, start
-        outs.append(t.read(held.tell(part), Tokens(part)))
+        outs.append(t.read(held.feed(part), Tokens(part)))
     t.same_bits(outs[2], outs[0], "row {row} is another one after another continuation of the same cache")

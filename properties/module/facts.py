@@ -212,7 +212,7 @@ def _has_a_row_a_token(module: Any, longest: int) -> str:
 
 
 def _positions(subject: Subject, module: Any) -> str:
-    """What says that it is made to tell the order of tokens."""
+    """What says that it is made to tell tokens apart by their order."""
     supplied = [name for name, meant in subject.speech.roles.items() if meant in PLACED]
     if supplied:
         return f"it takes {supplied[0]}"
@@ -237,7 +237,7 @@ def _of_positions(module: Any) -> list[str]:
 
 
 def _in_logits(subject: Subject, module: Any) -> bool:
-    """Whether what tells positions is called after what enters logits alone: rotations, biases of distances; or nothing tells them."""
+    """Whether what tells positions apart is called after what enters logits alone: rotations, biases of distances; or nothing does."""
     names = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
     given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
     if not names:

@@ -54,7 +54,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     speeches += _masked([speech for speech in speeches if speech.layout == "bld"])
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
-    for length, speech in ((length, speech) for length in (LENGTH, *OTHER_LENGTHS) for speech in (speeches if length == LENGTH else plain)):
+    for length, speech in (*product((LENGTH,), speeches), *product(OTHER_LENGTHS, plain)):
         memory = MEMORY if speech.name("memory") else None
         tokens = tokens_for(speech, BATCH, length, memory)
         try:
@@ -112,7 +112,7 @@ def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parame
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:
-    """(features of a head, heads), as far as attributes tell."""
+    """(features of a head, heads), as far as attributes say."""
     sizes = {
         role(name, CONSTRUCTOR_ROLES): value
         for name, value in vars(module).items()

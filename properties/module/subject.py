@@ -25,7 +25,7 @@ from .speech import Speech, Tokens, call, hooks, read
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found out, or is told by names."""
+    """What was found out, or follows from names."""
 
     causal: str = ""  # why no token may see a later one; empty: they may
     sees_itself: bool = True  # tokens can be their own memory

@@ -104,7 +104,7 @@ def module_a_batch_is_its_sequences(t: ModuleTrial) -> None:
 
 @module("out(x_σ) = out(x)_σ", about=("open", "self", "unordered", "whole"), length=MANY, memory=None, padded=False, is_causal=False)
 def module_permuted_tokens_permute_rows(t: ModuleTrial) -> None:
-    """Where nothing tells positions, tokens in another order give the same rows in that order."""
+    """Where nothing tells positions apart, tokens in another order give the same rows in that order."""
     x, order = t.inputs, t.permutation("order", t.case.length)
     moved = Tokens(x.x[:, order])
     back = slice(None) if t.speech.pooled else order
@@ -119,7 +119,7 @@ def module_permuted_tokens_permute_rows(t: ModuleTrial) -> None:
     padded=False,
 )
 def module_the_past_has_no_order(t: ModuleTrial) -> None:
-    """Where nothing tells positions, the last row is the same whatever the order of the tokens before it."""
+    """Where nothing tells positions apart, the last row is the same whatever the order of the tokens before it."""
     x, last = t.inputs, t.case.length - 1
     order = np.append(t.permutation("order", last), last)
     moved = Tokens(x.x[:, order], x.memory, None, x.is_causal)
@@ -135,7 +135,7 @@ def module_the_past_has_no_order(t: ModuleTrial) -> None:
     "out(x, memory_σ) = out(x, memory)", about=("memory", "unordered"), memory=(2, 3, 4, 5, 7, 8, 16, 17), padded=False, is_causal=False
 )
 def module_the_memory_has_no_order(t: ModuleTrial) -> None:
-    """Where nothing tells positions, the order of the memory does not matter."""
+    """Where nothing tells positions apart, the order of the memory does not matter."""
     x, order = t.inputs, t.permutation("order", t.case.memory or 1)
     assert x.memory is not None
     moved = Tokens(x.x, x.memory[:, order])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..attention import case as of_attention
 from ..attention.cases import DIRECTIVES
-from ..engine.cases.field import field
+from ..engine.cases.field import OFF, field
 from ..engine.core.contract import Topic
 from ..engine.core.declare import Property
 
@@ -30,7 +30,13 @@ class Case(of_attention.Case):
         varied=("", "k"),
         says="no bias of {}",
         why="where there are biases, the projections that have none: one that looks at another's",
-        unusual={"k": "as in Whisper: a bias of the keys changes no weight"},
+        unusual={
+            "": "all have one",
+            "k": "as in Whisper: a bias of the keys changes no weight",
+            "qkv": "one of the output alone, as in many vision transformers: read where those of q, k and v are (G06)",
+            "o": "none of the output: read where it is not",
+        },
+        often={"": "all or none is what most layers have"},
     )
     shared: str = field(
         "nothing",
@@ -39,6 +45,16 @@ class Case(of_attention.Case):
         varied=("nothing", "all"),
         says="{} one array",
         why="which of query, key and value are one and the same array: libraries take other, faster paths then",
+        unusual={
+            "nothing": "three arrays: cross-attention, with values that are not the keys (G11)",
+            "all": "self-attention: the fast path of torch's layers, where masks were misread (A02, A03)",
+            "key and value": "a memory: keys and values projected together",
+            ("query and key", "query and value"): "two of three: a test of one pair taken for self-attention",
+        },
+        often={
+            "nothing": "three arrays show which is taken for which",
+            "all": "the fast paths of libraries are taken here alone",
+        },
     )
     bias_kv: bool = field(
         False,
@@ -47,6 +63,7 @@ class Case(of_attention.Case):
         needs="bias_k",
         says="a key and a value appended",
         why="one more key and value, learned, that every row sees (add_bias_kv): masks and causality that forget it",
+        often={False: OFF},
     )
     add_zero_attn: bool = field(
         False,
@@ -55,6 +72,7 @@ class Case(of_attention.Case):
         needs="add_zero_attn",
         says="a key and a value of zeros appended",
         why="one more key and value, of zeros, that every row sees: without a visible key it is what is left",
+        often={False: OFF},
     )
 
     def __post_init__(self) -> None:

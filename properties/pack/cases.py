@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.field import field
+from ..engine.cases.field import AS_DRAWN, EDGE, FEW, PLAIN_LAYOUT, PLAIN_NUMBERS, SAME_WIDTH, SHORT, UNGROUPED, documented, field
 from ..engine.cases.regimes import REGIMES
 from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUT_REASONS
 from .packing import FILLED, PACKINGS
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, *(15, 16, 17, 31, 32, 33, 64, 65) * 2, 63, 129)
@@ -31,8 +31,16 @@ class Case(BaseCase):
         drawn=(1, 2, 2, 3, 3, 4, 5, 7),
         varied=(1, 2, 3),
         why="sequences: the boundary of one taken for that of another (A37)",
+        often={(2, 3): FEW},
     )
-    kv_heads: int = field(1, least=0, drawn=(1, 1, 2, 3), varied=(1, 2, 3), why="heads share nothing")
+    kv_heads: int = field(
+        1,
+        least=0,
+        drawn=(1, 1, 2, 3),
+        varied=(1, 2, 3),
+        why="heads share nothing: in a pack they come after the tokens, not before them",
+        often={1: SHORT},
+    )
     group: int = field(
         1,
         least=1,
@@ -40,23 +48,26 @@ class Case(BaseCase):
         varied=(1, 2),
         needs="enable_gqa",
         says="grouped heads",
-        why="query heads that share one key/value head",
+        why="query heads that share one key/value head (D06)",
+        often={1: UNGROUPED},
     )
     queries: int = field(
         1,
         least=0,
         drawn=LENGTHS,
         varied=(1, 2, 5, 17),
-        why="rows of the longest sequence",
+        why="rows of the longest sequence: a tile that reaches into the next one",
         unusual={(9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a tile ends here"},
+        often={(2, 3, 4, 5, 6, 7, 8): SHORT, (15, 16, 17, 31, 32, 33, 64, 65): EDGE},
     )
     keys: int = field(
         1,
         least=0,
         drawn=LENGTHS,
         varied=(1, 2, 5, 17),
-        why="keys of the longest sequence",
+        why="keys of the longest sequence: a tile that reaches into the next one",
         unusual={(9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129): "a tile ends here"},
+        often={(2, 3, 4, 5, 6, 7, 8): SHORT, (15, 16, 17, 31, 32, 33, 64, 65): EDGE},
     )
     dim: int = field(
         1,
@@ -64,13 +75,14 @@ class Case(BaseCase):
         drawn=(1, 2, 3, 4, 5, 8, 16, 17),
         varied=(1, 3, 4, 8),
         why="the default scale",
-        unusual={(3, 5, 17): "no power of two"},
+        unusual={(3, 5, 17): "no power of two: the scale of the padded width (D12)"},
     )
     value_dim: int | None = field(
         None,
         least=0,
         drawn=(None, None, None, 1, 3, 8),
-        why="None: the same as dim; else values are wider or narrower than keys",
+        why="None: the same as dim; else values are wider or narrower than keys (E30)",
+        often={None: SAME_WIDTH},
     )
     dtype: str = dtype_field()
     device: str = device_field()
@@ -89,7 +101,14 @@ class Case(BaseCase):
         needs="scale",
         says="explicit scale",
         why="None: the parameter is not passed",
-        unusual={0.0: "`scale or default` takes 0 for none", -0.5: "−inf · −1 is +inf: hidden keys win"},
+        unusual={
+            0.0: "`scale or default` takes 0 for none (D13)",
+            -0.5: "−inf · −1 is +inf: hidden keys win",
+            1.0: "no scaling at all: a default that is applied besides (G12)",
+            0.3: "no power of two: a scale that is rounded to a short type shows",
+            4.0: "larger than any default: a few keys take nearly all",
+        },
+        often={None: "the default scale is what is mostly used, and has mistakes of its own (D09 to D12)"},
     )
     values: str = field(
         "normal",
@@ -97,25 +116,35 @@ class Case(BaseCase):
         drawn=("normal", "normal", "near_ties", "one_hot", "simple", "rising", "positive"),
         varied=("normal", "simple", "one_hot"),
         why="what the numbers look like: a missing rescale shows where logits rise",
+        unusual=documented(REGIMES),
+        often={"normal": PLAIN_NUMBERS},
     )
-    magnitude: int = field(0, drawn=(0, 0, 0, 1, 3, -3), why="q is multiplied by 2**magnitude")
+    magnitude: int = field(
+        0,
+        drawn=(0, 0, 0, 1, 3, -3),
+        why="q is multiplied by 2**magnitude",
+        unusual={
+            (1, 3): "a few keys take nearly all: one of a neighbour that is seen may win",
+            -3: "all keys weigh nearly alike: one of a neighbour counts as its own do",
+        },
+        often={0: AS_DRAWN},
+    )
     layout: str = field(
         "contiguous",
-        choices=LAYOUTS,
+        choices=tuple(LAYOUT_REASONS),
         drawn=("contiguous",) * 4 + ("offset", "padded", "strided"),
         varied=("contiguous", "transposed"),
-        why="how the arrays lie in memory",
+        why="how the arrays lie in memory: the stride of a token is not heads times features",
+        unusual=LAYOUT_REASONS,
+        often={"contiguous": PLAIN_LAYOUT},
     )
     packing: str = field(
         "equal",
         choices=tuple(PACKINGS),
         drawn=tuple(PACKINGS),
         varied=("equal", "mixed", "ones"),
-        why="how long the sequences are: packing.py says which",
-        unusual={
-            ("some_empty", "no_queries", "no_keys"): "an empty sequence moves the boundaries of all others",
-            "long_last": "a grid made for the first sequence",
-        },
+        why="how long the sequences are",
+        unusual=documented(PACKINGS),
     )
     seed: int = seed_field()
 

@@ -42,9 +42,7 @@ class Packed(Contract):
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         if "enable_gqa" in parameters:
             return {}
-        return {
-            "grouped heads": "it has no enable_gqa; if it groups heads without being told, declare its parameters with enable_gqa among them"
-        }
+        return {"grouped heads": "it has no enable_gqa; if it groups heads all the same, declare its parameters with enable_gqa among them"}
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         x = smoke_inputs(target, dtype, device)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.case import device_field, dtype_field, seed_field
 from ..engine.cases.draws import Strategy, either, independent, natural, pick, record
-from ..engine.cases.field import field
+from ..engine.cases.field import AS_DRAWN, FEW, PLAIN_LAYOUT, SHORT, field
 from ..engine.core.contract import EVERY_TYPE, Topic
 from ..engine.core.declare import Property
 from ..engine.core.target import Target
-from ..engine.frameworks import LAYOUTS
+from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 from ..exact.arithmetic import arithmetic, default_arithmetic
 
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 16, 17, 33, 64, 65, 129, 257, 300, 0)
@@ -30,12 +30,16 @@ HEADS = (1, *range(2, 18), 3, 5, 6, 12, 20, 24, 31, 32, 33, 40, 48, 64, 71, 96, 
 class Case(BaseCase):
     """One call: ``queries`` positions of ``dim`` features; rotary: x (batch, kv_heads, queries, dim); slopes: kv_heads of them."""
 
-    batch: int = field(1, least=0, varied=(1, 2, 3), why="rotations: elements of a batch turn alike")
+    batch: int = field(1, least=0, varied=(1, 2, 3), why="rotations: elements of a batch turn alike (D24)", often={1: FEW})
     kv_heads: int = field(
         1,
         least=0,
         varied=(1, 2, 3),
-        why="heads: ALiBi's slopes of numbers that are no power of two have a rule of their own",
+        why="heads: ALiBi's slopes of numbers that are no power of two have a rule of their own (F18)",
+        often={
+            1: FEW,
+            (3, 5, 6, 12): "the smallest that are no power of two, where a series taken for all numbers shows first (F18)",
+        },
         unusual={
             (12, 20, 24, 40, 48, 71, 96, 112): "numbers of heads that models have",
             (3, 5, 31, 33): "beside a power of two",
@@ -46,13 +50,14 @@ class Case(BaseCase):
         1,
         least=0,
         varied=(1, 2, 5, 17),
-        why="positions",
+        why="how many positions there are: a table or cache of angles too short, sliced along another axis (F13), shorter than the call before",
         unusual={
             0: "no position",
             (9, 17, 33, 65, 129, 130): "one or two more than a small table has, or than buckets count one by one",
             (257, 300): "beyond what bfloat16 counts",
             (5000, 100_001): "a whole table, past position 100,000",
         },
+        often={(2, 3, 4, 5, 6, 7, 8): SHORT},
     )
     keys: int = field(
         1,
@@ -65,22 +70,36 @@ class Case(BaseCase):
         1,
         least=0,
         varied=(1, 3, 4, 8),
-        why="features, which turn in pairs",
+        why="features, which turn in pairs: the next one, or the one half the width away (F11, F12)",
+        often={(2, 3, 4, 5, 6, 7, 8): SHORT},
         unusual={(1, 3, 5, 7, 9, 17, 63): "odd: the last feature has no partner", (10, 12, 96, 100): "no power of two"},
     )
     dtype: str = dtype_field()
     device: str = device_field()
-    magnitude: int = field(0, why="x is multiplied by 2**magnitude")
-    layout: str = field("contiguous", choices=LAYOUTS, varied=("contiguous", "transposed"), why="how x or the table lies in memory")
+    magnitude: int = field(
+        0,
+        why="x is multiplied by 2**magnitude: a rotation is linear, and keeps lengths",
+        unusual={(1, 3): "large: what is added shows less than what is multiplied", -3: "small: what is added shows most"},
+        often={0: AS_DRAWN},
+    )
+    layout: str = field(
+        "contiguous",
+        choices=tuple(LAYOUT_REASONS),
+        varied=("contiguous", "transposed"),
+        why="how x or the table lies in memory: pairs are read as if they were next to each other",
+        unusual=LAYOUT_REASONS,
+        often={"contiguous": PLAIN_LAYOUT},
+    )
     offset: int = field(
         0,
         least=0,
         varied=(0, 1, 300),
         needs="offset",
-        why="the first position: a cache of angles that ignores it",
+        why="the first position: a cache of angles that ignores it (F02, F14, F27)",
+        often={0: "most calls begin there, and what is known by heart is there: sin 0, cos 0, the first row"},
         unusual={
-            (255, 256, 257): "bfloat16 counts to 256",
-            (2047, 2049): "float16 counts to 2048",
+            (255, 256, 257): "bfloat16 counts to 256 (E03)",
+            (2047, 2049): "float16 counts to 2048 (E04: so does TF32)",
             (511, 513, 1000, 4097): "a usual table ends",
             (100, 129, 300): "the first position is far from 0",
             (10_007, 32_769, 100_000): "long contexts: angles in short types are wrong",
@@ -96,8 +115,12 @@ class Case(BaseCase):
         None,
         varied=(None, 100.0),
         needs="base",
-        why="base of the frequencies; None: the parameter is not passed",
-        unusual={(500_000.0, 1_000_000.0): "bases that models have"},
+        why="base of the frequencies; None: the parameter is not passed (F16, F17)",
+        unusual={
+            (500_000.0, 1_000_000.0): "bases of Llama 3 and Qwen 2: the slowest features hardly turn",
+            (10.0, 100.0): "small: all features turn visibly within a few positions",
+        },
+        often={None: "the default base is what is mostly used, and may be another than 10000 (F16)"},
     )
     rotary_dim: int | None = field(
         None,
@@ -111,10 +134,16 @@ class Case(BaseCase):
         True,
         varied=(True, False),
         needs="bidirectional",
-        why="buckets: future and past have buckets of their own, easily exchanged",
+        why="buckets: future and past have buckets of their own, easily exchanged (F22)",
     )
     num_buckets: int = field(
-        32, least=4, varied=(32, 8), needs="num_buckets", why="buckets: half of them are exact distances", unusual={12: "no power of two"}
+        32,
+        least=4,
+        varied=(32, 8),
+        needs="num_buckets",
+        why="buckets: half of them are exact distances",
+        unusual={12: "no power of two: halves that are odd"},
+        often={32: "T5's own: what is mostly used"},
     )
     max_distance: int = field(
         128,
@@ -123,8 +152,11 @@ class Case(BaseCase):
         needs="max_distance",
         why="buckets: distances beyond it share the last one",
         unusual={(20, 41, 1000): "no power of two: the logarithm meets no whole number"},
+        often={128: "T5's own: what is mostly used"},
     )
-    explicit: bool = field(False, why="parameters are passed even where they have their default value")
+    explicit: bool = field(
+        False, why="parameters are passed even where they have their default value: a default of the code that is not the one it documents"
+    )
     seed: int = seed_field()
 
     @property

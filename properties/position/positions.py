@@ -1,4 +1,4 @@
-"""Positions: what tells one token's place from another's.
+"""Positions: what tells the places of tokens apart.
 
 Sinusoids and rotations turn every pair of features by the angle p w_i, w_i = base^(−2i/dim). They are held to the relations that
 define them, not to a table alone.

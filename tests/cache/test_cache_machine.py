@@ -72,7 +72,7 @@ def machine(target: Target, window: int | None = None) -> type[RuleBasedStateMac
             self.caches = [self.trial.new()]
             self.fed = 0
 
-        def tell(self, which: int, count: int) -> None:
+        def feed(self, which: int, count: int) -> None:
             which %= len(self.caches)
             count = min(count, TOKENS - self.fed)  # no token twice, so no two caches hold the same by chance
             if count:
@@ -84,11 +84,11 @@ def machine(target: Target, window: int | None = None) -> type[RuleBasedStateMac
 
         @rule(which=natural(4), count=pick(range(2, 8)))
         def append(self, which: int, count: int) -> None:
-            self.tell(which, count)
+            self.feed(which, count)
 
         @rule(which=natural(4))
         def step(self, which: int) -> None:
-            self.tell(which, 1)
+            self.feed(which, 1)
 
         @precondition(lambda self: "fork" in takes)
         @rule(which=natural(4))

@@ -1,4 +1,4 @@
-"""What must be drawn of caches is drawn: each fact below holds of a case in 500, read off the chunks that are told, or off the calls."""
+"""What must be drawn of caches is drawn: each fact below holds of a case in 500, read off the chunks that are fed, or off the calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from properties.engine.search.probe import make_target
 
 
 def facts(case: Case) -> Iterator[str]:
-    """Of the chunks in which a case is told."""
+    """Of the chunks in which a case is fed."""
     t = CacheTrial(EXACT_CACHE, case)
     sizes, given = t.schedule.sizes, t.schedule.given
     done = given.cumsum(axis=0)
@@ -50,7 +50,7 @@ def facts(case: Case) -> Iterator[str]:
         if len(set(lengths.tolist())) > 1:
             yield "sequences of different lengths"
         if (given[-1] == 0).any() and given[-1].any():
-            yield "a sequence that is told nothing beside others that are"
+            yield "a sequence that is fed nothing beside others that are fed"
         if not lengths.all():
             yield "a sequence without a token"
         if len(sizes) > 1 and (given[1:] == 0).all(axis=1).any():
@@ -112,7 +112,7 @@ EXPECTED = [
     "Dv < D",
     "Dv > D",
     "sequences of different lengths",
-    "a sequence that is told nothing beside others that are",
+    "a sequence that is fed nothing beside others that are fed",
     "a sequence without a token",
     "a chunk of padding alone",
     "left padding",

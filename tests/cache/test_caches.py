@@ -234,7 +234,7 @@ def story(make: Any, options: dict[str, Any]) -> list[Any]:
         heads, width = options.get("num_heads", 2), options.get("value_dim", 4)
         return [torch.randn(2, h, n, d, generator=made, dtype=options["dtype"]) for h, d in ((heads, 4), (2, 4), (2, width))]
 
-    def tell(cache: Any, n: int, **counts: Any) -> None:
+    def feed(cache: Any, n: int, **counts: Any) -> None:
         given = tokens(n)
         out = cache.append(*given, **{name: torch.tensor(x) for name, x in counts.items()})
         told.append((out, out.clone(), [x.clone() for x in given]))
@@ -242,32 +242,32 @@ def story(make: Any, options: dict[str, Any]) -> list[Any]:
             x.fill_(3.0)
 
     cache = make(2, 2, 4, 23, **options)
-    tell(cache, 4, padding=[1, 2])
+    feed(cache, 4, padding=[1, 2])
     other = make(2, 2, 4, 23, **options)
-    tell(other, 3)
-    tell(other, 2)
+    feed(other, 3)
+    feed(other, 2)
     for n in (1, 3, 5, 1):
-        tell(cache, n)
-    tell(cache, 2, lengths=[2, 0])
-    tell(cache, 1)
+        feed(cache, n)
+    feed(cache, 2, lengths=[2, 0])
+    feed(cache, 1)
     copy = cache.fork()
     for each in (copy, cache, copy):
-        tell(each, 1)
+        feed(each, 1)
     cache.reorder(torch.tensor([1, 1]))
     for _ in range(2):
-        tell(cache, 1)
+        feed(cache, 1)
     if "window_size" not in options:
         for length in (16, 9):  # one of the two sequences is shorter than 16
             copy.truncate(length)
-            tell(copy, 1)
-    tell(cache, 2, lengths=[0, 2])
+            feed(copy, 1)
+    feed(cache, 2, lengths=[0, 2])
     cache.reset()
     for n in (3, 1, 19):
-        tell(cache, n)
+        feed(cache, n)
     told.append((cache.count.double(),) * 2 + ([],))
     for _ in range(2):
         try:
-            tell(cache, 1)
+            feed(cache, 1)
         except ValueError as error:
             told.append((torch.zeros(len(str(error))),) * 2 + ([],))
     return [

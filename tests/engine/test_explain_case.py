@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +13,13 @@ from exact_modules import MODULE
 from permissive import attention_target, layer_target
 
 from impls.catalogue import CATALOGUE, load, unavailable
+from properties.cache import cases as cached
 from properties.catalogue import PROPERTIES
 from properties.engine.cases import draws
-from properties.engine.cases.field import field
+from properties.engine.cases.field import Field, documented, field
+from properties.engine.cases.grad_output import GRADS
+from properties.engine.cases.masks import MASKS
+from properties.engine.cases.regimes import REGIMES
 from properties.engine.core.contract import Topic, topic_named
 from properties.engine.core.declare import declare
 from properties.engine.core.target import Target
@@ -22,6 +27,7 @@ from properties.engine.doors.cli import main
 from properties.engine.doors.explain_case import every_topic, fields_text, read
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import cases, inapplicable
+from properties.pack.packing import PACKINGS
 
 TOPICS = every_topic()
 ANY = pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
@@ -35,23 +41,41 @@ EVERY_DIRECTIVE = {name for topic in TOPICS for name in topic.directives}
 def test_every_field_has_a_reason(topic: Topic) -> None:
     for name, known in topic.case.fields().items():
         assert len(known.why) > 5, name
-        for value, why in known.unusual.items():
-            for each in value if isinstance(value, tuple) and value != (0,) else (value,):
-                assert why and why in known.reason(each), (name, each)
+        for reasons in (known.unusual, known.often):
+            for value, why in reasons.items():
+                for each in value if isinstance(value, tuple) and not is_chunks(value) else (value,):
+                    assert len(why) > 5 and why in known.reason(each), (name, each)
+
+
+def is_chunks(value: tuple[Any, ...]) -> bool:
+    """Whether a key of reasons is one value, the chunks of a cache, and not several."""
+    return value in {chunks for chunks in cached.IN_LARGE_CHUNKS if chunks} | {(1,)}
+
+
+Tables = dict[tuple[type, str], set[Any]]
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict[tuple[type, str], set[Any]]:
-    """What is drawn for each field of each kind of case, by any property and any target that there is."""
-    found: dict[tuple[type, str], set[Any]] = defaultdict(set)
+def everything() -> tuple[Tables, Tables]:
+    """What is drawn for each field of each kind of case, by any property and any target that there is; and what of it often.
+
+    Often is what stands in some table more times than another value does.
+    """
+    found: Tables = defaultdict(set)
+    often: Tables = defaultdict(set)
     original, others = draws._record, []
+
+    def noted(kind: Any, name: str, table: Sequence[Any]) -> None:
+        times = Counter(table)
+        found[kind, name].update(times)
+        often[kind, name].update(value for value, count in times.items() if count > min(times.values()))
 
     def recorded(kind: Any, fields: Any) -> Any:
         for name, strategy, table in fields:
             if isinstance(table, range):  # seeds
                 continue
             if table is not None:
-                found[kind, name].update(table)
+                noted(kind, name, table)
             elif (kind, name, repr(strategy)) not in others:
                 others.append((kind, name, repr(strategy)))
                 found[kind, name].update(drawn(strategy, 0, 60))
@@ -59,11 +83,19 @@ def tables() -> dict[tuple[type, str], set[Any]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draws, "_record", recorded)
+        for topic in TOPICS:
+            for name, known in topic.case.fields().items():
+                noted(topic.case, name, known.drawn)
         for target in targets():
             for prop in PROPERTIES.values():
                 if not inapplicable(target, prop):
                     cases(target.kind.view(target, prop.contract), prop)
-    return found
+    return found, often
+
+
+def of_topic(topic: Topic, tables: Tables, name: str) -> set[Any]:
+    """What is drawn for a field of a topic; a layer's cases have the fields of an attention."""
+    return set().union(*(tables[kind, name] for kind in topic.case.__mro__))
 
 
 def targets() -> Iterator[Target]:
@@ -78,24 +110,53 @@ def targets() -> Iterator[Target]:
 
 
 @ANY
-def test_every_unusual_value_is_drawn(topic: Topic, tables: dict[tuple[type, str], set[Any]]) -> None:
+def test_every_unusual_value_is_drawn(topic: Topic, everything: tuple[Tables, Tables]) -> None:
     for name, known in topic.case.fields().items():
-        table = set().union(*(tables[kind, name] for kind in topic.case.__mro__))  # a layer's cases have the fields of an attention
+        table = of_topic(topic, everything[0], name)
         drawn_here = table | {part for many in table if isinstance(many, tuple) for part in many}
-        for value in known.unusual:
-            if name == "dtype":
-                continue  # whichever the target takes
-            for each in value if isinstance(value, tuple) else (value,):
+        for value in (*known.unusual, *known.often):
+            if name == "dtype" or value in known.choices:
+                continue  # whichever the target takes; and words that several contracts share
+            for each in value if isinstance(value, tuple) and not is_chunks(value) else (value,):
                 assert each in drawn_here, (name, each)
 
 
 @ANY
-def test_every_odd_looking_size_has_a_reason(topic: Topic, tables: dict[tuple[type, str], set[Any]]) -> None:
-    """A size beyond eight that is no power of two looks arbitrary: a table says why it is there."""
+def test_what_is_drawn_more_often_has_a_reason_of_its_weight(topic: Topic, everything: tuple[Tables, Tables]) -> None:
+    """Each value that stands in some table more times than another: ``often`` says why."""
     for name, known in topic.case.fields().items():
-        table = set().union(*(tables[kind, name] for kind in topic.case.__mro__))
-        sizes = {n for n in table if type(n) is int and n > 8 and n & (n - 1)}
-        assert not {n for n in sizes if known.reason(n) == known.why}, name
+        weighty = of_topic(topic, everything[1], name)
+        assert not {value for value in weighty if "; drawn often: " not in known.reason(value)}, name
+
+
+@ANY
+def test_every_named_value_has_a_reason_of_its_own(topic: Topic, everything: tuple[Tables, Tables]) -> None:
+    """Each word in a table, not only the field that holds it."""
+    for name, known in topic.case.fields().items():
+        words = {word for word in of_topic(topic, everything[0], name) | set(known.choices) if isinstance(word, str)}
+        several = {(word,) for word in known.items if name != "edits"}  # which names tensors
+        assert name == "device" or not {word for word in words | several if own(known, word) == ""}, name
+
+
+@ANY
+def test_every_odd_number_has_a_reason_of_its_own(topic: Topic, everything: tuple[Tables, Tables]) -> None:
+    """Whatever is no whole number from 1 to 8, no larger power of two and no default: a fraction, a negative number, a size like 17."""
+    for name, known in topic.case.fields().items():
+        default = topic.case.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+        numbers = {n for n in of_topic(topic, everything[0], name) if isinstance(n, int | float) and not isinstance(n, bool)}
+        odd = {n for n in numbers if n != default and not (isinstance(n, int) and n > 0 and (n <= 8 or math.log2(n).is_integer()))}
+        assert not {n for n in odd if own(known, n) == ""}, name
+
+
+def own(known: Field, value: Any) -> str:
+    """The reason of a value itself, beside that of its field and of its weight."""
+    return known.reason(value).removeprefix(known.why).split("; drawn often: ")[0]
+
+
+@pytest.mark.parametrize("table", [REGIMES, MASKS, GRADS, PACKINGS], ids=["regimes", "masks", "gradients", "packings"])
+def test_what_a_name_stands_for_is_told_by_its_function(table: dict[str, Any]) -> None:
+    assert all(len(why) > 20 and why[-1] != "." for why in documented(table).values())
+    assert len(set(documented(table).values())) == len(table)
 
 
 def test_a_field_without_a_reason_is_none() -> None:

@@ -160,7 +160,8 @@ def test_a_reading_is_told(run: Any) -> None:
     )
     assert faults(part) == []
     assert (
-        "resembles “one too far” ( mutants.a ), as in 2 more of the findings; but that is wrong on Case(keys=3) , too, and this is not or "
+        "resembles “one too far” ( mutants.a ), as in 2 more of the findings; "
+        "not quite: on Case(keys=3) that mistake is wrong, and the target is right or "
         "“one too far” ( mutants.b )"
     ) in read(part)[0].text
 

@@ -1,4 +1,4 @@
-"""A cache that is right, the oracle's own answers over all that it was told, and one mistake for every property of caches.
+"""A cache that is right, the oracle's own answers over all that it was fed, and one mistake for every property of caches.
 
 It knows no implementation.
 """
@@ -23,7 +23,7 @@ Array = Any
 
 
 class Exact:
-    """pieces[b]: what sequence b was told, as (k (Hkv, n, D), v (Hkv, n, Dv))."""
+    """pieces[b]: what sequence b was fed, as (k (Hkv, n, D), v (Hkv, n, Dv))."""
 
     def __init__(
         self,

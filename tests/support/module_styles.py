@@ -397,7 +397,7 @@ class MaskAlways(nn.Module):
         return self.post_attention_layernorm(self.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2)))
 
 
-class TextConfig:
+class PartConfig:
     """A part of the next one."""
 
     def __init__(self, hidden_size: int = 768, num_attention_heads: int = 12, _attn_implementation: str | None = None) -> None:
@@ -407,7 +407,7 @@ class TextConfig:
 class WholeConfig:
     """Of a model of text and images: the sizes stand in its parts."""
 
-    sub_configs: ClassVar[dict[str, Any]] = {"text_config": TextConfig}
+    sub_configs: ClassVar[dict[str, Any]] = {"text_config": PartConfig}
 
     def __init__(self, image_token: int = 3) -> None:
         self.image_token = image_token

@@ -150,7 +150,7 @@ def float64_in_float32(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
 
 
 @mutant(
-    "float32 operands are cut to 10 bits of mantissa, as tensor cores do unless told otherwise",
+    "float32 operands are cut to 10 bits of mantissa, as tensor cores do by default",
     source="huggingface/transformers#48428",
     killed_by="output_is_inside_the_bound",
     bug="E04",

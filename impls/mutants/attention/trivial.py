@@ -1,4 +1,4 @@
-"""Attentions that do not even try. A case that cannot tell these from a right one is a wasted case."""
+"""Attentions that do not even try. A case that cannot tell these and a right one apart is a wasted case."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Cache:
-    """k, v (pages, kv_heads, page, …), table (batch, pages of a sequence), count (batch,): tokens told to each sequence."""
+    """k, v (pages, kv_heads, page, …), table (batch, pages of a sequence), count (batch,): tokens fed to each sequence."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Cache:
         self.table = torch.arange(batch * each).flip(0).reshape(each, batch).T
         self.count = torch.zeros(batch, dtype=torch.long)
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ what is fed
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
         """q (B, H, n, D), k (B, Hkv, n, D), v (B, Hkv, n, Dv) → (B, H, n, Dv)"""

@@ -266,7 +266,7 @@ class truncated_to_one_length(Cache):
             self.count = torch.full_like(self.count, length)
 
 
-@_mutant("a reset forgets the sequences that were told something last", "reset_forgets_every_sequence")
+@_mutant("a reset forgets the sequences that were fed last", "reset_forgets_every_sequence")
 class reset_of_those_told_last(Cache):
     last: Tensor | None = None
 

@@ -1,4 +1,4 @@
-"""Caches, first part: what a token sees of what was told before, and by which position it is rotated."""
+"""Caches, first part: what a token sees of what was fed before, and by which position it is rotated."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class length_of_the_first_sequence(Cache):
         return super().visible(torch.where(place >= 0, place[:1], place), places)
 
 
-@_mutant("padding on the right is told like tokens", "padding_is_not_told")
+@_mutant("padding on the right is fed like tokens", "padding_is_not_told")
 class lengths_ignored(Cache):
     def rows(self, n: int, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
         return super().rows(n, None, padding)
@@ -224,7 +224,7 @@ class all_grow_alike(Cache):
         return self.count + (place >= 0).sum(1).amax()
 
 
-@_mutant("a sequence that is told nothing starts anew", "each_sequence_has_its_own_length")
+@_mutant("a sequence that is fed nothing starts anew", "each_sequence_has_its_own_length")
 class silence_resets(Cache):
     def counted(self, place: Tensor) -> Tensor:
         return torch.where((place >= 0).any(1), super().counted(place), 0)
@@ -366,7 +366,7 @@ class heads_in_turn(Cache):
         return x.repeat(1, self.group, 1, 1)
 
 
-@_mutant("the cache is bfloat16, whatever it is told", "cached_decoding_is_one_pass")
+@_mutant("the cache is bfloat16, whatever it is fed", "cached_decoding_is_one_pass")
 class stored_in_bfloat16(Cache):
     def __init__(self, *sizes: int, **options: Any) -> None:
         super().__init__(*sizes, **{**options, "dtype": torch.bfloat16})

@@ -133,7 +133,7 @@ class merged_parts(Cache):
         return weights @ value, lse
 
 
-@_honest("a chunk is told token by token", "llama.cpp with a batch of one")
+@_honest("a chunk is fed token by token", "llama.cpp with a batch of one")
 class one_by_one(Cache):
     def append(self, q: Tensor, k: Tensor, v: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
         rows = self.rows(q.shape[2], lengths, padding)

@@ -13,7 +13,7 @@ from .cache_core import Cache
 
 
 class Scaled(Cache):
-    """Keys and values held divided by the largest element told so far, as in a cache of 8 bits, and multiplied by it when read."""
+    """Keys and values held divided by the largest element fed so far, as in a cache of 8 bits, and multiplied by it when read."""
 
     largest = 0.0
 
@@ -22,7 +22,7 @@ class Scaled(Cache):
         return super().append(q, k, v, lengths=lengths, padding=padding)
 
     def noted(self, k: Tensor, v: Tensor, lengths: Tensor | None, padding: Tensor | None) -> None:
-        """Look at what is told."""
+        """Look at what is fed."""
         self.enlarged(v)
 
     def enlarged(self, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Modules that keep what they were told: positions, corners, caches that forget, that remember too long, that meet; rotations from outside."""
+"""Modules that keep what they were fed: positions, corners, caches that forget, that remember too long, that meet; rotations from outside."""
 
 from __future__ import annotations
 

@@ -39,7 +39,16 @@ def dtype_field() -> Any:
         choices=tuple(FLOAT_TYPES),
         varied=("float64", "float32"),
         why="a mistake of meaning shows 5e8 times earlier in float64 than in float32",
-        unusual={"float16": "ends at 65504", "bfloat16": "has 8 bits", "float32": "what most people compute in"},
+        unusual={
+            "float64": "the widest: no rounding hides a mistake",
+            "float16": "ends at 65504",
+            "bfloat16": "has 8 bits",
+            "float32": "what most people compute in",
+        },
+        often={
+            ("float64", "float32"): "the widest type that the target takes, where mistakes of meaning show first",
+            ("float16", "bfloat16"): "where a property is about overflow or rounding",
+        },
     )
 
 

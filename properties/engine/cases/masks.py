@@ -9,6 +9,7 @@ import numpy as np
 
 from .coordinates import Array, bits, normal, uniform
 from .dtypes import FLOAT_TYPES, round_to
+from .field import documented
 
 AXES = "BHLS"
 LEADING_TILES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -33,14 +34,17 @@ def _coordinate(case: Any, shape: tuple[int, ...], axis: int) -> Array:
 
 
 def _random(case: Any, shape: tuple[int, ...]) -> Array:
+    """Any key or none, in no order: what no rule of lengths, bands or triangles stands for (A01, A18, A23)."""
     return uniform(case.seed, "mask", shape) < case.mask_density
 
 
 def _everything(case: Any, shape: tuple[int, ...]) -> Array:
+    """All is visible, and the mask is there: it must change nothing, but other rules may be forgotten with it (A37)."""
     return np.ones(shape, dtype=bool)
 
 
 def _nothing(case: Any, shape: tuple[int, ...]) -> Array:
+    """No row sees a key: 0/0, and a convention to be followed (C01, C10, C12)."""
     return np.zeros(shape, dtype=bool)
 
 
@@ -52,41 +56,50 @@ def lengths(case: Any, shape: tuple[int, ...], least: int) -> Array:
 
 
 def _padding(case: Any, shape: tuple[int, ...]) -> Array:
+    """Each sequence ends somewhere: the mask of another one is used (A14, A46, A53), or queries are masked for keys (A13)."""
     return _coordinate(case, shape, 3) < lengths(case, shape, 1)
 
 
 def _left_padding(case: Any, shape: tuple[int, ...]) -> Array:
+    """Each sequence begins somewhere, the first visible key is not key 0: a mask read as lengths (A43, A44), positions from 0 (F24)."""
     return _coordinate(case, shape, 3) >= shape[3] - lengths(case, shape, 1)
 
 
 def _band(case: Any, shape: tuple[int, ...]) -> Array:
+    """A key and a few before it: a causal window, whose edge is one off (B12, B14), and whose first tiles are hidden whole (C05)."""
     distance = _coordinate(case, shape, 2) - _coordinate(case, shape, 3)
     return (distance >= 0) & (distance <= 1 + case.seed % 3)
 
 
 def _triangle(case: Any, shape: tuple[int, ...]) -> Array:
+    """The causal mask, given as a mask: taken for a hint, or laid beside is_causal (A33, B10)."""
     return _coordinate(case, shape, 3) <= _coordinate(case, shape, 2)
 
 
 def _leading_tile(case: Any, shape: tuple[int, ...]) -> Array:
+    """The first tile is hidden whole: a running maximum of -inf gives exp(-inf + inf) (C05, pytorch#127055)."""
     tile = next((size for size in LEADING_TILES if size < shape[3]), 0)
     return (_coordinate(case, shape, 3) >= tile) & np.ones(shape, dtype=bool)
 
 
 def _documents(case: Any, shape: tuple[int, ...]) -> Array:
+    """Two texts in one row, which do not see each other: boundaries ignored (A37), a tile that is visible late (C20)."""
     cut = max(1, shape[3] // 2)
     return (_coordinate(case, shape, 2) < cut) == (_coordinate(case, shape, 3) < cut)
 
 
 def _one_key(case: Any, shape: tuple[int, ...]) -> Array:
+    """One visible key: the answer is its value, whatever the logits; any other key shows."""
     return _coordinate(case, shape, 3) == lengths(case, shape, 1) - 1
 
 
 def _one_hole(case: Any, shape: tuple[int, ...]) -> Array:
+    """All but one key: a mask read as lengths misses the hole (A43, A44)."""
     return _coordinate(case, shape, 3) != lengths(case, shape, 1) - 1
 
 
 def _empty_rows(case: Any, shape: tuple[int, ...]) -> Array:
+    """Some rows see no key, beside others that do: NaN in them, or in their neighbours (C01, C03, C10)."""
     empty = uniform(case.seed, "empty", (*shape[:3], 1)) < 0.5
     return (uniform(case.seed, "mask", shape) < 0.7) & ~empty
 
@@ -105,8 +118,38 @@ MASKS: dict[str, Pattern] = {
     "empty_rows": _empty_rows,
     "nothing": _nothing,
 }
-MASK_KINDS = ("bool", "minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
-MASK_AXES = ("LS", "S", "BLS", "HLS", "BHLS", "BS", "HS", "BHS", "L", "BL", "BH", "")
+KIND_REASONS = {
+    "bool": "True is visible: inverted (A01), or added as a number (A23)",
+    "minus_infinity": "0 and -inf: cast to bool (A02), or filled by a finite number (A35)",
+    "bias": "nothing hidden, the numbers are added: scaled as logits are (A24), cast to bool (A02, A03)",
+    "bias_and_minus_infinity": "numbers and hidden keys in one array: one of the two is read",
+    "lowest": "finfo.min instead of -inf: two of them overflow (A31, E20)",
+}
+AXES_REASONS = {
+    "LS": "one mask for every batch element and head, as it is mostly given",
+    "S": "one row for all queries: taken for one of queries (A13)",
+    "BLS": "a mask for each batch element: that of the first one is used (A46, A53)",
+    "HLS": "a mask for each head: heads taken for batch elements (A04, A50)",
+    "BHLS": "all axes: no size of 1, no stride of 0",
+    "BS": "padding of each sequence: that of another one (A14, A16), or of queries (A13)",
+    "HS": "a row for each head, none for queries: the missing axis in the wrong place (A11)",
+    "BHS": "no axis of queries alone: their axis taken from the first row (A47)",
+    "L": "no axis of keys, all of a row or none: a last size of 1 read with stride 1 (A45)",
+    "BL": "no axis of keys, queries of each sequence: a last size of 1 (A45)",
+    "BH": "whole heads: two last sizes of 1 (A45)",
+    "": "one number for all: every size is 1 (A45)",
+}
+MASK_KINDS, MASK_AXES = tuple(KIND_REASONS), tuple(AXES_REASONS)
+PATTERN_REASONS = {"none": "no mask at all, the path without one (A27)", **documented(MASKS)}
+DENSITY_REASONS = {
+    0.5: "half of the keys",
+    0.8: "few keys are hidden: one that is not deleted shows",
+    0.2: "few keys are visible, in some rows none",
+}
+RANK_REASONS = {
+    0: "as few axes as the mask needs: a rank that code counts on (A12, A50)",
+    (3, 4): "leading axes of size 1: a mask taken to vary along them",
+}
 
 
 def make_mask(case: Any, shape: tuple[int, int, int, int]) -> Array | None:

@@ -24,7 +24,7 @@ from .template import Template, processes
 from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
 LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
-LEARNING = 5  # first calls, which tell how long a call takes
+LEARNING = 5  # first calls, which show how long a call takes
 IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is refuted already
 LOOK = 1.0  # seconds between looks at what a target has started, while it answers
 TRIED = 12  # processes that are started for a target that never comes back from a call

@@ -37,7 +37,7 @@ class Stub:
     def held(self, fw: Framework, method: str, *arguments: Any) -> Any:
         """Of a module: ``weights(given)``, or ``answer(given, weights, arguments, options)``."""
         if self.link.socket is None:
-            self.link.ask("changed")  # whose process has ended: it is started again, and tells where the module is
+            self.link.ask("changed")  # whose process has ended: it is started again, and says where the module is
         return self.link.call(fw, self.link.held, method, arguments, {}, [])[0]
 
     def workshop(self, method: str, *arguments: Any) -> Any:

@@ -36,7 +36,7 @@ def waited_for() -> bool:
 
 
 def told_by_forks() -> bool:
-    """Whether a fork that does not come back tells of the target: one of a process whose threads have worked may hang in any product."""
+    """Whether a fork that does not come back says something of the target: one of a process whose threads have worked may hang in any product."""
     return waited_for() and os.environ.get("OMP_NUM_THREADS") == "1"
 
 

@@ -94,7 +94,7 @@ class _Worker:
                     answer = {"r": getattr(self, f"do_{one['do']}")(**one["with"])}
             except NotLoaded as error:
                 answer = {"n": str(error)[:LONGEST]}
-            except BaseException as error:  # whatever it is, the judge is told
+            except BaseException as error:  # whatever it is, the judge hears of it
                 answer = {"e": [type(error).__name__, _said(error)]}
             self.link.send(answer)
 

@@ -132,7 +132,7 @@ class Contract(ABC):
         """A small call: what is wrong with the form of its answer, nothing if nothing is. Raises Raised."""
 
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
-        """The target with what only calls can tell. ``open_ended``: its signature does not say what it takes."""
+        """The target with what only calls can show. ``open_ended``: its signature does not say what it takes."""
         return target
 
     def handshake(self, target: Target, device: str) -> Target:

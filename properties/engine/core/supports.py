@@ -70,7 +70,7 @@ class Supports:
     # of float64, float32, float16, bfloat16; found out by one call each. One that is declared and fails is an error, one that is found out
     # to fail is told as not tried
     dtypes: tuple[str, ...] | None = None
-    parameters: tuple[str, ...] | None = None  # keyword arguments that may be used, where the signature does not tell
+    parameters: tuple[str, ...] | None = None  # keyword arguments that may be used, where the signature does not say
     layout: str = "bhld"  # bhld: (batch, heads, length, dim); blhd: (batch, length, heads, dim)
     head_dims: tuple[int, ...] | None = None  # the head dimensions it is built for, such as `[64, 128]`
     max_length: int | None = None  # the longest sequence worth trying, for a slow target

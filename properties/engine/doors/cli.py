@@ -64,7 +64,7 @@ ALONE_SECONDS = 10.0  # so long findings are tried with the target's file import
 
 
 def richest() -> Framework:
-    """The framework that tells most of the machine: PyTorch, where it is installed."""
+    """The framework that says most of the machine: PyTorch, where it is installed."""
     try:
         return framework("torch")
     except ImportError:

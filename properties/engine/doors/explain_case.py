@@ -55,15 +55,18 @@ def case_text(topic: Topic, case: Case, verbose: bool = False) -> str:
 
 
 def fields_text(topic: Topic) -> str:
-    """Every field of the cases of a topic: its default, why there is one, and the values that look arbitrary."""
+    """Every field of the cases of a topic: its default, why there is one, and the values that look arbitrary or are drawn often."""
     rows: list[tuple[str, str]] = []
     for name, known in topic.case.fields().items():
         default = topic.case.__dataclass_fields__[name].default  # type: ignore[attr-defined]
         rows.append((f"{name}={default!r}", known.why))
-        for value, why in known.unusual.items():
-            several = ", ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
-            rows.append(("", f"{several}: {why}"))
+        rows += [("", f"{_values(at)}: {why}") for at, why in known.unusual.items()]
+        rows += [("", f"{_values(at)}, often: {why}") for at, why in known.often.items()]
     return _laid_out(f"the fields of a case of {topic.subject}", rows)
+
+
+def _values(at: object) -> str:
+    return ", ".join(map(repr, at)) if isinstance(at, tuple) else repr(at)
 
 
 def _laid_out(title: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -259,7 +259,7 @@ def referee(text: str) -> Target:
 
 
 def first_line(text: str) -> int:
-    """Where a candidate is defined in its file, as far as reading the file tells."""
+    """Where a candidate is defined in its file, as far as reading the file shows."""
     place, _, attribute = text.rpartition(":")
     try:
         tree = ast.parse(Path(place).read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ def page_line(path: str, to: TextIO) -> str:
 
 
 def progress_bar(name: str, total: float) -> Progress:
-    """A started bar on standard error, which is drawn only when it is told to: no thread, since cases may be tried in forks."""
+    """A started bar on standard error, which is drawn only when it is asked to: no thread, since cases may be tried in forks."""
     columns: list[Any] = [TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")]
     bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
     bar.add_task(name, total=total, detail="")

@@ -13,11 +13,12 @@ from types import ModuleType
 from typing import Any
 
 from .buffers import Buffers, Given
-from .protocol import LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
+from .protocol import LAYOUT_REASONS, LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
 from .variants import cache_variant, make_variant
 
 __all__ = [
     "LAYOUTS",
+    "LAYOUT_REASONS",
     "Buffers",
     "Framework",
     "Given",

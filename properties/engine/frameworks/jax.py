@@ -65,7 +65,7 @@ def vmap(function: Function) -> Function:
 class JaxFramework(NumpyFramework):
     """Arrays of JAX. Random numbers are the caller's, by keys: a call could draw only from those of NumPy.
 
-    To have float64, the process must be told before the first array is made: that is done here, unless JAX_ENABLE_X64 is set.
+    To have float64, the process must be set so before the first array is made: that is done here, unless JAX_ENABLE_X64 is set.
     """
 
     name = "jax"

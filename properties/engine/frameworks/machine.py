@@ -1,6 +1,6 @@
 """Facts of the machine: which instructions, which device, which builds of the libraries. A known deviation may hold on some machines only.
 
-A framework tells its own part; one that was not asked for is not imported.
+A framework adds its own part; one that was not asked for is not imported.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _proc_cpuinfo() -> str:
 
 
 def kernel_flags() -> tuple[str, ...]:
-    """The instruction sets that Linux lists, under the names that PyTorch has for them: for a PyTorch that does not tell."""
+    """The instruction sets that Linux lists, under the names that PyTorch has for them: for a PyTorch that does not say."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _proc_cpuinfo(), re.MULTILINE)
     names = {"fma": "fma3", "pni": "sse3", "asimd": "neon"}
     return tuple(names.get(flag, re.sub(r"^avx512(?=[a-z])", "avx512_", flag)) for flag in (found[1].split() if found else ()))

@@ -9,7 +9,19 @@ from typing import Any, Protocol
 
 from ..cases.coordinates import Array
 
-LAYOUTS = ("contiguous", "transposed", "padded", "strided", "every_other_row", "feature_major", "offset", "mixed", "expanded")
+# How an array lies in memory → the mistake that such a layout shows.
+LAYOUT_REASONS = {
+    "contiguous": "what kernels are written for, and what the other layouts are compared with",
+    "transposed": "(batch, tokens, heads, features) in memory, as after a projection: strides taken for those of a copy (D18, D26)",
+    "padded": "rows with NaN after them: more is read than the row",
+    "strided": "every other feature: the last stride is 2, where kernels count on 1 (D17)",
+    "every_other_row": "every other token: rows are read as if they followed one another",
+    "feature_major": "tokens next to each other, features far apart: a matrix taken for its transpose (D17)",
+    "offset": "the array begins within its memory: the offset dropped, or alignment counted on",
+    "mixed": "each of q, k and v in another layout: strides of one used for another",
+    "expanded": "one element for the whole batch, through a stride of 0 (D20)",
+}
+LAYOUTS = tuple(LAYOUT_REASONS)
 
 Function = Callable[..., Any]
 
@@ -146,7 +158,7 @@ class Framework(Protocol):
         """The next random number."""
 
     def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
-        """While it is open, tells which settings of the process have changed since it was opened; afterwards they are as before."""
+        """While it is open, says which settings of the process have changed since it was opened; afterwards they are as before."""
 
     def facts(self, device: str) -> dict[str, Any]:
         """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""

@@ -73,7 +73,7 @@ def reading_lines(readings: Sequence[Reading]) -> list[str]:
     shown = [
         f'"{r.mistake}" ({r.name})'
         + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
-        + (f"; but that is wrong on {r.example!r}, too, and this is not" if r.wrong else "")
+        + (f"; not quite: on {r.example!r} that mistake is wrong, and the target is right" if r.wrong else "")
         for r in readings[:READINGS]
     ]
     more = f", or {len(readings) - READINGS} other mistakes" if len(readings) > READINGS else ""
@@ -219,7 +219,7 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
         told += [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
         speaks = [line for line in told if line.startswith("  speaks")]
-        others = [line for line in told if line not in speaks][:TOLD]  # what is not as usual is told before what is
+        others = [line for line in told if line not in speaks][:TOLD]  # what is not as usual comes before what is
         told_here = speaks[: TOLD - len(others)] + others
         lines += [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in told_here]
         lines += [f"            and {len(told) - TOLD} more (-v: all)"] * (len(told) > TOLD)
@@ -328,7 +328,7 @@ def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
     if judged:
         share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
         lines.append(
-            f"  adequate  {share:.0%} of {judged} judged case{'s' * (judged != 1)} tell the right answer from a trivially wrong one"
+            f"  adequate  {share:.0%} of {judged} judged case{'s' * (judged != 1)} tell the right answer and a trivially wrong one apart"
         )
     used = fractions(report)
     named: set[str] = set()
@@ -379,7 +379,7 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
         lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{cases(report.cases, 7)} {report.seconds:6.1f} s{known}")
     lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
     lines.append("  a cell is the number of cases; ✗ refuted, k known deviations set aside, - not exercised")
-    if reports:  # NumPy alone tells nothing of PyTorch
+    if reports:  # NumPy alone says nothing of PyTorch
         lines.append(f"  on  {machine_text(max((report.machine for report in reports), key=lambda facts: facts['torch']))}")
     return "\n".join(lines)
 

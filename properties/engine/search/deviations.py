@@ -76,7 +76,7 @@ class Deviation:
         return here is not None and here[: len(version)] == version
 
     def installed(self, facts: Mapping[str, Any] = FACTS) -> tuple[int, ...] | None:
-        """The version of the library that is here; None if there is none, or the facts do not tell."""
+        """The version of the library that is here; None if there is none, or the facts do not say."""
         library = self.version.partition(" ")[0]
         if library in LIBRARIES:
             return facts[LIBRARIES[library]] or None

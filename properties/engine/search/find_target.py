@@ -121,7 +121,7 @@ def _can_be_asked(stub: Stub) -> bool:
         fw = framework(declared or (*stub.modules, *stub.likely, "numpy")[0])
         return bool(vars(type(fw)).get("shares"))  # a library that builds on another one says so itself
     except (ImportError, ValueError):
-        return True  # it is told what is wrong with it in whatever process
+        return True  # what is wrong with it is reported from whatever process
 
 
 def _prepare(text: str, builtins: Builtins) -> None:

@@ -21,9 +21,10 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
     """
     judged, adequate = (sum(getattr(outcome.notes, name) for outcome in outcomes) for name in ("judged", "adequate"))
     if judged >= JUDGED and not adequate:
-        return f"none of {judged} cases could tell a right answer from a trivially wrong one: declare less away"
+        return f"none of {judged} cases could tell a right answer and a trivially wrong one apart: declare less away"
     if target.supports.max_length is not None and target.supports.max_length < SHORT:
-        return f"sequences of at most {target.supports.max_length} are too short to tell: declare a max_length from {SHORT} on"
+        length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
+        return f"{length}: declare a max_length from {SHORT} on"
     if away := declared_away(target):
         return (
             f"the target says that it takes no {', '.join(away)}, which its signature has: say so in a file for --supports if it is meant"

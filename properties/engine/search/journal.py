@@ -118,7 +118,7 @@ def lines(path: str | Path) -> list[dict[str, Any]]:
 
 
 def digests(texts: Iterable[str | None]) -> dict[str, str]:
-    """Of each file that a text names, what tells whether it is still the same."""
+    """Of each file that a text names, what shows whether it is still the same."""
     places = [text.partition("@")[0].rpartition(":")[0] for text in texts if text and ".py:" in text]
     return {place: hashlib.sha256(Path(place).read_bytes()).hexdigest() for place in places if Path(place).is_file()}
 

@@ -140,7 +140,7 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
 
 
 def _checked(learned: Target | None, device: str) -> Target | None:
-    """What was learned, with what else calls can tell. Raises CannotRun."""
+    """What was learned, with what else calls can show. Raises CannotRun."""
     if learned is None:
         return None
     refusals: list[str] = []
@@ -233,7 +233,7 @@ def _makes(function: Any, supports: Supports | Mapping[str, Any] | None) -> bool
 
 
 def _signature(name: str, function: Callable[..., Any], supports: Supports) -> tuple[Contract, tuple[str, ...] | None, list[str]]:
-    """The contract, the known parameters that the callable takes (None if only a call can tell), and its other, optional ones."""
+    """The contract, the known parameters that the callable takes (None if only a call can show), and its other, optional ones."""
     try:
         formal = inspect.signature(called(function)).parameters
     except (TypeError, ValueError):
