@@ -23,7 +23,7 @@ from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
-TURNED = ("qk_rope_head_dim", "rope_head_dim", "rotary_dim", "rotary_ndims", "rope_dim", "rot_dim")
+TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
 
 
