@@ -113,7 +113,7 @@ def test_a_case_that_holds_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnose(TARGET, SUMS, Case(keys=5), 1, 0.0, killed=KILLED)
     assert found.violation is KILLED and not found.alone
     found = diagnose(TARGET, SUMS, Case(keys=5), 1, 0.0)
-    assert "does not repeat" in found.violation.says and found.alone
+    assert "does not repeat" in found.violation.says and found.alone and found.violation.allowed == 0
     Asked(monkeypatch, lambda asked: WRONG)
     found = diagnose(TARGET, SUMS, Case(keys=5), 1, 0.0, killed=KILLED)
     assert found.violation is WRONG and found.alone

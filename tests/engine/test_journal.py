@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from impls import numpy_matmul
@@ -169,3 +172,22 @@ def test_only_what_was_made_of_this_pass_is_known() -> None:
         (TARGET, [SUMS], Plan(round=1)),
     ):
         assert Journal("run.jsonl", lines).known(target, properties, plan) == {}
+
+
+def test_the_arrays_of_a_finding_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the target still answers in the same way there; a finding that did not come of the case alone is not tried again."""
+    written = Violation("off", 1.0, 2.0, 0.5)
+    same, other = (dataclasses.replace(written, actual=actual, wrong=np.ones(3, dtype=bool)) for actual in (1.0, 1.5))
+    raised = dataclasses.replace(written, raised=True)
+    asked: list[Any] = []
+    for violation, alone, now, arrays in (
+        (written, True, same, True),
+        (written, True, other, False),
+        (written, True, None, False),
+        (written, False, same, False),
+        (raised, True, same, False),
+    ):
+        monkeypatch.setattr(journal, "try_case", lambda target, prop, case, now=now: asked.append(case) or now)
+        kept = Finding(SUMS, "right", Case(keys=3), violation, 4, 0.25, alone=alone)
+        assert journal._again(kept, TARGET).violation is (same if arrays else violation)
+    assert asked == [Case(keys=3)] * 3

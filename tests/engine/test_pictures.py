@@ -105,3 +105,21 @@ def test_the_numbers_around_the_worst_one(size: int, at: int, begin: int) -> Non
         assert panel.values.wrong[panel.rows.index(place[0]), panel.columns.index(place[1])] and panel.values.wrong.sum() == 1
         cut = f"the {CELLS} rows and columns around the worst element are shown, of {shape[0]} × {shape[1]}"
         assert picture.left_out == (cut if size > CELLS else "")
+
+
+def test_many_small_matrices_are_shown_whole() -> None:
+    for shape in ((2 * CELLS, 2, 2), (1, 2 * CELLS, 3, 2)):
+        assert made(off(shape, ((0,) * len(shape), 5.0))).left_out == f"{2 * CELLS - 1} of {2 * CELLS} matrices are right"
+
+
+def test_the_worst_number_is_one_that_is_wrong() -> None:
+    """However little it is off beyond what is allowed."""
+    (panel,) = made(off((3, 100), ((2, 90), 1.001))).panels
+    assert 90 in panel.columns and panel.values.wrong.sum() == 1
+    assert [panel.where for panel in made(off((2, 2, 2), ((0, 0, 0), 1.001), ((1, 0, 0), 1.002))).panels] == ["part 1", "part 0"]
+
+
+def test_without_anything_wrong_it_begins_at_the_first_number() -> None:
+    values = off((100, 3))
+    values.actual[90, 2] = 1e6
+    assert made(values).panels[0].rows == tuple(range(CELLS))
