@@ -3,6 +3,8 @@
     python -m benchmarks.mutate                                   every change of every module of the table: many hours
     python -m benchmarks.mutate properties/exact --sample 200     200 of them, the same ones for the same --seed
     python -m benchmarks.mutate --again                           only what lived the last time
+    python -m benchmarks.mutate --check --sample 3                3 of those that were tried, others every day; nothing is recorded,
+                                                                  and what lives without a reason that is recorded is an error
 
 ``MUTATION.md`` tells what lived, and why it may. A survivor's reason is written by hand into ``mutation.json``, where the next run finds it.
 
@@ -53,19 +55,37 @@ PROPERTIES = (
     "tests/engine/test_integrity.py::test_every_property_refutes_a_mistake_of_its_own",
 )
 FOUND = tuple(f"tests/engine/test_{name}.py" for name in ("search", "run", "saved_cases", "deviations", "target", "schema"))
+
+
+def own(name: str, *others: str) -> tuple[str, ...]:
+    return tuple(f"tests/engine/test_{file}.py" for file in (name, *others))
+
+
 # Module, or folder → the test files that are to notice. The first line that fits counts.
 TESTS = {
     "properties/exact/slope.py": ("tests/exact/test_slope.py", "tests/module/test_slopes.py"),
+    "properties/exact/shown.py": own("notebook"),
     "properties/exact": EXACT,
     "properties/engine/core/ascent.py": ("tests/module/test_slopes.py",),
     "properties/cache/exact.py": ("tests/exact/test_contract_bounds.py", "tests/cache"),
     "properties/position/exact.py": ("tests/exact/test_contract_bounds.py", "tests/position"),
     "properties/linear/exact.py": ("tests/exact/test_contract_bounds.py", "tests/linear"),
     "properties/engine/core/trial.py": CLAIMS,
+    "properties/engine/core/crash.py": own("crash", "attempt"),
+    "properties/engine/core/explanation.py": own("contrast"),
+    "properties/engine/core/finding.py": own("diagnosis"),
+    "properties/engine/core/picture.py": own("pictures"),
     "properties/engine/core": CORE,
+    "properties/engine/search/diagnosis.py": own("diagnosis"),
+    "properties/engine/search/find_target.py": own("find_target", "target"),
+    "properties/engine/search/floor.py": own("floor", "run"),
+    "properties/engine/search/interrupt.py": own("interrupt"),
+    "properties/engine/search/journal.py": own("journal"),
+    "properties/engine/search/pairs.py": ("tests/pairs",),
+    "properties/engine/search/ranges.py": own("ranges"),
     "properties/engine/search/run.py": SEARCH,
     "properties/engine/search/search.py": SEARCH,
-    "properties/engine/search": (*FOUND, "tests/pairs/test_pairs.py"),
+    "properties/engine/search": FOUND,
     "properties/engine/cases/masks.py": MASKS,
     "properties/attention/inputs.py": MASKS,
     "properties/attention/causality.py": PROPERTIES,
@@ -297,9 +317,22 @@ def drawn(path: str, every: list[Mutation], options: argparse.Namespace, before:
     """The changes of a module that are tried, in the order of its lines."""
     if options.again:
         return [m for m in every if m.key in {key(s) for s in before["alive"]}]
-    if options.sample is None or options.sample >= len(every):
+    if options.check:  # of the others nobody knows whether they live
+        every = some(path, every, before["tried"], before["seed"])
+    return some(path, every, options.sample, options.seed)
+
+
+def some(path: str, every: list[Mutation], count: int | None, seed: int) -> list[Mutation]:
+    """So many of them, the same ones for the same seed."""
+    if count is None or count >= len(every):
         return every
-    return sorted(random.Random(f"{options.seed} {path}").sample(every, options.sample), key=every.index)
+    return sorted(random.Random(f"{seed} {path}").sample(every, count), key=every.index)
+
+
+def unexplained(alive: list[Mutation], before: dict[str, Any]) -> list[Mutation]:
+    """What lives without a reason that is recorded."""
+    reasons = {key(s) for s in before["alive"] if s["why"]}
+    return [m for m in alive if m.key not in reasons]
 
 
 def result(
@@ -307,7 +340,8 @@ def result(
 ) -> dict[str, Any]:
     """What is kept of a module; the reasons that were written by hand are."""
     reasons = {key(s): s["why"] for s in before["alive"]}
-    count = before["tried"] if options.again else len(tried)
+    gone = len(before["alive"]) - len(tried)  # with --again: changes of lines that are others now
+    count = before["tried"] - gone if options.again else len(tried)
     return {
         "all": len(every),
         "tried": count,
@@ -334,13 +368,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="*", help="modules or folders of the table; all without any")
     parser.add_argument("--sample", type=int, metavar="N", help="so many changes of each module at most")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--seed", type=int, help="of the sample; 0, or, with --check, the day")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="of tests that a change is put to at most; all that call it, without"
     )
     parser.add_argument("--again", action="store_true", help="only what lived the last time")
+    parser.add_argument(
+        "--check", action="store_true", help="record nothing; fail if a change that was tried before lives without a reason"
+    )
     parser.add_argument("--table", action="store_true", help="run nothing: MUTATION.md from mutation.json anew")
     options = parser.parse_args()
+    if options.seed is None:
+        options.seed = datetime.date.today().toordinal() if options.check else 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if options.table:
@@ -349,6 +388,7 @@ def main() -> None:
     places = [place.rstrip("/") for place in options.places]
     wanted = [path for path in modules() if not places or any(path == place or path.startswith(place + "/") for place in places)]
     seen: dict[tuple[str, ...], Any] = {}
+    new: list[Mutation] = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         copied(tree)
@@ -361,8 +401,12 @@ def main() -> None:
                 seen[files] = look(tree, [p for p in wanted if files_of(p) == files], files)
             if tried:
                 alive = run(tree, path, tried, seen[files], options.seconds)
-                results[path] = result(source, every, tried, alive, options, before)
-                write(dict(sorted(results.items())))
+                new += unexplained(alive, before)
+                if not options.check:
+                    results[path] = result(source, every, tried, alive, options, before)
+                    write(dict(sorted(results.items())))
+    if options.check and new:
+        sys.exit("these live, and no reason is recorded:\n" + "\n".join(f"{m.path}:{m.line} {m.function}: {m.was} → {m.now}" for m in new))
 
 
 if __name__ == "__main__":

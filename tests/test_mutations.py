@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import json
 from pathlib import Path
+from typing import Any
 
-from benchmarks.mutate import TESTS, calling, chosen, files_of, modules
+from benchmarks.mutate import RESULTS, TESTS, TEXT, calling, chosen, drawn, files_of, modules, result, table, unexplained
 from benchmarks.mutations import mutations
 
 ROOT = Path(__file__).parents[1]
@@ -80,3 +83,67 @@ def test_every_function_says_that_it_is_called() -> None:
 def test_every_module_has_its_tests() -> None:
     assert all((ROOT / place).exists() and (ROOT / file.split("::")[0]).exists() for place, files in TESTS.items() for file in files)
     assert len(modules()) == len(set(modules())) and {files_of(path) for path in modules()} == set(TESTS.values())
+
+
+# ---------------------------------------------------------------- what is recorded
+
+RECORDED: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+AGAIN = "python -m benchmarks.mutate PATH --seconds 8, with --again, or --sample 10 for a new module; then a reason for what lives"
+
+
+def test_every_module_was_put_to_the_proof() -> None:
+    sources = {path: (ROOT / path).read_text(encoding="utf-8") for path in modules()}
+    assert set(RECORDED) == {path for path, source in sources.items() if mutations(path, source)}, AGAIN
+    assert all(row["tried"] >= min(4, row["all"]) for row in RECORDED.values())
+
+
+def test_what_lives_has_a_reason_and_is_still_there() -> None:
+    for path, row in RECORDED.items():
+        lines = {line.strip() for line in (ROOT / path).read_text(encoding="utf-8").splitlines()}
+        assert row["killed"] + len(row["alive"]) == row["tried"]
+        for survivor in row["alive"]:
+            assert survivor["why"].strip(), (path, survivor, AGAIN)
+            assert survivor["source"] in lines, (path, survivor["source"], AGAIN)
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    assert TEXT.read_text(encoding="utf-8") == table(RECORDED)
+
+
+def options(**changed: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"again": False, "check": False, "sample": None, "seed": 0, "seconds": 8.0, **changed})
+
+
+def before(alive: list[Any], tried: int) -> dict[str, Any]:
+    """What was recorded of a module: the first of what lives has a reason."""
+    recorded = [
+        {"function": m.function, "was": m.was, "now": m.now, "number": m.number, "why": "" if at else "the same"}
+        for at, m in enumerate(alive)
+    ]
+    return {"tried": tried, "seed": 5, "alive": recorded}
+
+
+def test_which_changes_are_tried() -> None:
+    every = mutations("kernel.py", SOURCE)
+    ten = drawn("kernel.py", every, options(sample=10, seed=5), before([], 0))
+    assert len(ten) == 10 and ten == sorted(ten, key=every.index) == drawn("kernel.py", every, options(sample=10, seed=5), before([], 0))
+    assert ten != drawn("kernel.py", every, options(sample=10, seed=6), before([], 0))
+    assert drawn("kernel.py", every, options(), before([], 0)) == every == drawn("kernel.py", every, options(sample=99), before([], 0))
+    assert drawn("kernel.py", every, options(again=True), before(every[3:5], 10)) == every[3:5]
+    days = [drawn("kernel.py", every, options(check=True, sample=3, seed=day), before([], 10)) for day in range(40)]
+    assert all(len(day) == 3 for day in days) and {m.key for day in days for m in day} == {m.key for m in ten}  # of what was tried
+
+
+def test_what_lives_without_a_recorded_reason_is_an_error() -> None:
+    every = mutations("kernel.py", SOURCE)
+    recorded = before(every[:2], 10)
+    assert unexplained(every[:1], recorded) == [] and unexplained(every[:3], recorded) == every[1:3]
+
+
+def test_a_change_of_a_line_that_is_another_now_was_not_tried() -> None:
+    every = mutations("kernel.py", SOURCE)
+    recorded = before(every[:3], 10)
+    kept = result(SOURCE, every[1:], every[1:3], every[2:3], options(again=True), recorded)
+    assert (kept["tried"], kept["killed"], kept["seed"]) == (9, 8, 5)
+    kept = result(SOURCE, every, every[:4], every[:2], options(), recorded)
+    assert (kept["tried"], kept["killed"], [s["why"] for s in kept["alive"]]) == (4, 2, ["the same", ""])

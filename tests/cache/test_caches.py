@@ -39,6 +39,13 @@ CACHES = tuple(prop for prop in PROPERTIES.values() if prop.contract == "cached"
 # ---------------------------------------------------------------- what is exact
 
 
+def test_a_query_sees_its_past_its_own_token_and_none_beyond_the_length() -> None:
+    k = np.zeros((1, 1, 5, 2))
+    for at, length, window, seen in ((3, 5, None, [0, 1, 2, 3]), (3, 3, None, [0, 1, 2]), (3, 5, 2, [2, 3]), (0, 0, None, [])):
+        problem = cache_exact.pose(k[:, :, :1], k, k, np.array([[at]]), np.array([length]), window, None)
+        assert np.flatnonzero(problem.visible).tolist() == seen
+
+
 @pytest.mark.parametrize(
     ("chunks", "tokens", "sizes"),
     [

@@ -91,6 +91,14 @@ def test_what_only_resembles_is_said_to() -> None:
     assert "not on larger cases" in said["here"]
 
 
+def test_of_a_reading_no_more_is_said_than_is_known() -> None:
+    """Not that it is wrong elsewhere, that larger cases were tried in vain, or that it explains other findings."""
+    one, several = Reading("mutants.one", "one mistake"), Reading("mutants.one", "one mistake", explains=3)
+    assert reading_lines([one]) == ['  reading   behaves like "one mistake" (mutants.one)']
+    assert reading_lines([several]) == ['  reading   behaves like "one mistake" (mutants.one), as in 2 more of the findings']
+    assert reading_lines([]) == [] and (one.wrong, one.tried, one.example) == (0, 0, None)
+
+
 MEASURED = [
     ({"frontier": ahead(2)}, "causality", "the keys with j − i = 1 to 2 are visible and should be hidden"),
     ({"frontier": ahead(-1)}, "causality", "the keys with j − i = 0 are hidden and should be visible"),

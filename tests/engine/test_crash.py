@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from nightly import some_by_night
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.contained import link, watch
+from properties.engine.core import crash
 from properties.engine.core.attempt import try_case
 from properties.engine.core.crash import isolated, killed_by
 from properties.engine.search.probe import make_target
@@ -40,6 +43,19 @@ def attncheck(folder: Path, condition: str, *options: str) -> subprocess.Complet
     (folder / "kernel.py").write_text(KERNEL.format(condition=condition))
     command = [sys.executable, "-m", "properties", "kernel.py:attention", "--property", "constant_values_are_returned", *options]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False)
+
+
+def test_where_processes_can_be_forked_every_case_has_one_of_its_own() -> None:
+    mine = os.getpid()
+    with isolated():
+        assert (
+            killed_by(lambda: os.getpid() != mine and os.kill(os.getpid(), signal.SIGKILL))
+            == "killed the process (SIGKILL)" * crash.CAN_FORK
+        )
+        assert killed_by(lambda: os.getpid() != mine and os._exit(3)) == "ended the process (exit status 3)" * crash.CAN_FORK
+        with isolated(False):
+            assert killed_by(lambda: 1 / 0) == ""  # it is not even called
+    assert (sys.platform == "linux") is crash.CAN_FORK
 
 
 @pytest.mark.parametrize("where, workers", some_by_night(product(WHERE, WORKERS), [(WHERE[0], WORKERS[1]), (WHERE[1], WORKERS[0])]))

@@ -59,6 +59,46 @@ def test_an_interruption_that_is_lost_is_remembered(usual: None) -> None:
     interrupt.check()
 
 
+def test_the_handlers_are_those_of_before_afterwards(usual: None) -> None:
+    """Of SIGTERM, too; who has a handler of his own for it keeps it meanwhile."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        for own in (signal.SIG_DFL, lambda *_: None):
+            signal.signal(signal.SIGTERM, own)
+            with interrupt.listening():
+                assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+                assert (signal.getsignal(signal.SIGTERM) is own) is (own is not signal.SIG_DFL)
+                assert sys.unraisablehook is not sys.__unraisablehook__ or own is not signal.SIG_DFL
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_status_says_which_signal_ended_a_run(usual: None, number: signal.Signals) -> None:
+    """During the run and after it; a run that nobody ended leaves that of Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with suppress(KeyboardInterrupt), interrupt.listening():
+            try:
+                signal.raise_signal(number)
+            finally:
+                assert interrupt.status() == 128 + number
+        assert interrupt.status() == 128 + number
+        interrupt.check()
+        with interrupt.listening():
+            assert interrupt.status() == 128 + number
+            interrupt.check()
+        assert interrupt.status() == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_before_any_run_the_status_is_that_of_control_c() -> None:
+    asked = "import os; from properties.engine.search import interrupt; interrupt.check(); os._exit(interrupt.status())"
+    assert subprocess.run([sys.executable, "-c", asked], cwd=ROOT).returncode == 130
+
+
 def test_what_python_drops_is_not_printed(usual: None, capfd: pytest.CaptureFixture[str]) -> None:
     """An interruption in a callback of the collector: the next case raises it. Anything else that is dropped there is printed as ever."""
     wrong: list[BaseException] = [KeyboardInterrupt(), ValueError("of somebody")]

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDatabase
 
 from impls import numpy_matmul
+from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
 from properties.engine.search.deviations import Deviation
 from properties.engine.search.probe import make_target
+from properties.engine.search.saved import Saved
 from properties.engine.search.search import Plan, search
 
 
@@ -114,3 +116,18 @@ def test_an_inconsistent_target_is_refuted_not_crashed_on() -> None:
     target = make_target("sometimes", sometimes, {"framework": "numpy"})
     finding = search(target, SUMS, Plan(examples=40)).finding
     assert finding is not None
+
+
+def test_what_another_version_wrote_is_forgotten_and_takes_no_other_with_it() -> None:
+    database = InMemoryExampleDatabase()
+    saved = Saved(database, Recording("kernel").target, SUMS)
+    saved.keep(Case(keys=5))
+    for text in (
+        b"Case(kees=3)",
+        b"a",
+        b"Case(values='of another version')",
+    ):  # before the one that can be read, in their order, and behind it
+        database.save(saved.key, text)
+    assert saved.first(lambda case: True, lambda case: True) == Case(keys=5)
+    assert saved.first(lambda case: False, lambda case: True) is None
+    assert list(database.fetch(saved.key)) == [repr(Case(keys=5)).encode()]

@@ -87,6 +87,31 @@ def test_it_is_the_key_that_is_named(key: str, value: Any) -> None:
         Supports.read({key: value})
 
 
+BORDERS: dict[str, tuple[list[Any], list[Any]]] = {  # what is just taken, what is just refused
+    "mask_rank": ([0, 4], [-1, 5]),
+    "max_length": ([1, None], [0]),
+    "length_multiple": ([1, 8], [0]),
+    "window": ([[-1, 0], [7, -1], None], [[-2, 0], [0, -2], [1], [1, 2, 3], [True, 1]]),
+    "head_dims": ([1, [1, 64]], [0, [64, 0], []]),
+    "eps": ([1e-30, 1], [0, -1e-5]),
+}
+
+
+@pytest.mark.parametrize("key", BORDERS)
+def test_where_the_border_lies(key: str) -> None:
+    taken, refused = BORDERS[key]
+    for value in taken:
+        Supports.read({key: value})
+    for value in refused:
+        with pytest.raises(ValueError, match=rf"^supports\['{key}'\] "):
+            Supports.read({key: value})
+
+
+def test_who_declares_nothing_is_taken_for_the_usual() -> None:
+    """PyTorch's layers have an eps of 1e-5, and every formula of sinusoids that is published takes odd widths, too."""
+    assert (Supports().eps, Supports().odd_dim, Supports().zero_sizes, Supports().norm_first) == (1e-5, True, True, False)
+
+
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, attn_mask: Any = None, is_causal: bool = False) -> np.ndarray:
     return v[:, :, :1] + 0 * q[..., :1]
 
@@ -150,12 +175,25 @@ def test_an_entry_is_read_or_refused_in_a_sentence(key: str, value: Any) -> None
         assert isinstance(kept, str | tuple | datetime.date | None) or key == "case"
 
 
+def test_what_an_entry_must_say() -> None:
+    for key in deviations.SCHEMA:
+        left = {name: value for name, value in RIGHT.items() if name != key}
+        if key in RIGHT:
+            with pytest.raises(ValueError, match=f"known deviation 1: the key '{key}' is missing"):
+                deviations._entry(1, left)
+        else:
+            assert deviations._entry(1, left)
+
+
 CONDITIONS = (
     "__import__('os')",
     "().__class__",
     "[1]",
     "(lambda: 1)()",
     "'a' * 10**9",
+    "'a' * 9 == 'aaaaaaaaa'",
+    "9 * 'a' == 'aaaaaaaaa'",
+    "(1, 2) * 2 == (1, 2, 1, 2)",
     "'a' * 1000000000 == ''",
     "keys ** 9",
     "keys.real",
@@ -169,7 +207,9 @@ def test_a_condition_is_not_executed(when: str) -> None:
         deviations._entry(1, {**RIGHT, "when": when})
 
 
-@pytest.mark.parametrize("text", ["deviation = 3", "deviation = [3]", "other = 3", "[deviation]\ntargets = 'mine'", "= ="])
+@pytest.mark.parametrize(
+    "text", ["deviation = 3", "deviation = [3]", "deviation = [3, {}]", "other = 3", "[deviation]\ntargets = 'mine'", "= ="]
+)
 def test_a_file_that_holds_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "known.toml").write_text(text)
     with pytest.raises(ValueError, match=r"known\.toml"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -36,6 +37,35 @@ def some(seed: int, *sizes: int, dtype: torch.dtype = torch.float64) -> tuple[to
     generator = torch.Generator().manual_seed(seed)
     shapes = ((queries, dim), (keys, dim), (keys, width))
     return tuple(torch.randn(batch, heads, *shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+
+
+# ---------------------------------------------------------------- where nothing is promised
+
+
+def finite(query: float, value: float, **limits: float) -> bool:
+    """Whether there is a bound, for two features of a query, three equal keys with features of 1 and values of one size."""
+    q, k, v = np.full((1, 1, 1, 2), query), np.zeros((1, 1, 3, 2)), np.full((1, 1, 3, 1), value)
+    a = dataclasses.replace(arithmetic("same", "float64"), **limits)
+    return bool(np.isfinite(exact.solve(q, k, v, np.ones((1, 3), dtype=bool), a)[1]).all())
+
+
+@pytest.mark.parametrize(
+    ("query", "value", "largest"),
+    [
+        (0.0, 5.0, 30.0),  # the numerator: three weights of 2, times 5
+        (0.0, 0.5, 6.0),  # the denominator
+        (-10.0, 5.0, 15.0),  # the state: three features of 1, times 5
+        (-10.0, 0.5, 3.0),  # the sum of the features of the keys
+    ],
+)
+@pytest.mark.parametrize("limit", ["max_acc", "max_s"])
+def test_nothing_is_promised_where_a_sum_may_overflow(query: float, value: float, largest: float, limit: str) -> None:
+    assert finite(query, value, **{limit: largest * 1.001}) and not finite(query, value, **{limit: largest * 0.999})
+
+
+def test_nothing_is_promised_where_the_result_may_overflow() -> None:
+    """A right answer may be above the largest number by its error."""
+    assert finite(0.0, 5.0, max_out=5.0 * (1 + 1e-9)) and not finite(0.0, 5.0, max_out=5.0)
 
 
 # ---------------------------------------------------------------- the contract

@@ -20,6 +20,8 @@ from impls.mutants import load_all
 from properties import verify_pair
 from properties.engine.core.target import CannotRun
 from properties.engine.doors.cli import main
+from properties.engine.search.pairs import make_pair
+from properties.engine.search.probe import make_target
 
 ENTRIES = {entry.name: entry for entry in catalogue.CATALOGUE}
 ROOT = Path(__file__).parents[2]
@@ -185,6 +187,15 @@ def test_lengths_of_a_pair_are_multiples_of_both() -> None:
     assert both.ok and both.report.target.supports.length_multiple == 12
     (outcome,) = both.report.outcomes.values()
     assert outcome.cases == 12 and all(size % 12 == 0 for size in outcome.ranges.sizes["keys"])
+
+
+def test_sequences_of_a_pair_are_no_longer_than_either_takes() -> None:
+    for mine, theirs, both in ((9, 5, 5), (5, 9, 5), (5, None, 5), (None, 5, 5), (None, None, None)):
+        pair = [
+            make_target(name, permissive.attention, {"framework": "torch", "max_length": n})
+            for name, n in (("one", mine), ("other", theirs))
+        ]
+        assert make_pair(*pair).supports.max_length == both
 
 
 class Asked(nn.Module):

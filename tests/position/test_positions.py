@@ -105,6 +105,23 @@ def test_buckets_against_logarithms(num_buckets: int, most: int, bidirectional: 
     assert at_an_edge <= 2 * (n + 2)
 
 
+def test_at_a_border_of_the_buckets_rounding_decides() -> None:
+    """n = 32, M = 128, both ways: 8 ln(d/8) / ln 16 is whole at d = 8, 16, 32 and 64, where the bucket below is right, too; but for the first."""
+    low, high = exactly.buckets(-np.array([7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 128, 129]), True, 32, 128)
+    assert high.tolist() == [7, 8, 8, 9, 10, 10, 11, 12, 12, 13, 14, 14, 15, 15]
+    assert low.tolist() == [7, 8, 8, 9, 9, 10, 11, 11, 12, 13, 13, 14, 15, 15]
+
+
+def test_a_feature_of_0_takes_no_error_from_a_table_that_overflows() -> None:
+    a, ones = arithmetic("same", "float64"), np.ones(3)
+    x1, x2 = np.array([0.0, 0.0, 1.0]), np.array([0.0, 2.0, 0.0])
+    finite = [
+        np.isfinite(exactly.product_error(x1, x2, ones, ones, first, second, a)).tolist()
+        for first, second in ((np.inf, 0.1), (0.1, np.inf))
+    ]
+    assert finite == [[True, True, False], [True, False, True]]
+
+
 def test_what_float32_promises_at_position_100_000() -> None:
     """Two digits for the fastest pairs, six for the slowest: sharp enough to see a table in bfloat16."""
     t = exactly.turn(np.array([100_000.0]), 32, 64, 10000.0, default_arithmetic("float32"))

@@ -1,0 +1,181 @@
+"""Where a target is loaded, and what is prepared and said on the way there; no process is started for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from impls.caches_torch import Contiguous
+from impls.torch_manual import attention
+from properties.catalogue import PROPERTIES
+from properties.engine.contained.link import Gone
+from properties.engine.contained.load import NotLoaded
+from properties.engine.contained.stub import Stub
+from properties.engine.core.target import CannotRun, Target
+from properties.engine.search import find_target
+from properties.engine.search.find_target import Builtins, containing, elsewhere, find_targets
+from properties.engine.search.probe import make_target
+
+assert PROPERTIES
+BUILTINS = Builtins()
+
+
+class Elsewhere(Stub):
+    """A stub of a target in no process at all."""
+
+    def __init__(self, **known: Any) -> None:
+        self.type, self.callable = "function", True
+        self.supports, self.modules, self.likely = None, (), ()
+        vars(self).update(known)
+
+
+# ---------------------------------------------------------------- in a process of its own
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("torch_manual.attention", True),
+        ("numpy_matmul.attention", False),
+        ("with.py:attention", True),
+        ("without.py:attention", False),
+        ("gone.py:attention", False),
+        ("own_module.inner:attention", True),
+        ("own_module:attention", False),
+        ("no_such_module:attention", False),
+    ],
+)
+def test_the_library_of_a_target_is_imported_before_its_process_is_forked(
+    text: str, wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its file speaks of it; nothing of the target's is imported for that."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_module").mkdir()
+    for place in ("with.py", "own_module/inner.py"):
+        (tmp_path / place).write_text("import torch\nraise SystemError")
+    for place in ("without.py", "own_module/__init__.py"):
+        (tmp_path / place).write_text("import numpy\nraise SystemError")
+    imported, stub = list[str](), Elsewhere()
+    monkeypatch.setattr(find_target, "framework", imported.append)
+    monkeypatch.setattr(find_target, "contain", lambda *asked: stub if asked == (text, "", False, "numpy") else None)
+    assert elsewhere(text, BUILTINS) is stub and imported == []  # it is imported already
+    monkeypatch.setattr(find_target, "sys", SimpleNamespace(path=sys.path, modules={}))
+    assert elsewhere(text, BUILTINS) is stub and imported == ["torch"] * wanted
+    monkeypatch.setattr(find_target, "find_spec", lambda name: None)
+    assert elsewhere(text, BUILTINS) is stub and imported == ["torch"] * wanted  # it is not installed
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(NotLoaded("there is none"), "^there is none$"), (Gone("was killed"), "a.py:f cannot be imported: it was killed")]
+)
+def test_why_it_cannot_be_loaded_there(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def contain(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(find_target, "contain", contain)
+    with pytest.raises(CannotRun, match=says):
+        elsewhere("a.py:f", BUILTINS)
+
+
+class Sharing:
+    shares = True
+
+
+class Building(Sharing):
+    """A library that builds on another one, and does not say that its arrays can be shared."""
+
+
+class Keeping:
+    shares = False
+
+
+@pytest.mark.parametrize(
+    ("known", "here"),
+    [
+        ({"likely": ("sharing", "keeping")}, False),
+        ({"likely": ("keeping", "sharing")}, True),
+        ({"likely": ("building",)}, True),
+        ({"modules": ("keeping",), "likely": ("sharing",)}, True),  # it is one of that library
+        ({"supports": {"framework": "sharing"}, "modules": ("keeping",), "likely": ("keeping",)}, False),  # what is declared counts
+        ({"supports": {"framework": "keeping"}, "likely": ("sharing",)}, True),
+        ({"supports": {}, "likely": ("sharing",)}, False),
+        ({"supports": "words", "likely": ("sharing",)}, False),
+        ({}, False),  # numpy
+        ({"supports": {"framework": "no such one"}}, False),  # it is told what is wrong with it there
+        ({"supports": {"framework": "not installed"}}, False),
+    ],
+)
+def test_a_target_whose_arrays_cannot_be_shared_is_loaded_here(known: dict[str, Any], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def framework(name: str) -> Any:
+        if name == "not installed":
+            raise ImportError
+        if name == "no such one":
+            raise ValueError
+        return {"sharing": Sharing, "building": Building, "keeping": Keeping, "numpy": Sharing}[name]()
+
+    stub = Elsewhere(**known)
+    monkeypatch.setattr(find_target, "framework", framework)
+    monkeypatch.setattr(find_target, "contain", lambda *_: stub)
+    monkeypatch.setattr(find_target, "_here", lambda text, builtins: attention)
+    with containing(find_target.OWN):
+        assert find_target._loaded("a.py:f", BUILTINS) is (attention if here else stub)
+        assert find_target._loaded("torch_manual.attention", BUILTINS) is attention  # a built-in is one of ours
+    with containing():
+        assert find_target._loaded("a.py:f", BUILTINS) is stub is find_target._loaded("torch_manual.attention", BUILTINS)
+        vars(stub).update(callable=False, type="dict")
+        with pytest.raises(CannotRun, match=r"a.py:f is not callable, but of type dict"):
+            find_target._loaded("a.py:f", BUILTINS)
+    assert find_target._loaded("a.py:f", BUILTINS) is attention
+
+
+# ---------------------------------------------------------------- variants
+
+
+def varied(target: Target, variant: str) -> Target:
+    return find_target._varied(target, variant, "cpu", BUILTINS)
+
+
+def test_a_framework_without_variants_says_so() -> None:
+    with pytest.raises(CannotRun, match=r"numpy_matmul.attention takes arrays of numpy, which has no variants"):
+        find_targets("numpy_matmul.attention@compile", BUILTINS)
+
+
+def test_a_cache_is_seen_through_what_wraps_its_methods() -> None:
+    cache = make_target("cache", Contiguous, {"framework": "torch"})
+    for variant in ("compile", "vmap"):
+        with pytest.raises(CannotRun, match=f"be seen through no_grad, inference_mode, requires_grad, eager, sdpa, not {variant}"):
+            varied(cache, variant)
+    assert varied(cache, "no_grad").name == "cache@no_grad"
+    with pytest.raises(CannotRun, match="there is no variant 'no_grat'; did you mean 'no_grad'"):
+        varied(cache, "no_grat")
+
+
+def test_no_batch_is_mapped_over_where_there_is_none() -> None:
+    with pytest.raises(CannotRun, match="vmap maps over a batch, which the contract packed has not"):
+        find_targets("torch_packed.masked@vmap", BUILTINS)
+    assert varied(make_target("mine", attention, {"framework": "torch"}), "vmap").supports.zero_sizes is False
+
+
+@pytest.mark.parametrize(("raised", "missing"), [("there is no C Compiler here", True), ("attention is wrong", False)])
+def test_what_fails_under_a_variant_is_a_finding_unless_a_compiler_is_missing(
+    raised: str, missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make_target("mine", attention, {"framework": "torch", "dtypes": ["float64", "bfloat16"]})
+
+    def refused(*_: Any) -> Any:
+        raise CannotRun(raised)
+
+    monkeypatch.setattr(find_target, "make_target", refused)
+    if missing:
+        with pytest.raises(CannotRun, match=raised):
+            varied(mine, "autocast")
+        return
+    seen = varied(mine, "autocast")
+    assert (seen.name, seen.dtypes, seen.supports.framework) == ("mine@autocast", ("bfloat16",), "torch") and seen.function is not attention
+    assert varied(mine, "no_grad").dtypes == ("float64", "bfloat16")
