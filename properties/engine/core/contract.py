@@ -45,9 +45,7 @@ class Topic:
     subject: str  # in the words of a report
     case: type[Case]
     drawn: tuple[str, ...]  # the fields of the case that a property may restrict
-    directives: Mapping[str, Wrong] = field(
-        default_factory=dict
-    )  # what else its cases follow, "dtypes", …, and what is wrong with a value of it
+    directives: Mapping[str, Wrong] = field(default_factory=dict)  # what else its cases follow → what is wrong with a value of it
     strategies: bool = False  # whether a field may be drawn by a Hypothesis strategy, too
 
     def check(self, prop: str, domain: Mapping[str, Any]) -> None:
@@ -106,9 +104,7 @@ class Contract(ABC):
     arguments: int  # by position
     topics: tuple[Topic, ...]  # what its properties are about, its own first
     mentions: tuple[str, ...] = ()  # topics beyond them that a report on it names as not exercised
-    known: tuple[
-        str, ...
-    ] = ()  # parameters that are named elsewhere where a target does not take or support them, and that properties need
+    known: tuple[str, ...] = ()  # parameters that properties need, and that are named elsewhere where a target does not take them
     given: tuple[str, ...] = ()  # parameters, beyond those by position, that a signature may require
     probed: bool = False  # where a signature does not say what it takes, calls do
     makes: bool = False  # the callable makes what is checked: it may be a class
