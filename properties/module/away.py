@@ -75,7 +75,8 @@ class Part:
     _whole: Any = None
 
     def __init__(self, path: str, plain: Mapping[str, Any], others: list[str], own: Mapping[str, Any]) -> None:
-        self.__dict__.update({name: _Other() for name in others if isinstance(name, str)} | dict(plain))
+        attributes = {str(name): _Other() for name in others} | dict(plain)
+        self.__dict__.update({name: value for name, value in attributes.items() if not (name.startswith("_") or hasattr(Away, name))})
         self.__dict__.update(_own=own, _path=path)
 
     def __getattr__(self, name: str) -> Any:

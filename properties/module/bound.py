@@ -70,13 +70,13 @@ def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype:
     return plain, np.where(np.isfinite(plain), np.where(np.isfinite(allowed), allowed, np.inf), 0.0)
 
 
-def says_nothing(answer: Array, allowed: Array) -> bool:
-    """Whether rounding may take all digits of a row.
+def scatters(answer: Array, allowed: Array) -> bool:
+    """Whether the standard deviation of a row, where every operation is rounded, is larger than all of its answers.
 
-    No attention comes near in float64; a module that answers at random while its roundings are followed does.
+    No attention in float64 comes near, not with bfloat16 inside; a module that answers at random while its roundings are followed does.
     """
     with np.errstate(invalid="ignore"):
-        return bool((allowed.max(-1, initial=0.0) > np.abs(answer).max(-1, initial=0.0)).any())
+        return bool((allowed.max(-1, initial=0.0) > T * np.abs(answer).max(-1, initial=0.0)).any())
 
 
 def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: tuple[Any, ...]) -> Array:

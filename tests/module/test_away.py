@@ -191,6 +191,15 @@ def test_what_it_raises_is_never_taken_for_the_checker_s_own(tmp_path: Path, mon
     assert not isinstance(raised.value, CannotRun)
 
 
+def test_attributes_that_are_called_as_the_stand_in_s_own_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named.py").write_text(CODE.replace("self.heads = heads", "self.heads = self.called = self.change = self.under = heads"))
+    monkeypatch.chdir(tmp_path)
+    with containing(OWN):
+        (named,) = find_targets("named.py:Layer", Builtins())
+    trial = trial_of(named)
+    assert np.isfinite(trial.run()).all() and trial.module.heads == 4
+
+
 def test_sizes_reach_the_constructor(layer: Target) -> None:
     subject: Any = layer.function
     assert subject.maker(Sizes(heads=2, head_dim=4)).heads == 2
