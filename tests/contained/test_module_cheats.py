@@ -19,7 +19,7 @@ CANNOT_BE_RUN = {  # they show themselves while it is found out how they are cal
     "a forged verdict of a module on every descriptor",
     "the tokens themselves",
 }
-BY_NIGHT = {name for number, name in enumerate(CHEATS) if number % 3 == 1}
+BY_NIGHT = {name for number, name in enumerate(CHEATS) if number % 5 not in (0, 3)}
 
 
 @pytest.fixture

@@ -29,11 +29,8 @@ from properties.module.trial import ModuleTrial
 
 BY_DAY = {
     "CausalSelfAttention",
-    "HandsBack",
     "FillsDictionary",
-    "Slides",
     "AppendedInPlace",
-    "PastInPlace",
     "BackwardByHand",
 }
 OF_MODULES = [prop for prop in PROPERTIES.values() if prop.contract == "module"]
@@ -203,3 +200,23 @@ def test_attributes_that_are_called_as_the_stand_in_s_own_do_no_harm(tmp_path: P
 def test_sizes_reach_the_constructor(layer: Target) -> None:
     subject: Any = layer.function
     assert subject.maker(Sizes(heads=2, head_dim=4)).heads == 2
+
+
+SLOW = ("export", "compile")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW))
+        for name in ("autocast", "no_grad", "inference_mode", "requires_grad", "eager", *SLOW)
+    ],
+)
+def test_a_variant_of_a_right_module_is_right(variant: str, layer: Target) -> None:
+    assert layer.contract == "module"
+    with containing(OWN):
+        (varied,) = find_targets(f"layer.py:Layer@{variant}", Builtins())
+    report = verify_target(varied, OF_MODULES, Plan(examples=2, shrink=False), seconds=60.0 if variant == "compile" else None)
+    assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
+    gradients = report.outcomes["module_gradients_are_slopes"].cases > 0
+    assert gradients == (variant in ("eager", "compile")) or variant == "compile"  # through which there are gradients of parameters
