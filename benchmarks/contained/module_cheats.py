@@ -32,34 +32,34 @@ class Right(nn.Module):
 class Wrong(Right):
     off = 0.01
 
-def doing(what):
-    class Doing(Wrong):
+def doing(what, base=Wrong):
+    class Doing(base):
         def act(self, x):
             what(self, x)
     return Doing
 
-def after(count, what):
-    return doing(lambda self, x: what() if type(self).calls > count else None)
+def after(count, what):  # right until then
+    return doing(lambda self, x: what() if type(self).calls > count else None, Right)
 
 def mode():
     return torch.utils._python_dispatch._get_current_dispatch_mode()
 """
 
 CHEATS = {
-    "os._exit(0) in a call of a module": "attention = after(60, lambda: os._exit(0))",
+    "os._exit(0) in a call of a module": "attention = after(400, lambda: os._exit(0))",
     "os._exit(0) in its first call": "attention = after(0, lambda: os._exit(0))",
     "os._exit(0) in its constructor": """
 class attention(Wrong):
     def __init__(self, dim: int = 32, heads: int = 4):
         os._exit(0)
 """,
-    "sys.exit(0) in a call of a module": "attention = after(1500, lambda: sys.exit(0))",
-    "a segmentation fault in a call of a module": "attention = after(1500, lambda: ctypes.string_at(0))",
-    "an endless loop in a call of a module": "attention = after(1500, lambda: exec('while True: pass'))",
+    "sys.exit(0) in a call of a module": "attention = after(400, lambda: sys.exit(0))",
+    "a segmentation fault in a call of a module": "attention = after(400, lambda: ctypes.string_at(0))",
+    "an endless loop in a call of a module": "attention = after(400, lambda: exec('while True: pass'))",
     "os._exit(0) from a thread of a module": """
-class attention(Wrong):
+class attention(Right):
     def act(self, x):
-        if type(self).calls == 100:
+        if type(self).calls == 300:
             threading.Timer(0.2, lambda: os._exit(0)).start()
 """,
     "the checker's comparisons patched by a module": """

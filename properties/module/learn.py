@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers
 from .caching import with_keeping
@@ -63,12 +64,15 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
             nothing = nothing or result is None
             out = tuple(first_array(result, subject.framework).shape)
         except Raised as raised:
-            said.append(first_line(raised.error))
+            said.append(f"said {first_line(raised.error)}")
+            continue
+        except Gone as gone:
+            said.append(f"{gone}")
             continue
         except (Exception, SystemExit) as error:
             if gpu := needs_gpu(error):
                 raise CannotRun(f"{subject.name} cannot be called: {gpu}") from None
-            said.append(f"{type(error).__name__}: {first_line(error)}")
+            said.append(f"said {type(error).__name__}: {first_line(error)}")
             continue
         form = _form(speech, tuple(tokens.x.shape), out)
         if form is None:
@@ -79,8 +83,8 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     if nothing:
         raise CannotRun(f"{subject.name} returns nothing: its forward has to return the output")
     given = ", ".join(f"{name}" for name in formal)
-    first = said[0] if said else "no argument of it is known"
-    raise CannotRun(f"{subject.name} cannot be called: forward({given}) of tokens (2, 5, {subject.speech.width}) said {first}")
+    first = said[0] if said else "said that no argument of it is known"
+    raise CannotRun(f"{subject.name} cannot be called: forward({given}) of tokens (2, 5, {subject.speech.width}) {first}")
 
 
 def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | None:
