@@ -30,8 +30,16 @@ ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # 
 
 def learned(subject: Subject, device: str) -> Subject:
     """The subject with how it is called and what it is. Raises CannotRun with one sentence."""
-    module = subject.module("float64", device, 1)
-    spoken = _called(subject, module, device)
+    try:
+        spoken = _called(subject, subject.module("float64", device, 1), device)
+    except CannotRun as first:
+        if subject.fixed:
+            raise
+        ungrouped = replace(subject, facts=replace(subject.facts, ungrouped=True))
+        try:  # latent attention has no groups of heads
+            spoken = _called(ungrouped, ungrouped.module("float64", device, 1), device)
+        except CannotRun:
+            raise first from None
     module = spoken.module("float64", device, 1)
     spoken = _with_layout(spoken, module)
     _refuse_others(spoken, module)

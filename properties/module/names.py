@@ -118,6 +118,7 @@ class Sizes:
     heads: int = 4
     head_dim: int = 8
     dropout: float = 0.0
+    ungrouped: bool = False  # as many heads of keys as of queries
 
     def value(self, role: str) -> object:
         """The value of a role of the constructor."""
@@ -125,7 +126,7 @@ class Sizes:
         known: dict[str, object] = {
             "width": width,
             "heads": self.heads,
-            "kv_heads": max(self.heads // 2, 1),
+            "kv_heads": self.heads if self.ungrouped else max(self.heads // 2, 1),
             "head_dim": self.head_dim,
             "length": LONGEST,
             "hidden": 2 * width,

@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class Facts:
     dropout: bool = False
     statistics: str = ""  # what takes statistics of the batch in train mode
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
+    ungrouped: bool = False  # it can be called only with as many heads of keys as of queries
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
 
 
@@ -74,6 +75,7 @@ class Subject:
         ``luck``: what random numbers its constructor draws, for all that is no parameter.
         """
         fw = self.framework
+        sizes = replace(sizes, ungrouped=self.facts.ungrouped)
         with fw.chance(luck):
             made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes)
         set_dropout(made, sizes.dropout)

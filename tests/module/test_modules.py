@@ -57,6 +57,7 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
         {"attn_mask": "(batch, 1, length, length), added", "alibi": "zeros", "positions": "none"},
     ),
     "a part of a configuration, a memory that has to be given": (styles.OfAPart, {"causal": "no: it sees a memory", "structure": "q_proj"}),
+    "latent attention": (styles.WholeHeads, {"causal": "no", "sizes": "heads and"}),
     "an inverted mask": (styles.HiddenIsTrue, {"attention_mask": "(batch, 1, length, length), True = hidden"}),
     "experts": (styles.WithExperts(16, 2), {"experts": "tokens are routed (nonzero)"}),
     "a pool": (HONEST["honest_modules.Pool"].function, {"output": "one row for each sequence"}),

@@ -429,6 +429,22 @@ class OfAPart(nn.Module):
         return self.o_proj(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+class WholeHeads(nn.Module):
+    """Latent attention: keys and values come of a few features, and there are as many heads of them as of queries."""
+
+    def __init__(self, hidden_size: int, num_attention_heads: int, num_key_value_heads: int) -> None:
+        super().__init__()
+        self.heads, self.groups = num_attention_heads, num_attention_heads // num_key_value_heads
+        self.q_proj, self.o_proj = nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.down, self.up = nn.Linear(hidden_size, 6), nn.Linear(6, 2 * hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys, values = self.up(self.down(x)).chunk(2, -1)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.q_proj(x), keys, values))
+        k, v = (y.repeat_interleave(self.groups, 1) for y in (k, v))
+        return self.o_proj(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 class HiddenIsTrue(nn.Module):
     """``attention_mask`` is True where a token is hidden, as inside some layers of Hugging Face's."""
 
