@@ -32,6 +32,7 @@ from properties.engine.core.contract import (
 from properties.engine.core.declare import Property
 from properties.engine.core.trial import Trial
 from properties.engine.doors import new
+from properties.engine.search.probe import make_target
 from properties.pack import packed
 from properties.pack.cases import Case
 
@@ -198,6 +199,7 @@ UNUSABLE = "the contract Mine cannot be used: "
         ({"CONTRACTS": (type("Half", (Contract,), {}),)}, "the contract Half lacks"),
         ({"CONTRACTS": (3,)}, "3 is no class of properties.engine.core.contract.Contract"),
         ({"CONTRACTS": (changed(name=3),)}, UNUSABLE + "its name is 3, not a text"),
+        ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, ("keys",)), 3)),)}, UNUSABLE + "its topics are (Topic("),
         ({"CONTRACTS": (changed(topics=()),)}, UNUSABLE + "its topics are (), not a tuple of one Topic or more"),
         ({"CONTRACTS": (changed(smoke=lambda self, target: ""),)}, UNUSABLE + "its smoke takes (target), not (target, dtype, device)"),
         (
@@ -288,3 +290,11 @@ def test_the_skeleton_of_a_contract_becomes_a_package(tmp_path: Path, monkeypatc
         command = [sys.executable, "-m", "attncheck.properties", f"units.py:{target}", "--property", "gated_units", "--cases", "5"]
         done = subprocess.run(command, cwd=site, env=environment, capture_output=True, encoding="utf-8", timeout=300)
         assert done.returncode == status and said in done.stdout, done.stdout + done.stderr
+
+
+def test_what_lies_at_an_edge_is_no_part_of_a_verdict() -> None:
+    """A property that needs nothing is expected of every target, one at an edge of none."""
+    plain = next(prop for prop in catalogue.PROPERTIES.values() if prop.contract == "attention" and not prop.needs and not prop.edge)
+    edge = next(prop for prop in catalogue.PROPERTIES.values() if prop.contract == "attention" and not prop.needs and prop.edge)
+    target = make_target("mine", lambda q, k, v: v, {"framework": "numpy"})
+    assert target.kind.expected(target, plain) and not target.kind.expected(target, edge)

@@ -270,6 +270,7 @@ def test_every_word_about_modules_means_something() -> None:
         ("attention", {"batch": (-3,)}, "batch is never -3"),
         ("attention", {"batch": ()}, "no batch is left"),
         ("cached", {"program": ("frok",)}, "'program' is a field, but not drawn for caches"),
+        ("cached", {"program": ((), ("fork",))}, "'program' is a field, but not drawn for caches"),
         ("cached", {"programs": "fork"}, "programs is 'fork'; it can be True"),
         ("cached", {"chunks": (2, 1)}, "chunks is never 2"),
         ("encoder_layer", {"keys": (3,)}, "'keys' is a field, but not drawn for encoder layers"),

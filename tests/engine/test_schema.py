@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties import catalogue
+from properties.engine.core.schema import some_of
 from properties.engine.core.supports import CHOICES, SCHEMA, Supports
 from properties.engine.core.target import CannotRun
 from properties.engine.search import deviations
@@ -220,3 +221,8 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     for read in (deviations.read_deviations, Supports.in_file):
         with pytest.raises(ValueError, match="cannot be read: Is a directory"):
             read(tmp_path)
+
+
+def test_what_declares_nothing_is_refused_where_something_must_be() -> None:
+    assert some_of(("a", "b"))(()) == "is empty; leave it out, if nothing is to be declared"
+    assert some_of(("a", "b"))(("a",)) == "" and some_of(empty=True)(()) == ""
