@@ -110,7 +110,7 @@ def _of_third_parties() -> tuple[ModuleType, ...]:
         try:
             themes += _chapter(point.load())
             _properties((*BUILT_IN, *themes))
-        except Exception as error:  # whatever is wrong with it: it is somebody else's, and named
+        except (Exception, SystemExit) as error:  # whatever is wrong with it: it is somebody else's, and named
             said = f"it has no {error.name}" if isinstance(error, AttributeError) and error.name in ("CONTRACTS", "THEMES") else str(error)
             said = " ".join(said.split()) or type(error).__name__
             print(f"attncheck: the installed chapter {point.name!r} ({point.value}) cannot be used: {said}", file=sys.stderr)
