@@ -321,6 +321,9 @@ def drawn(path: str, every: list[Mutation], options: argparse.Namespace, before:
     if options.again:
         return [m for m in every if m.key in {key(s) for s in before["alive"]}]
     if options.check:  # of the others nobody knows whether they live
+        if len(every) != before["all"]:
+            print(f"{path} has changed since it was measured: {before['all']} changes were there, {len(every)} are; nothing of it is tried")
+            return []
         every = some(path, every, before["tried"], before["seed"])
     return some(path, every, options.sample, options.seed)
 
@@ -398,7 +401,7 @@ def main() -> None:
         for path in wanted:
             source, files = (ROOT / path).read_text(encoding="utf-8"), files_of(path)
             every = mutations(path, source)
-            before = results.get(path, {"tried": 0, "seed": options.seed, "alive": []})
+            before = results.get(path, {"all": 0, "tried": 0, "seed": options.seed, "alive": []})
             tried = drawn(path, every, options, before)
             if tried and files not in seen:
                 seen[files] = look(tree, [p for p in wanted if files_of(p) == files], files)

@@ -130,8 +130,10 @@ def test_which_changes_are_tried() -> None:
     assert ten != drawn("kernel.py", every, options(sample=10, seed=6), before([], 0))
     assert drawn("kernel.py", every, options(), before([], 0)) == every == drawn("kernel.py", every, options(sample=99), before([], 0))
     assert drawn("kernel.py", every, options(again=True), before(every[3:5], 10)) == every[3:5]
-    days = [drawn("kernel.py", every, options(check=True, sample=3, seed=day), before([], 10)) for day in range(40)]
+    measured = before([], 10) | {"all": len(every)}
+    days = [drawn("kernel.py", every, options(check=True, sample=3, seed=day), measured) for day in range(40)]
     assert all(len(day) == 3 for day in days) and {m.key for day in days for m in day} == {m.key for m in ten}  # of what was tried
+    assert drawn("kernel.py", every, options(check=True, sample=3, seed=1), measured | {"all": 3}) == []  # it has changed since
 
 
 def test_what_lives_without_a_recorded_reason_is_an_error() -> None:
