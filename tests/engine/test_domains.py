@@ -286,12 +286,3 @@ def test_what_a_property_cannot_say_is_refused_in_one_sentence(topic: str, domai
     with pytest.raises(ValueError, match=f"^property check: {said}") as refused:
         declared(topic_named(topic), **domain)
     assert "\n" not in str(refused.value)
-
-
-def test_what_needs_a_parameter_is_not_put_to_a_target_without_it() -> None:
-    """Restricted to what only a window can be, and a cache has none: nothing would show."""
-    topic = topic_named("cached")
-    needs = topic.case.fields()["window_left"].needs
-    plain = next(target for target in targets("cached") if needs not in target.parameters)
-    assert inapplicable(plain, declared(topic, window_left=3)) == f"the target takes no {needs}"
-    assert not inapplicable(plain, declared(topic, window_left=(None, 3)))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
-from hypothesis.strategies import SearchStrategy
 
 from ..cases.case import Case
 from ..cases.draws import Strategy, either, independent, narrowing
@@ -23,7 +22,7 @@ from ..cases.forms import Form, forms
 from ..contained.link import exhausted
 from ..core.attempt import attempt, subject
 from ..core.contract import FACTS, contracts, known_capabilities
-from ..core.declare import Property, covers
+from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
 from ..core.trial import Notes, Violation
@@ -173,17 +172,7 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
             return why
     if dtypes and not set(dtypes) & set(target.dtypes):
         return f"the target takes no {' or '.join(dtypes)}"
-    return view.kind.refused(view, prop, dtypes) or _never(view, prop)
-
-
-def _never(view: Target, prop: Property) -> str:
-    """The parameter that a restricted field needs, and the target does not take; empty if it can do without, or takes it."""
-    known, taken = prop.topic.case.fields(), view.kind.fields(view)
-    for name, about in prop.domain.items():
-        needs = known[name].needs if name in known and name not in taken else ""
-        if needs and not isinstance(about, SearchStrategy) and not covers(about, getattr(prop.topic.case(), name)):
-            return f"the target takes no {needs}"
-    return ""
+    return view.kind.refused(view, prop, dtypes)
 
 
 def _having(capability: str) -> str:
