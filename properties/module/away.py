@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(self, name: str, stub: Stub, fw: Framework) -> None:
         self.name, self.stub, self.fw = name, stub, fw
-        self.left: list[int] = []  # modules that nobody holds any more
+        self.left: list[int] = []  # modules and caches that nobody holds any more
 
     @property
     def generation(self) -> int:
@@ -218,6 +218,7 @@ class Away(Part):
             def empty() -> Any:
                 kept = self._shop.ask("empty", self._alive(), parameter, at)
                 made = type(identifier(kind), (SimpleNamespace,), {})(kept=kept)
+                weakref.finalize(made, _left, self._shop, {"number": kept, "generation": self._shop.generation})
                 return made
 
             return empty

@@ -87,9 +87,10 @@ class Workshop:
         self.made[number].load_state_dict(self.made[other].state_dict())
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """They are needed no more."""
+        """These modules and caches are needed no more."""
         for number in numbers:
             self.made.pop(number, None)
+            self.caches.pop(number, None)
             for key in [key for key in self.varied if key[0] == number]:
                 del self.varied[key]
 
@@ -104,10 +105,6 @@ class Workshop:
         made = next(itertools.islice(empties(self.made[number], parameter), at, None))()
         self.caches[kept := next(self.numbers)] = made
         return kept
-
-    def drop_cache(self, kept: int) -> None:
-        """It is needed no more."""
-        self.caches.pop(kept, None)
 
     # ------------------------------------------------------------ calls
 

@@ -152,8 +152,7 @@ def test_gradients_come_back_to_parameters(layer: Target) -> None:
     out = trial.result()
     out.sum().backward()
     grads = {name: p.grad for name, p in trial.module.named_parameters()}
-    mixed = trial.result() * 0  # the weights of the output projection: rows of what is summed, all alike
-    assert all(g is not None and bool(g.isfinite().all()) for g in grads.values()) and mixed.requires_grad
+    assert all(g is not None and bool(g.isfinite().all()) for g in grads.values())
     assert torch.allclose(grads["proj.weight"], grads["proj.weight"][:1].expand(32, 32))
 
 
@@ -218,5 +217,5 @@ def test_a_variant_of_a_right_module_is_right(variant: str, layer: Target) -> No
         (varied,) = find_targets(f"layer.py:Layer@{variant}", Builtins())
     report = verify_target(varied, OF_MODULES, Plan(examples=2, shrink=False), seconds=60.0 if variant == "compile" else None)
     assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
-    gradients = report.outcomes["module_gradients_are_slopes"].cases > 0
-    assert gradients == (variant in ("eager", "compile")) or variant == "compile"  # through which there are gradients of parameters
+    if variant != "compile":  # of which there may be no time for all
+        assert (report.outcomes["module_gradients_are_slopes"].cases > 0) == (variant == "eager")  # the others give parameters none
