@@ -193,7 +193,7 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
         return f"declared as not supported: mask kind {', '.join(unknown)}"
     if {"along", "widens"} & set(prop.domain) and not sayable(target, prop):
         return f"declared as not supported: masks along {prop.domain.get('along', 'more axes than some')}"
-    return ""
+    return prop.untaken(target.kind.fields(target))
 
 
 def always(window: tuple[int, int]) -> dict[str, int | None]:

@@ -297,7 +297,11 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
             return f"is about {name} = {', '.join(map(str, values))}"
     if target.supports.head_dims and prop.domain.get("dim") and not set(_dims(target, prop)):
         return f"declared head_dims {target.supports.head_dims}"
-    return prop.without_types(target.dtypes, dtypes)
+    longest = target.supports.max_length
+    for name in ("queries", "keys"):
+        if longest and (least := min(prop.table(name, (1,)))) > longest:
+            return f"declared max_length {longest}, it needs {least} {name}"
+    return prop.untaken((*block_fields(target), "norm_first", "activation", "keys")) or prop.without_types(target.dtypes, dtypes)
 
 
 def block_fields(target: Target) -> tuple[str, ...]:

@@ -262,10 +262,13 @@ def cache_fields(target: Target) -> tuple[str, ...]:
 
 
 def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
-    """Why a property cannot be drawn for a cache: its programs have nothing to do."""
+    """Why a property cannot be drawn for a cache: its programs have nothing to do, say; empty if it can."""
     if "programs" in prop.domain and not set(METHODS) & set(target.parameters):
         return f"the target takes no {' or '.join(METHODS)}"
-    return prop.without_types(target.dtypes, dtypes)
+    longest = target.supports.max_length
+    if longest and (least := min(prop.table("keys", (1,)))) > longest:
+        return f"declared max_length {longest}, it needs {least} keys"
+    return prop.untaken(cache_fields(target)) or prop.without_types(target.dtypes, dtypes)
 
 
 def _chunks(prefills: tuple[int, ...], zero: bool) -> Strategy:

@@ -164,7 +164,7 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
     """Why a property cannot be drawn for a target; empty if it can."""
     if empty := [name for name, table in tables(target, prop).items() if not table]:
         return f"declared as not supported: {empty[0]} {prop.domain[empty[0]]}"
-    return prop.without_types(target.dtypes, dtypes)
+    return prop.untaken(target.kind.fields(target)) or prop.without_types(target.dtypes, dtypes)
 
 
 def linear_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:

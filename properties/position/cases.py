@@ -232,6 +232,11 @@ def position_fields(target: Target) -> tuple[str, ...]:
 def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
     """Why a property cannot be drawn for a target; empty if it can: what it is about may be too large for a type, or not supported."""
     tables = narrowed(target, {name: prop.table(name, table) for name, table in FIELDS[target.contract].items()})
+    if why := prop.untaken(position_fields(target)):
+        return why
+    for name, table in tables.items():
+        if name in ("queries", "offset") and name in prop.domain and not set(table) & set(prop.table(name, ())):
+            return f"declared max_length {target.supports.max_length}, it is about {name} = {prop.domain[name]}"
     for dtype in prop.types(target.dtypes, dtypes):
         empty = [name for name, table in tables.items() if not representable(name, table, largest_angle(target, dtype))]
         if not empty:

@@ -20,7 +20,8 @@ class Property:
     """Something that is true of every attention.
 
     ``domain`` restricts fields of the case: a value fixes the field, a tuple lists its values, a Hypothesis strategy draws
-    it; what is said of masks holds where one is drawn, which is always where ``needs`` has attn_mask.
+    it; what is said of masks holds where one is drawn, which is always where ``needs`` has attn_mask. Where a target
+    declares its ``head_dims``, or that it takes no other ``value_dim``, these are drawn whatever a property says.
     Besides, ``zero_sizes=False`` leaves out empty tensors, ``at_least={"keys": 2}`` the smaller sizes,
     ``alike=(("queries", "keys"),)`` makes these sizes equal in every other case, ``masked=3`` gives
     three cases with a mask for one without, and ``dtypes="all"`` draws every type alike
@@ -66,6 +67,19 @@ class Property:
         """The same, the widest most often, where a fault of meaning shows earliest; unless the property is about every type."""
         types = self.types(able, wanted)
         return types if self.domain.get("dtypes") == "all" or len(types) == 1 else types[:1] * 3 + types[1:]
+
+    def untaken(self, taken: Iterable[str]) -> str:
+        """What it restricts and a target has no say in, which then stays as it is; empty if it can do without.
+
+        What is said of masks holds where one is drawn.
+        """
+        known, plain = self.topic.case.fields(), self.topic.case()
+        for name, about in self.domain.items():
+            if name in taken or name not in known or name.startswith("mask") or isinstance(about, SearchStrategy):
+                continue
+            if not covers(about, getattr(plain, name)):
+                return f"the target takes no {known[name].needs}" if known[name].needs else f"its cases have no {name}"
+        return ""
 
     def excludes(self, case: Case, names: Iterable[str]) -> str:
         """Why a case is none that the property is about, by these of its fields; empty if it is one."""
