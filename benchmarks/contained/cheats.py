@@ -32,6 +32,13 @@ def doing(act, when=lambda q, k: k.shape[2] >= 2):
         return wrong(q, k, v, attn_mask, is_causal)
     return attention
 
+def where(refuses):
+    def attention(q, k, v, attn_mask=None, is_causal=False):
+        if refuses(q, k, attn_mask, is_causal):
+            os._exit(0)
+        return right(q, k, v, attn_mask, is_causal)
+    return attention
+
 calls = 0
 
 def after(count, act):
@@ -48,6 +55,10 @@ ENDS = {
     "os._exit(0) in a call": "attention = after(60, lambda: os._exit(0))",
     "sys.exit(0) in a call": "attention = after(60, lambda: sys.exit(0))",
     "os._exit(0) in the first call": "attention = doing(lambda: os._exit(0), lambda q, k: True)",
+    "os._exit(0) in float32 alone": "attention = where(lambda q, k, mask, causal: q.dtype == np.float32)",
+    "os._exit(0) where causal": "attention = where(lambda q, k, mask, causal: causal)",
+    "os._exit(0) for bool masks": "attention = where(lambda q, k, mask, causal: mask is not None and mask.dtype == bool)",
+    "os._exit(0) in a question of the handshake": "attention = where(lambda q, k, *_: q.shape == (2, 3, 5, 4) and k.shape[2] == 7)",
     "os._exit(0) on import": "os._exit(0)",
     "sys.exit(0) on import": "sys.exit(0)",
     "os._exit(0) from a thread, a little later": """

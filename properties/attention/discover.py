@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 
+from ..engine.contained.link import Gone
 from ..engine.core.supports import Supports
 from ..engine.core.target import Raised, Target, blame
 from ..exact import oracle
@@ -23,13 +24,18 @@ def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
 
 
 def smoke(target: Target, dtype: str, device: str) -> str:
-    """One small call of an attention; what is wrong with the form of its answer, nothing if nothing is."""
+    """One small call of an attention; what is wrong with the form of its answer, nothing if nothing is.
+
+    Raises Raised where the call ends the target's process: that is no refusal.
+    """
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
     wanted = (batch, heads, queries, inputs.v.shape[3])
     try:
         out = attend(target, inputs)
     except Raised as raised:
+        if isinstance(raised.error, Gone):
+            raise
         return f"on {dtype} {target.framework.name} arrays q {inputs.q.shape} it {blame(raised)}"
     if out.shape == (batch, queries, heads, wanted[3]) != wanted:
         return (

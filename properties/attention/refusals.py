@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
+from ..engine.contained.link import Gone
 from ..engine.core.target import Raised, Target
 from .call import attend
 from .case import Case
@@ -48,12 +49,14 @@ def with_refusals(target: Target, device: str) -> Target:
 
 
 def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
-    """What a target says to a class of calls if it raises at each of two; empty if it answers one."""
+    """What a target says to a class of calls if it raises at each of two; empty if it answers one, or ends its process instead."""
     said = ""
     for seed in (0, 1):
         try:
             attend(target, asked(seed))
         except Raised as raised:
+            if isinstance(raised.error, Gone):
+                return ""
             said = str(raised)
         else:
             return ""

@@ -81,19 +81,23 @@ class Module(Contract):
         return dataclasses.replace(target, learned=_words(_of(target)), differs=differs)
 
     def _with_dtypes(self, target: Target, device: str) -> Target:
-        """The dtypes that every kind of call takes; the others are told. Raises CannotRun if there is none."""
+        """The dtypes that every kind of call takes, and where there are some, those that end the process; the others are told. Raises CannotRun."""
         untried: dict[str, str] = {}
+        broke: list[str] = []
         wanted = target.supports.dtypes or target.framework.dtypes
         for dtype in (dtype for dtype in target.framework.dtypes if dtype in wanted):
             try:
                 wrong = self.smoke(target, dtype, device)
             except Raised as raised:
                 wrong = f"it {blame(raised)}"
+                broke += [dtype] * isinstance(raised.error, Gone)
             if wrong:
                 untried[dtype] = wrong
         taken = tuple(dtype for dtype in target.framework.dtypes if dtype in wanted and dtype not in untried)
         if not taken:
             raise CannotRun(f"{target.name} cannot be called: {next(iter(untried.values()))}")
+        untried = {dtype: why for dtype, why in untried.items() if dtype not in broke}
+        taken = tuple(dtype for dtype in target.framework.dtypes if dtype in (*taken, *broke))
         return dataclasses.replace(target, dtypes=taken, untried={**target.untried, **untried})
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,6 +149,30 @@ def test_a_wrong_gradient_is_refuted() -> None:
     assert not finds(mine, "output_is_inside_the_bound")
 
 
+def test_a_gradient_goes_through_what_is_moved_on_the_way() -> None:
+    """As where a target has other axes, or takes queries, keys and values in one array."""
+    leaves = [JAX.full((2, 3), 2.0, "float64", "cpu"), JAX.full((2, 3), 5.0, "float64", "cpu")]
+
+    def moved(a: Any, b: Any) -> Any:
+        both = JAX.concatenate([JAX.stack([a, b]), JAX.expand(JAX.permute(a, (0, 1))[None], (1, 2, 3))], 0)
+        assert JAX.describe(both) == ((3, 2, 3), "float64", "cpu")
+        return both[0] * both[1] * both[2]
+
+    out, send_back = JAX.record(moved, leaves)
+    assert (JAX.read(out) == 20).all() and send_back
+    assert [JAX.read(part)[0, 0] for part in send_back(JAX.full((2, 3), 1.0, "float64", "cpu"))] == [20.0, 4.0]
+
+
+def test_a_user_s_target_is_asked_for_gradients() -> None:
+    def mine(q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
+        return jnp.swapaxes(no_key_gradient(q, k, v), 1, 2)
+
+    target = make_target("mine", mine)
+    outcome = search(target, PROPERTIES["gradients_are_inside_the_bound"], Plan(examples=2, shrink=False))
+    assert outcome.finding and "gradient of k is off" in outcome.finding.violation.says
+
+
 def test_what_has_no_backward_pass_is_not_asked_for_gradients() -> None:
     def mine(q: Any, k: Any, v: Any) -> Any:
         return jax.pure_callback(lambda *x: np.asarray(attention(*map(jnp.asarray, x))), jax.ShapeDtypeStruct(q.shape, q.dtype), q, k, v)
@@ -219,3 +246,55 @@ def test_variants_of_jax_are_named() -> None:
 def test_the_process_is_not_forked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jax_manual.attention", "--isolate", "--cases", "1", "--property", "rows_sum_to_one"]) == 2
     assert "which jax does not survive" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- in a process of its own
+
+CONTAINED = """
+import os
+from functools import partial
+import jax, jax.numpy as jnp
+
+def right(q, k, v):
+    scores = jnp.einsum("blhd,bshd->bhls", q, k) / jnp.sqrt(q.shape[-1]).astype(q.dtype)
+    return jnp.einsum("bhls,bshd->blhd", jax.nn.softmax(scores, axis=-1), v)
+
+@jax.custom_vjp
+def no_key_gradient(q, k, v):
+    return right(q, k, v)
+
+no_key_gradient.defvjp(lambda *x: jax.vjp(right, *x), lambda pull, g: [(a, 0 * b, c) for a, b, c in [pull(g)]][0])
+donates = partial(jax.jit, donate_argnums=0)(lambda q, k, v: right(q, k, v) + 0 * q)
+
+def exits(q, k, v):
+    return os._exit(0) if k.shape[1] > 30 else right(q, k, v)
+
+def finds_it(q, k, v):
+    return right(q, k, v) * (1 if PARENT == os.getpid() else 1.01)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "prop", "says"),
+    [
+        ("right", "", ""),
+        ("no_key_gradient", "gradients_are_inside_the_bound", "the gradient of k is off"),
+        ("donates", "inputs_are_unchanged", "q was changed by the call"),
+        ("exits", "output_is_inside_the_bound", "the call ended the process (exit status 0)"),
+        ("finds_it", "output_is_inside_the_bound", ", allowed "),
+    ],
+)
+def test_a_file_is_in_a_process_of_its_own(
+    name: str, prop: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is given arrays of JAX there, and does what it likes there; here nothing is compiled for it, and a wrong one is refuted."""
+    (tmp_path / "mine.py").write_text(CONTAINED + f"\nPARENT = {os.getpid()}\n")
+    monkeypatch.chdir(tmp_path)
+    wanted = [prop] if prop else ["output_is_inside_the_bound", "inputs_are_unchanged", "gradients_are_inside_the_bound"]
+    arguments = [word for one in wanted for word in ("--property", one)]
+    status = main([f"mine.py:{name}", *arguments, "--cases", "12", "-n", "1", "--json", "report.json"])
+    (report,) = json.loads((tmp_path / "report.json").read_text())["reports"]
+    assert report["contained"] and status == bool(prop), capsys.readouterr().out
+    assert [name for name, outcome in report["properties"].items() if outcome["status"] == "refuted"] == [prop] * bool(prop)
+    assert says in capsys.readouterr().out

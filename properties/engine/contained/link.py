@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..frameworks import Framework, frameworks
+from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
 from .limits import TASKS
@@ -79,6 +79,7 @@ class Link:
         self.arguments, self.answers = Arena(shared_file("given")), Arena(shared_file("told"))
         self.socket: wire.Wire | None = None
         self.pid = 0
+        self.ends: list[str] = []  # what ended its processes so far
         self.generation = 0  # how often it was started
         self.numbers = itertools.count(1)
         self.last = 0  # the number of the last call
@@ -178,7 +179,8 @@ class Link:
             if not what:
                 name = signal.Signals(-status).name if status is not None and status < 0 else ""
                 what = f"killed the process ({name})" if name else f"ended the process (exit status {status})" if status is not None else ""
-        ENDS.append(what or "closed what it is asked through")
+        self.ends.append(what or "closed what it is asked through")
+        ENDS.append(self.ends[-1])
         return Gone(ENDS[-1])
 
     # ------------------------------------------------------------ asking
@@ -347,7 +349,7 @@ def _close(parts: dict[str, Any]) -> None:
 
 
 def template() -> Template:
-    """One of this process that has imported every framework that this process has."""
+    """One of this process that has imported every framework that this process has, and that survives a fork."""
     while Link.left:
         old, pid = Link.left.pop()
         if old.owner == os.getpid():
@@ -355,10 +357,11 @@ def template() -> Template:
                 old.end(pid, now=True)
     mine = [one for one in Link.templates if one.owner == os.getpid()]
     if not mine or mine[-1].knows != loaded():
-        Link.templates[:] = [*mine, Template(loaded())]
+        survives = all(framework(name).forks for name in frameworks() if name in sys.modules)
+        Link.templates[:] = [*mine, Template(loaded(), forked=survives)]
     return Link.templates[-1]
 
 
 def loaded() -> frozenset[str]:
-    """The frameworks that this process has imported."""
-    return frozenset(name for name in frameworks() if name in sys.modules)
+    """The frameworks that this process has imported, and that work in a fork of it."""
+    return frozenset(name for name in frameworks() if name in sys.modules and framework(name).forks)

@@ -54,7 +54,7 @@ class Stub:
 
     def shared(self, fw: Framework) -> Framework:
         """The framework, with its arrays in memory that both processes share."""
-        shared: Any = Shared(fw, self.link)
+        shared: Any = Shared(fw.elsewhere(), self.link)
         self.link.framework = shared
         return shared
 
@@ -196,6 +196,10 @@ class Shared:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)
+
+    def ended(self) -> tuple[str, ...]:
+        """What ended the processes of the target so far, in the words that follow "it"."""
+        return tuple(self._link.ends)
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
         itemsize = ITEMSIZE[dtype]

@@ -7,9 +7,11 @@ leave behind, and ends with the judge.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -18,16 +20,19 @@ from typing import Any
 
 from . import wire
 from .limits import PR_SET_CHILD_SUBREAPER, end_with_parent, prctl
-from .worker import serve
+from .worker import WORKSHOPS, serve
 
 PRINTED = 2**20  # bytes that the workers of a run may print
 GRACE = 2.0  # seconds for a worker that has said goodbye to end
 
 
 class Template:
-    """The judge's handle of it."""
+    """The judge's handle of it. ``knows``: the frameworks that it has imported.
 
-    def __init__(self, knows: frozenset[str]) -> None:
+    It is a new Python, not a fork, where the judge has threads that a fork would lose (``forks`` of a framework).
+    """
+
+    def __init__(self, knows: frozenset[str], forked: bool = True) -> None:
         self.knows = knows
         self.workers: set[int] = set()
         own, other = socket.socketpair()
@@ -36,7 +41,7 @@ class Template:
             with suppress(OSError, ValueError):
                 stream.flush()
         self.owner = os.getpid()
-        self.pid = os.fork()
+        self.pid = os.fork() if forked else _spawned(other, fds, knows)
         if not self.pid:
             try:
                 _run(other, fds)
@@ -62,9 +67,22 @@ class Template:
         return status if isinstance(status, int) else None
 
 
+def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -> int:
+    """The number of a process that has imported the frameworks, and what makes modules, anew."""
+    modules = [__name__, *(shop.__module__ for shop in WORKSHOPS), *sorted(knows)]
+    given = json.dumps([sys.path, modules, [link.fileno(), files.fileno()]])
+    program = (
+        "import importlib, json, socket, sys; path, modules, fds = json.loads(sys.argv[1]); sys.path[:] = path; "
+        "template = [importlib.import_module(name) for name in modules][0]; template._run(*(socket.socket(fileno=fd) for fd in fds))"
+    )
+    command = [sys.executable, "-c", program, given]
+    return subprocess.Popen(command, pass_fds=(link.fileno(), files.fileno()), start_new_session=True).pid
+
+
 def _run(link: socket.socket, files: socket.socket) -> None:
     """The process itself."""
-    os.setsid()
+    with suppress(PermissionError):  # it leads a session of its own already
+        os.setsid()
     end_with_parent()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE):

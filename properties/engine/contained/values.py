@@ -5,11 +5,11 @@ What the target's side says of an array is checked against the memory before one
 
 from __future__ import annotations
 
+import ctypes
 import keyword
 import math
 import numbers
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -90,7 +90,7 @@ class Arguments:
         self.fw, self.arena, self.leaves = fw, arena, leaves
         self.earlier = earlier  # answers of which parts are the target's own again
         self.retained: list[Any] = []
-        self.copies: list[tuple[Any, Any]] = []  # (an array that lies elsewhere, its copy where both see it)
+        self.copies: list[tuple[Any, Any]] = []  # (an array that lies elsewhere, the memory of its copy, which both see)
         self.met: dict[int, int] = {}  # id of an array → its number: one and the same array is one there, too
 
     def encode(self, value: Any) -> Any:
@@ -137,12 +137,10 @@ class Arguments:
         if place is None:  # made on the way, as by stacking
             size = math.prod(shape) * ITEMSIZE[dtype]
             chunk = self.arena.chunk(size)
-            strides = contiguous(shape, ITEMSIZE[dtype])
-            copy = self.fw.over(chunk, 0, shape, strides, dtype)
-            copy[...] = value.detach() if hasattr(value, "detach") else value
-            self.retained.append(copy)
-            self.copies.append((value, copy))
-            address, _ = self.fw.lies(copy)
+            self.fw.pour(value, chunk)
+            self.retained.append(chunk)
+            self.copies.append((value, chunk))
+            address, strides = ctypes.addressof(chunk), contiguous(shape, ITEMSIZE[dtype])
             place = self.arena.place(address)
             assert place is not None
         start, length = place
@@ -151,10 +149,7 @@ class Arguments:
     def write_back(self) -> None:
         """Write into arrays that lay elsewhere what the target has written into their copies, as if it had got the arrays themselves."""
         for value, copy in self.copies:
-            plain = value.detach() if hasattr(value, "detach") else value
-            if not bool(((plain == copy) | ((plain != plain) & (copy != copy))).all()):
-                with suppress(RuntimeError, ValueError):  # what cannot be written into was not written into by a caller either
-                    plain[...] = copy
+            self.fw.refill(value, copy)
 
 
 class Answers:
@@ -232,6 +227,7 @@ class Taking:
         self.fw, self.arena, self.things, self.results = fw, arena, things, results
         self.noted: dict[int, Any] = {}  # the number of a leaf → its array
         self.met: list[Any] = []
+        self.places: list[tuple[Any, Any]] = []  # (an array, where the judge sees its numbers)
 
     @property
     def leaves(self) -> list[Any]:
@@ -267,11 +263,19 @@ class Taking:
             array = self.fw.full(tuple(shape), 0.0, dtype, "cpu")
         else:
             start, length, offset, shape, strides, dtype, leaf = rest
-            array = self.fw.over(self.arena.piece(start, length), offset, tuple(shape), tuple(strides), dtype)
+            memory = self.arena.piece(start, length)
+            array = self.fw.over(memory, offset, tuple(shape), tuple(strides), dtype)
+            self.places.append((array, (memory, offset, shape, strides, dtype)))
         if leaf is not None:
             self.noted[leaf] = array
         self.met.append(array)
         return array
+
+    def write_back(self) -> None:
+        """What the call has taken away is NaN where the judge sees it: all bits are 1."""
+        for array, (memory, offset, shape, strides, dtype) in self.places:
+            if self.fw.lost(array):
+                np.ndarray((*shape, ITEMSIZE[dtype]), np.uint8, memory, offset, (*strides, 1))[...] = 255
 
 
 class Telling:
@@ -335,8 +339,7 @@ class Telling:
         size = math.prod(shape) * ITEMSIZE[dtype]
         if self.end + size > SIZE:
             raise MemoryError(f"an answer of {size:,} bytes")
-        copy = self.fw.over(self.answers.piece(self.end, size), 0, shape, contiguous(shape, ITEMSIZE[dtype]), dtype)
-        copy[...] = value.detach() if hasattr(value, "detach") else value
+        self.fw.pour(value, self.answers.piece(self.end, size))
         made = ["a", self.end, shape, dtype]
         self.end += (size + 63) // 64 * 64
         return made

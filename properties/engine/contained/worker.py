@@ -159,6 +159,7 @@ class _Worker:
             else:
                 result = function(*given, **named)
             self.changed = changed()
+        taking.write_back()
         said = telling.encode(result)
         self.results[number] = telling
         if send_back is not None:

@@ -73,7 +73,7 @@ class JaxFramework(NumpyFramework):
     gradients = True
     costly_shapes = True  # every operation is compiled for each
     forks = False  # its threads hold locks
-    shares = False
+    shares = True
     rounds_sums = False
     variants: Mapping[str, Variant] = {"jit": Variant(jit), "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True)}
 
@@ -97,16 +97,22 @@ class JaxFramework(NumpyFramework):
         return self.assign(self.full(carrier.shape, 0, "int64" if jax.config.jax_enable_x64 else "int32", device), carrier)
 
     def permute(self, array: Any, axes: tuple[int, ...]) -> Any:
-        return _changed(array, lambda x: np.transpose(x, axes))
+        return _changed([array], lambda library, x: library.transpose(x[0], axes))
 
     def expand(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return _changed(array, lambda x: np.broadcast_to(x, shape))
+        return _changed([array], lambda library, x: library.broadcast_to(x[0], shape))
+
+    def stack(self, arrays: Sequence[Any]) -> Any:
+        return _changed(arrays, lambda library, x: library.stack(x))
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return _changed(arrays, lambda library, x: library.concatenate(x, axis))
 
     def assign(self, array: Any, carrier: Array) -> Any:
         return _made(np.broadcast_to(carrier, array.shape).astype(array.dtype), array.sharding)
 
     def read(self, array: Any) -> Array:
-        if array.is_deleted():  # donated by the call
+        if self.lost(array):
             return np.full(array.shape, np.nan)
         return np.array(array).astype(bool if array.dtype == bool else np.float64)
 
@@ -114,7 +120,7 @@ class JaxFramework(NumpyFramework):
         return isinstance(value, jax.Array)
 
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
-        platform = next(iter(array.devices())).platform
+        platform = jax.default_backend() if self.asks(array) else next(iter(array.devices())).platform
         return tuple(array.shape), str(array.dtype), {"gpu": "cuda"}.get(platform, platform)
 
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
@@ -146,14 +152,90 @@ class JaxFramework(NumpyFramework):
     def shares_memory(self, a: Any, b: Any) -> bool:
         return False  # no array can be written
 
+    def elsewhere(self) -> Carried:
+        return Carried()
+
+    def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        return _made(super().over(memory, offset, shape, strides, jnp.dtype(dtype)).copy(), jax.devices("cpu")[0])
+
+    def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        return super().lies(np.asarray(array))
+
+    def pour(self, array: Any, memory: Any) -> None:
+        super().pour(np.asarray(array), memory)
+
+    def lost(self, array: Any) -> bool:
+        return bool(array.is_deleted())  # donated by the call
+
+    def plain(self, array: Any) -> Any:
+        while isinstance(array, jax.core.Tracer):  # that a call for a gradient has left behind
+            array = array.primal
+        return array
+
+    def asks(self, array: Any) -> bool:
+        return isinstance(array, jax.core.Tracer)
+
+    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+        """A function with a derivative of its own, which JAX calls with arrays as it calls it for a gradient."""
+        sends_back: list[SendBack | None] = []
+
+        def forward(*given: Any) -> tuple[tuple[Any, ...], None]:
+            answers, send_back = call(given)
+            sends_back.append(send_back)
+            return tuple(answers), None
+
+        def backward(_: None, pushed: Sequence[Any]) -> tuple[Any, ...]:
+            (send_back,) = sends_back
+            if send_back is None:
+                return tuple(map(jnp.zeros_like, leaves))
+            return tuple(send_back(pushed[0], True))
+
+        elsewhere = jax.custom_vjp(lambda *given: forward(*given)[0])
+        elsewhere.defvjp(forward, backward)
+        return list(elsewhere(*leaves))
+
+
+class Carried(JaxFramework):
+    """The same where the target is in another process: its arrays are made there, of NumPy's here, for which nothing is compiled."""
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        return np.full(shape, value, dtype=jnp.dtype(dtype))
+
+    def assign(self, array: Any, carrier: Array) -> Any:
+        array[...] = carrier
+        return array
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray | jax.Array)
+
+    def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
+        return tuple(array.shape), str(array.dtype), "cpu"
+
+    def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        return np.ndarray(shape, jnp.dtype(dtype), memory, offset, strides)
+
+    def refill(self, array: Any, memory: Any) -> None:
+        if isinstance(array, np.ndarray):
+            super().refill(array, memory)
+        elif np.asarray(array).tobytes() != bytes(memory):
+            array.delete()  # as the call has done with its own
+
+    def lost(self, array: Any) -> bool:
+        return isinstance(array, jax.Array) and super().lost(array)
+
 
 def _made(carrier: Any, where: Any) -> Any:
     """An array of these numbers, which nobody else holds; no program is compiled for it, as for one that jax.numpy makes."""
     return jax.device_put(carrier, where)
 
 
-def _changed(array: Any, change: Callable[[Any], Any]) -> Any:
-    return jax.device_put(np.ascontiguousarray(change(np.asarray(array))), array.sharding)
+def _changed(arrays: Sequence[Any], change: Callable[[Any, Sequence[Any]], Any]) -> Any:
+    """What NumPy makes of the arrays, so that no program is compiled; JAX, where a gradient of it will be asked."""
+    if any(isinstance(x, jax.core.Tracer) for x in arrays):
+        return change(jnp, arrays)
+    made = change(np, [np.asarray(x) for x in arrays])
+    where = next((x.sharding for x in arrays if isinstance(x, jax.Array)), None)
+    return made if where is None else _made(np.ascontiguousarray(made), where)
 
 
 FRAMEWORK = JaxFramework

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -94,11 +94,26 @@ class NumpyFramework:
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))
 
+    def elsewhere(self) -> NumpyFramework:
+        return self
+
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
         return np.ndarray(shape, np.dtype(dtype), memory, offset, strides)
 
     def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
         return array.__array_interface__["data"][0], tuple(array.strides)
+
+    def pour(self, array: Any, memory: Any) -> None:
+        np.ndarray(array.shape, array.dtype, memory)[...] = array
+
+    def refill(self, array: Any, memory: Any) -> None:
+        copy = np.ndarray(array.shape, array.dtype, memory)
+        if not ((array == copy) | ((array != array) & (copy != copy))).all():
+            with suppress(ValueError):  # what cannot be written into was not written into by a caller either
+                array[...] = copy
+
+    def lost(self, array: Any) -> bool:
+        return False
 
     def plain(self, array: Any) -> Any:
         return np.ndarray.view(array, np.ndarray)

@@ -104,7 +104,7 @@ class Framework(Protocol):
     gradients: bool  # whether there is a backward pass
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     forks: bool  # whether a process that has used it can be forked
-    shares: bool  # whether its arrays can lie in memory that another process sees
+    shares: bool  # whether its arrays can be made of memory that another process sees
     rounds_sums: bool  # whether it has sums of halves that are rounded at every step
     variants: Mapping[str, Variant]
     modules: Modules | None  # where callables may hold their own weights
@@ -166,11 +166,23 @@ class Framework(Protocol):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether writing to one array may change the other."""
 
+    def elsewhere(self) -> Framework:
+        """What stands for it in a process whose target is in another one."""
+
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
         """An array in memory that somebody else made; the offset and the strides are in bytes. It keeps the memory alive."""
 
     def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
         """Where in memory an array begins, and its strides in bytes."""
+
+    def pour(self, array: Any, memory: Any) -> None:
+        """Write its numbers, row by row, into memory that somebody else made."""
+
+    def refill(self, array: Any, memory: Any) -> None:
+        """What a call has made of a copy of it, row by row in memory, it has made of the array itself."""
+
+    def lost(self, array: Any) -> bool:
+        """Whether a call has taken the numbers away, as where an array may be donated."""
 
     def plain(self, array: Any) -> Any:
         """The array without what a subclass adds to it: its own numbers, in its own shape."""

@@ -540,6 +540,9 @@ class TorchFramework:
             return False
         return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
 
+    def elsewhere(self) -> TorchFramework:
+        return self
+
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
         kind = getattr(torch, dtype)
         flat = torch.frombuffer(memory, dtype=kind, count=len(memory) // kind.itemsize)
@@ -547,6 +550,18 @@ class TorchFramework:
 
     def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
         return array.data_ptr(), tuple(step * array.itemsize for step in array.stride())
+
+    def pour(self, array: Any, memory: Any) -> None:
+        torch.frombuffer(memory, dtype=array.dtype).view(array.shape).copy_(array.detach())
+
+    def refill(self, array: Any, memory: Any) -> None:
+        plain, copy = array.detach(), torch.frombuffer(memory, dtype=array.dtype).view(array.shape)
+        if not ((plain == copy) | ((plain != plain) & (copy != copy))).all():
+            with suppress(RuntimeError):  # what cannot be written into was not written into by a caller either
+                plain.copy_(copy)
+
+    def lost(self, array: Any) -> bool:
+        return False
 
     def plain(self, array: Any) -> Any:
         return array.as_subclass(torch.Tensor) if type(array) is not torch.Tensor else array

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..contained.link import Gone
+from ..contained.link import Gone, template
 from ..contained.load import NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
 from ..core.supports import Supports
@@ -84,6 +84,8 @@ def _loaded(text: str, builtins: Builtins, variant: str = "", stateful: bool = F
     """The callable itself, or what stands for it. Raises CannotRun."""
     try:
         if _contained == NEVER or (_contained == OWN and text in builtins.entries):
+            if _contained != NEVER:
+                template()  # before this process uses a library whose threads are lost in a fork
             return _here(text, builtins)
         stub = elsewhere(text, builtins, variant, stateful, fw)
         if _contained == OWN and not _can_be_asked(stub):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping
+from typing import Any
 
-from ..contained.stub import Stub
+from ..contained.stub import Shared, Stub
 from ..core.target import Target
 from .search import Outcome
 
@@ -14,11 +15,19 @@ JUDGED = 10  # judged cases, from which on some of them must be adequate
 LEAST = 4  # cases that every property must have had, if so many were asked for: those of the first pass
 
 
-def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, time_is_over: bool) -> str:
-    """Why too little was tried, in a few words; empty if enough was.
+def ended(target: Target) -> tuple[str, ...]:
+    """What has ended its processes so far, if it has processes of its own: before the search, what it was asked then shows nothing."""
+    fw: Any = target.framework
+    return fw.ended() if isinstance(fw, Shared) else ()
+
+
+def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, time_is_over: bool, ends: Collection[str] = ()) -> str:
+    """Why too little was tried, in a few words; empty if enough was. ``ends``: what ended the target's processes before the search.
 
     A property that cannot be put to the target is named elsewhere.
     """
+    for what in ends:
+        return f"a call that was to show what the target takes {what}: what it would have shown is not known"
     judged, adequate = (sum(getattr(outcome.notes, name) for outcome in outcomes) for name in ("judged", "adequate"))
     if judged >= JUDGED and not adequate:
         return f"none of {judged} cases could tell a right answer and a trivially wrong one apart: declare less away"

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..contained.link import Gone
 from ..contained.load import called
 from ..contained.stub import Stub
 from ..core.contract import Contract, contract_named, contracts, recognised
@@ -276,8 +277,12 @@ def _has_parameter(contract: Contract, name: str) -> bool:
 
 
 def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[str, Any]:
-    """Which dtypes the target takes; the others, with what it said, are not tried and named in the report."""
+    """Which dtypes the target takes; the others, with what it said, are not tried and named in the report.
+
+    A call that ends the process, or never ends, refuses nothing: where it takes some dtype, that is for the search to find.
+    """
     accepted: list[str] = []
+    broke: list[str] = []
     untried: dict[str, str] = {}
     wanted = target.supports.dtypes or target.kind.dtypes or target.framework.dtypes
     able = [dtype for dtype in target.framework.dtypes if dtype in wanted]
@@ -288,6 +293,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
             wrong = target.kind.smoke(target, dtype, device)
         except Raised as raised:
             wrong = f"on {dtype} it {blame(raised)}"
+            broke += [dtype] * isinstance(raised.error, Gone)
         if not wrong:
             accepted.append(dtype)
             continue
@@ -297,4 +303,6 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
             broken = CannotRun(f"{target.name} declares dtype {dtype}, but: {wrong}")
             broken.taken = len(accepted)
             raise broken
-    return {"dtypes": tuple(accepted), "untried": untried}
+    if accepted:
+        accepted = [dtype for dtype in able if dtype in accepted or dtype in broke]
+    return {"dtypes": tuple(accepted), "untried": {dtype: why for dtype, why in untried.items() if dtype not in accepted}}

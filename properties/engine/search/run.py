@@ -27,7 +27,7 @@ from ..core.target import Target
 from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import NEVER, Builtins, containing, find_targets
-from .floor import incomplete
+from .floor import ended, incomplete
 from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
 
 
@@ -139,7 +139,7 @@ def verify_target(
     was tried before is not tried again.
     """
     began = time.monotonic() - (plan.journal.seconds(target.name) if plan.journal else 0.0)
-    report = Report(target, plan.device, least=min(FIRST_PASS, plan.examples))
+    report, ends = Report(target, plan.device, least=min(FIRST_PASS, plan.examples)), ended(target)
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
     deadline = plan.deadline if seconds is None else began + seconds
     properties = tuple(properties)
@@ -179,7 +179,7 @@ def verify_target(
             break
     report.rounds = number // parts
     over = deadline is not None and time.monotonic() > deadline
-    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over)
+    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, ends)
     report.seconds = time.monotonic() - began
     return report
 
