@@ -70,3 +70,24 @@ def test_a_row_that_sees_more_beside_later_ones_is_seen() -> None:
     """The frontier of the last row moves with the number of rows: whole and prefix differ."""
     wrong = target("top-left", lambda rows, last: (rows < last) * 1)
     assert refuted(wrong, "prefix_of_output_is_output_of_prefix", 20) == {(q, k) for q, k in SHAPES if q > 1 and k > 1}
+
+
+def without_keys(value: Callable[[Array, Array], Array], convention: str) -> Target:
+    """Right in the corner at the bottom; a causal row that sees no key gives a value that is computed of q and v."""
+
+    def attention(q: Array, k: Array, v: Array, attn_mask: Array = None, is_causal: bool = False) -> Array:
+        out = right(q, k, v, attn_mask, is_causal)
+        empty = (np.arange(q.shape[2]) + k.shape[2] - q.shape[2] < 0)[:, None]
+        return np.where(empty & is_causal, value(q, v), out)
+
+    right = target("bottom-right", lambda rows, last: 0).function
+    facts = {"causal": "bottom-right", "zero_sizes": False, "empty_rows": convention, "mask_kinds": ["bool"], "dtypes": ["float64"]}
+    return make_target("mine", attention, {"framework": "numpy", **facts})
+
+
+def test_rows_without_keys_are_the_same_in_a_prefix_unless_they_are_a_mean() -> None:
+    """A prefix has fewer values, and their mean is another one."""
+    name = "prefix_of_output_is_output_of_prefix"
+    assert not refuted(without_keys(lambda q, v: v.mean(2, keepdims=True), "mean"), name)
+    assert not refuted(without_keys(lambda q, v: 0.0 * q, "zero"), name)
+    assert refuted(without_keys(lambda q, v: 1e-3 * (q.shape[2] < 6) + 0.0 * q, "zero"), name)

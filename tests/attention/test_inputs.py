@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from properties.attention.case import Case
-from properties.attention.inputs import Inputs, make_inputs
+from properties.attention.inputs import Inputs, make_inputs, problem_of
 from properties.attention.question import exactly
 from properties.engine.cases.coordinates import normal, uniform
 
@@ -79,6 +79,16 @@ def test_slopes_fall_with_the_distance_from_the_diagonal() -> None:
         expected = [[[-slope * abs(j - i - shift) for j in range(S)] for i in range(L)] for slope in (0.5, 0.25, 2.0, 1.0)]
         assert np.broadcast_to(bias, (1, H, L, S))[0].tolist() == expected
     assert (x.alibi() == x.alibi("top-left")).all()
+
+
+@pytest.mark.parametrize("causal", CAUSALS)
+def test_what_slopes_are_multiplied_by_is_no_larger_than_the_oracle_is_told(causal: str) -> None:
+    """By its own rounding a kernel that counts from any corner may be off: more queries than keys, and more keys than queries."""
+    for queries, keys in ((2, 7), (7, 2)):
+        x = make_inputs(Case(kv_heads=2, queries=queries, keys=keys, alibi=True))
+        problem = problem_of(x, causal)
+        assert problem.bias is not None and (np.abs(problem.bias) <= problem.bias_size).all()
+    assert problem_of(PLAIN).bias_size is None
 
 
 def test_the_scale_is_the_one_given_or_the_target_s_own() -> None:

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import permissive
 import pytest
 import torch
 from nightly import some_by_night
+from pretended_device import PretendedDevice
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -25,8 +26,10 @@ from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
 from properties.engine.core.target import CannotRun
+from properties.engine.frameworks import framework
+from properties.engine.search import probe
 from properties.engine.search.find_target import Builtins, find_targets
-from properties.engine.search.probe import make_target
+from properties.engine.search.probe import known_target, make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, inapplicable, search
 
@@ -174,6 +177,24 @@ def test_a_declared_dtype_that_does_not_work_is_refused() -> None:
     assert message.startswith("mine declares dtype float16, but: on float16 torch arrays q (2, 3, 5, 4) it raised TypeError")
 
 
+class Makes:
+    """A class, but of nothing that is checked."""
+
+    def __init__(self, length: int) -> None: ...
+
+
+def test_a_class_is_refused_unless_it_is_declared_to_make_what_is_checked() -> None:
+    for made in (Makes, int):  # of one of them Python knows no signature
+        assert "is a class; give a function" in refusal(made) and "is a class" in refusal(made, {"contract": "attention"})
+    for declared in ({"contract": "cached"}, Supports(contract="cached")):
+        assert "is a class" not in refusal(Makes, declared)
+
+    class Own(Makes):
+        supports: ClassVar[dict[str, Any]] = {"contract": "cached"}
+
+    assert "is a class" not in refusal(Own)
+
+
 # ---------------------------------------------------------------- works
 
 
@@ -278,6 +299,88 @@ def test_the_other_layout_works_when_declared() -> None:
     target = make_target("mine", rows_first, {"layout": "blhd"})
     outcome = search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=20))
     assert outcome.status == "passed", outcome.finding
+
+
+def rows_first(q: Any, k: Any, v: Any) -> Any:
+    """Right, and in a layout that nobody has declared."""
+    return attention(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+
+def test_a_layout_that_nobody_declared_is_learned() -> None:
+    target = make_target("mine", rows_first)
+    assert target.learned["axes"] == "(batch, length, heads, dim)"
+    np.testing.assert_array_equal(attend(target, SMALL), attend(make_target("mine", attention), SMALL))
+
+
+@pytest.mark.parametrize("function", [attention, rows_first])
+def test_a_library_that_is_not_installed_is_passed_over(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> Any:
+        if name == "jax":
+            raise ImportError("no such library")
+        return framework(name)
+
+    monkeypatch.setattr(probe, "framework", installed)
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("jax", "torch"))
+    assert make_target("mine", function).framework.name == "torch"
+
+
+def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
+    def matrices(q: Any, k: Any, v: Any) -> Any:
+        assert q.ndim == 2
+        if isinstance(q, Tensor):
+            return torch.zeros(len(q), v.shape[1], dtype=q.dtype)
+        terms = np.exp(q @ k.T * q.shape[1] ** -0.5)
+        return terms / terms.sum(-1, keepdims=True) @ v
+
+    target = make_target("mine", matrices)
+    assert target.framework.name == "numpy" and target.learned["axes"] == "(length, dim), a call for each head"
+    assert refusal(matrices, {"framework": "torch"}).endswith("it answers different calls alike")
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_every_first_call_is_made_on_the_device(swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    seen: set[str] = set()
+
+    def watched(*arrays: Tensor) -> Tensor:
+        seen.update(x.device.type for x in arrays)
+        q, k, v = (x.transpose(1, 2) if swapped else x for x in arrays)
+        out = core.attention(q, k, v)
+        return out.transpose(1, 2) if swapped else out
+
+    with PretendedDevice():
+        assert bool(make_target("mine", watched, {"framework": "torch"}, "cuda").learned) is swapped
+    assert seen == {"cuda"}
+
+
+def test_a_framework_that_does_not_take_what_is_declared_leaves_it_to_the_next() -> None:
+    def matrices(q: Any, k: Any, v: Any) -> Any:
+        return np.asarray(attention(*(torch.from_numpy(x) for x in (q, k, v))))
+
+    assert make_target("mine", matrices, {"dtypes": ["float64"]}).framework.name == "numpy"
+
+
+def test_the_framework_that_has_more_of_the_declared_types_is_tried_first() -> None:
+    def either(q: Any, k: Any, v: Any) -> Any:
+        return (q @ k.swapaxes(-1, -2)) @ v
+
+    either.__module__ = "elsewhere"  # which has imported neither
+    assert make_target("mine", either).framework.name == "numpy"
+    target = make_target("mine", either, {"dtypes": ["float32", "bfloat16"]})
+    assert target.framework.name == "torch" and target.dtypes == ("float32", "bfloat16")
+
+
+def test_a_module_with_its_weights_inside_is_taken_as_one() -> None:
+    assert make_target("mine", nn.MultiheadAttention(8, 2, batch_first=True)).contract == "module"
+
+
+def test_a_target_that_says_all_of_itself_is_not_called() -> None:
+    def never(q: Any, k: Any, v: Any) -> Any:
+        raise AssertionError("it was called")
+
+    never.supports = {"framework": "numpy", "dtypes": ["float32"]}  # type: ignore[attr-defined]
+    target = known_target("mine", never)
+    assert (target.contract, target.framework.name, target.dtypes) == ("attention", "numpy", ("float32",))
 
 
 # ---------------------------------------------------------------- names
