@@ -54,6 +54,30 @@ def test_a_mask_is_looked_at_where_nothing_may_be_empty(zero_sizes: bool, mask: 
         assert any(try_case(target(hides=False, zero_sizes=zero_sizes), prop, case) for case in cases)
 
 
+def test_a_row_that_sees_no_key_is_computed_of_none_where_that_is_taken() -> None:
+    right = target().function
+    for zero_sizes in (True, False):
+
+        def attention(q: Array, k: Array, v: Array, attn_mask: Array = None, zero_sizes: bool = zero_sizes) -> Array:
+            assert k.shape[2] or zero_sizes
+            return right(q, k, v, attn_mask) + (k.shape[2] == 0)  # wrong where there is none
+
+        facts = {"framework": "numpy", "zero_sizes": zero_sizes, "mask_kinds": ["bool"], "dtypes": ["float64"]}
+        assert refuted(make_target("mine", attention, facts), "masked_keys_are_deleted", mask="nothing") is zero_sizes
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["batch", "head", "row"])
+def test_a_row_without_its_hidden_keys_is_computed_alone(axis: int) -> None:
+    """A kernel of its own for one batch element, one head or one query is asked, too."""
+
+    def attention(q: Array, k: Array, v: Array, attn_mask: Array = None) -> Array:
+        return right(q, k, v, attn_mask) * (1.5 if q.shape[axis] == 1 else 1.0)
+
+    right = target().function
+    found = make_target("mine", attention, {"framework": "numpy", "mask_kinds": ["bool"], "dtypes": ["float64"]})
+    assert refuted(found, "masked_keys_are_deleted", batch=2, kv_heads=2)
+
+
 @pytest.mark.parametrize("axes", ["S", "BS"])
 def test_nan_may_leak_where_that_is_declared_and_no_further(axes: str) -> None:
     """Into the rows of its own batch element; where it is declared to be contained, into none."""

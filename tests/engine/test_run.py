@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -269,6 +270,17 @@ def test_one_pool_is_asked_for_every_property(monkeypatch: pytest.MonkeyPatch) -
     next(slices)
     slices.close()  # nobody waits for the rest
     assert pool.ended == {"cancel_futures": True} and killed == ["worker"] and workers.pool is None
+
+
+def test_a_worker_ends_with_its_parent_and_leaves_interruptions_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tied: list[str] = []
+    monkeypatch.setattr(run, "dies_with_parent", lambda: tied.append("to its parent"))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        run.obey()
+        assert tied and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_worker_loads_a_target_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
