@@ -117,3 +117,20 @@ def test_a_mask_that_is_dropped_where_the_call_is_causal_is_seen() -> None:
     right = target().function
     assert not refuted(causal(False), "masks_compose", is_causal=True)
     assert refuted(causal(True), "masks_compose", is_causal=True)
+
+
+@pytest.mark.parametrize(("axes", "axis"), [("BLS", 0), ("HLS", 1), ("BHLS", 0), ("BHLS", 1)])
+def test_the_mask_of_another_batch_element_or_head_is_seen(axes: str, axis: int) -> None:
+    """In every case, where the masks vary along one axis alone."""
+
+    def attention(q: Array, k: Array, v: Array, attn_mask: Array = None) -> Array:
+        shape = (*q.shape[:3], k.shape[2])
+        return right(q, k, v, None if attn_mask is None else np.roll(np.broadcast_to(attn_mask, shape), 1, axis))
+
+    right = target().function
+    prop = PROPERTIES["masks_stay_with_their_batch_and_head"]
+    wrong = make_target("mine", attention, {"framework": "numpy", "mask_kinds": ["bool"], "dtypes": ["float64"]})
+    cases = [Case(batch=2, kv_heads=3, keys=5, dim=2, mask="random", mask_axes=axes, seed=seed) for seed in range(12)]
+    assert not any(try_case(target(), prop, case) for case in cases)
+    seen = [try_case(wrong, prop, case) is not None for case in cases]
+    assert all(seen) or (len(axes) == 4 and any(seen))
