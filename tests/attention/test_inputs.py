@@ -91,6 +91,15 @@ def test_what_slopes_are_multiplied_by_is_no_larger_than_the_oracle_is_told(caus
     assert problem_of(PLAIN).bias_size is None
 
 
+def test_slopes_and_an_additive_mask_are_added_up() -> None:
+    mask = np.arange(15.0).reshape(L, S)
+    x = replace(PLAIN, slopes=np.array([0.5, 0.25, 2.0, 1.0]), mask=mask)
+    bias = problem_of(x).bias
+    assert bias is not None
+    expected = [[[mask[i, j] - slope * abs(j - i) for j in range(S)] for i in range(L)] for slope in (0.5, 0.25, 2.0, 1.0)]
+    assert np.broadcast_to(bias, (1, H, L, S))[0].tolist() == expected
+
+
 def test_the_scale_is_the_one_given_or_the_target_s_own() -> None:
     assert PLAIN.effective_scale == 0.5 and replace(PLAIN, scale=0.0).effective_scale == 0.0
     assert replace(PLAIN, default_scale="1").effective_scale == 1.0 and replace(PLAIN, default_scale="1/dim").effective_scale == 0.25
