@@ -17,6 +17,7 @@ from pretended_device import PretendedDevice
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from impls import numpy_matmul
 from impls.mutants.attention import core
 from impls.mutants.registry import SUPPORTS
 from impls.positions_torch import rotary
@@ -337,27 +338,34 @@ def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
     assert refusal(matrices, {"framework": "torch"}).endswith("it answers different calls alike")
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_every_first_call_is_made_on_the_device(swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("learned", ["", "axes", "sm_scale"])
+def test_every_first_call_is_made_on_the_device(learned: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     seen: set[str] = set()
 
-    def watched(*arrays: Tensor) -> Tensor:
-        seen.update(x.device.type for x in arrays)
-        q, k, v = (x.transpose(1, 2) if swapped else x for x in arrays)
-        out = core.attention(q, k, v)
-        return out.transpose(1, 2) if swapped else out
+    def plain(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
+        seen.update(x.device.type for x in (q, k, v))
+        return core.attention(q, k, v, scale=scale)
+
+    def swapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+    def renamed(q: Tensor, k: Tensor, v: Tensor, *, sm_scale: float | None = None) -> Tensor:
+        return plain(q, k, v, scale=sm_scale)
 
     with PretendedDevice():
-        assert bool(make_target("mine", watched, {"framework": "torch"}, "cuda").learned) is swapped
+        function = {"": plain, "axes": swapped, "sm_scale": renamed}[learned]
+        target = make_target("mine", function, {"framework": "torch"}, "cuda")
+    assert target.learned.get(learned) if learned else not target.learned
     assert seen == {"cuda"}
 
 
 def test_a_framework_that_does_not_take_what_is_declared_leaves_it_to_the_next() -> None:
-    def matrices(q: Any, k: Any, v: Any) -> Any:
-        return np.asarray(attention(*(torch.from_numpy(x) for x in (q, k, v))))
+    def layer(query: Any, key: Any, value: Any, weights: Any, *, num_heads: int) -> Any:
+        assert isinstance(query, np.ndarray)
+        return numpy_matmul.multihead(query, key, value, weights, num_heads=num_heads)
 
-    assert make_target("mine", matrices, {"dtypes": ["float64"]}).framework.name == "numpy"
+    assert make_target("mine", layer, {"dtypes": ["float64"]}).framework.name == "numpy"
 
 
 def test_the_framework_that_has_more_of_the_declared_types_is_tried_first() -> None:

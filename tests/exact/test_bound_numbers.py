@@ -186,6 +186,14 @@ def test_formats() -> None:
     assert (known.u, known.normal, known.largest) == (2.0**-8, float(np.finfo(np.float32).smallest_normal), largest)
 
 
+@pytest.mark.parametrize("roundings", ["n_pre", "n_post"])
+def test_scores_that_are_rounded_less_often_are_promised_more_closely(roundings: str) -> None:
+    exact, kind = solve(problems()["plain"]), arithmetic("eager", "bfloat16")
+    for promised in (bound.rigorous, bound.probabilistic):
+        never, twice = (promised(exact, replace(kind, **{roundings: count})) for count in (0, 2))  # type: ignore[arg-type]
+        assert (never < twice).all()
+
+
 def test_a_projection_that_may_overflow_has_no_bound() -> None:
     """Its terms, its bias and what rounding adds to both count."""
 
