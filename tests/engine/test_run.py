@@ -152,6 +152,21 @@ def test_a_deadline_of_the_plan_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert "time was over" not in report.incomplete  # four cases of each are enough
 
 
+def test_a_run_that_goes_on_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds of eight were over before; two properties had their first pass then."""
+    written: list[str] = []
+    journal: Any = SimpleNamespace(
+        seconds=lambda target: 5.0,
+        known=lambda target, left, plan: {} if plan.part else {p.name: Outcome(p, target.name, cases=4) for p in left[:2]},
+        tried=lambda plan, outcome, seconds: written.append(outcome.prop.name),
+    )
+    searched = Searched(monkeypatch)
+    report = verify_target(TARGET, FOUR, Plan(examples=16, journal=journal), seconds=8.0)
+    assert {plan.deadline for _, plan in searched.asked} == {103.0} and report.seconds == 5.0 + len(searched.asked)
+    assert searched.names[:2] == [(THREE, 0), (LAST, 0)] and written == [name for name, _ in searched.names]
+    assert [outcome.cases for outcome in report.outcomes.values()][:2] == [16, 16]
+
+
 def test_too_little_was_tried_when_time_was_over(monkeypatch: pytest.MonkeyPatch) -> None:
     for deadline, over in ((103.5, True), (104.0, False), (200.0, False)):  # four seconds from 100 on
         Searched(monkeypatch, cases=3)
