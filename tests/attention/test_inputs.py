@@ -107,7 +107,7 @@ def test_the_scale_is_the_one_given_or_the_target_s_own() -> None:
 
 
 def test_what_is_not_said() -> None:
-    assert not PLAIN.is_causal and not PLAIN.explicit and not PLAIN.return_lse and (PLAIN.dropout, PLAIN.chance) == (0.0, 0)
+    assert not (PLAIN.is_causal or PLAIN.explicit or PLAIN.return_lse or PLAIN.need_weights) and (PLAIN.dropout, PLAIN.chance) == (0.0, 0)
 
 
 def test_sizes() -> None:
