@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from impls import numpy_matmul
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import try_case
@@ -75,7 +76,15 @@ def test_a_row_without_its_hidden_keys_is_computed_alone(axis: int) -> None:
 
     right = target().function
     found = make_target("mine", attention, {"framework": "numpy", "mask_kinds": ["bool"], "dtypes": ["float64"]})
-    assert refuted(found, "masked_keys_are_deleted", batch=2, kv_heads=2)
+    cases = [Case(batch=2, kv_heads=2, queries=3, keys=5, dim=2, mask="one_hole", seed=seed) for seed in range(12)]
+    assert all(try_case(found, PROPERTIES["masked_keys_are_deleted"], case) for case in cases)
+
+
+@pytest.mark.parametrize("kind", ["bool", "bias", "bias_and_minus_infinity"])
+def test_a_row_without_its_hidden_keys_has_the_key_of_its_group_and_its_own_bias(kind: str) -> None:
+    found = make_target("mine", numpy_matmul.attention, {"framework": "numpy", "dtypes": ["float64"]})
+    fields = {"batch": 2, "kv_heads": 2, "group": 3, "mask_axes": "BHLS", "mask_kind": kind}
+    assert not refuted(found, "masked_keys_are_deleted", **fields)
 
 
 @pytest.mark.parametrize("axes", ["S", "BS"])
@@ -89,6 +98,19 @@ def test_nan_may_leak_where_that_is_declared_and_no_further(axes: str) -> None:
     nothing = fields | {"mask": "nothing"}  # what a row gives that sees no key may be the mean of all, but of its own batch element
     assert not refuted(target(**contained, empty_rows="mean"), name, **nothing)
     assert refuted(target("next", **contained, empty_rows="mean"), name, **nothing)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_whatever_is_no_finite_number_is_put_behind_a_mask(poison: float) -> None:
+    """A kernel that contains two of the three is found by the third."""
+
+    def attention(q: Array, k: Array, v: Array, attn_mask: Array = None) -> Array:
+        leaks = np.isnan(v) if np.isnan(poison) else v == poison
+        return right(q, k, v, attn_mask) + np.where(leaks.any(), 1.0, 0.0)
+
+    right = target().function
+    facts = {"framework": "numpy", "mask_kinds": ["bool"], "dtypes": ["float64"], "masked_nan": "contained"}
+    assert refuted(make_target("mine", attention, facts), "masked_nan_is_contained", mask_axes="S")
 
 
 def test_a_row_beside_one_that_sees_no_key_is_looked_at() -> None:
