@@ -141,6 +141,16 @@ def test_a_mask_that_is_dropped_where_the_call_is_causal_is_seen() -> None:
     assert refuted(causal(True), "masks_compose", is_causal=True)
 
 
+@pytest.mark.parametrize("kind", ["bool", "minus_infinity", "bias_and_minus_infinity"])
+def test_in_whatever_words_the_dropped_mask_is_said(kind: str) -> None:
+    def drops(q: Array, k: Array, v: Array, *, attn_mask: Array = None, is_causal: bool = False) -> Array:
+        return numpy_matmul.attention(q, k, v, attn_mask=None if is_causal else attn_mask, is_causal=is_causal)
+
+    for function, wrong in ((numpy_matmul.attention, False), (drops, True)):
+        found = make_target("mine", function, {"framework": "numpy", "dtypes": ["float64"]})
+        assert refuted(found, "masks_compose", is_causal=True, mask_kind=kind) is wrong
+
+
 @pytest.mark.parametrize(("axes", "axis"), [("BLS", 0), ("HLS", 1), ("BHLS", 0), ("BHLS", 1)])
 def test_the_mask_of_another_batch_element_or_head_is_seen(axes: str, axis: int) -> None:
     """In every case, where the masks vary along one axis alone."""
