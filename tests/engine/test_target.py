@@ -389,6 +389,7 @@ def test_a_target_that_says_all_of_itself_is_not_called() -> None:
     never.supports = {"framework": "numpy", "dtypes": ["float32"]}  # type: ignore[attr-defined]
     target = known_target("mine", never)
     assert (target.contract, target.framework.name, target.dtypes) == ("attention", "numpy", ("float32",))
+    assert known_target("mine", attention).framework.name == "torch"  # which says nothing, and is called
 
 
 # ---------------------------------------------------------------- names
