@@ -25,6 +25,7 @@ from properties.attention.call import attend
 from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
+from properties.engine.core.contract import contracts
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
 from properties.engine.core.target import CannotRun
 from properties.engine.frameworks import framework
@@ -378,17 +379,40 @@ def test_the_framework_that_has_more_of_the_declared_types_is_tried_first() -> N
     assert target.framework.name == "torch" and target.dtypes == ("float32", "bfloat16")
 
 
-def test_a_module_with_its_weights_inside_is_taken_as_one() -> None:
-    assert make_target("mine", nn.MultiheadAttention(8, 2, batch_first=True)).contract == "module"
+def test_a_module_is_offered_to_the_contract_that_takes_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = make_target("another", attention), []
+
+    def adopt(self: Any, name: str, thing: Any, supports: Supports, fw: Any, device: str) -> Any:
+        asked.append((name, thing, supports.empty_rows, fw.name, device))
+        return made
+
+    monkeypatch.setattr(type(contracts()["module"]), "adopt", adopt)
+    layer = nn.Linear(2, 2)
+    assert make_target("mine", layer, {"empty_rows": "nan"}) is made
+    assert make_target("mine", nn.Linear, Supports(empty_rows="mean"), "cpu") is made
+    assert asked == [("mine", layer, "nan", "torch", "cpu"), ("mine", nn.Linear, "mean", "torch", "cpu")]
+    assert make_target("mine", attention) is not made
+
+
+def test_what_was_declared_is_kept() -> None:
+    def own(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v)
+
+    own.supports = {"empty_rows": "nan"}  # type: ignore[attr-defined]
+    assert make_target("mine", own, {"zero_sizes": True}).declared == {"empty_rows", "zero_sizes"}
+    assert make_target("mine", own, Supports(empty_rows="mean", causal="bottom-right")).declared == {"empty_rows", "causal"}
 
 
 def test_a_target_that_says_all_of_itself_is_not_called() -> None:
-    def never(q: Any, k: Any, v: Any) -> Any:
-        raise AssertionError("it was called")
+    called: list[int] = []
 
-    never.supports = {"framework": "numpy", "dtypes": ["float32"]}  # type: ignore[attr-defined]
-    target = known_target("mine", never)
-    assert (target.contract, target.framework.name, target.dtypes) == ("attention", "numpy", ("float32",))
+    def silent(q: Any, k: Any, v: Any) -> Any:
+        called.append(1)
+        return attention(q, k, v)
+
+    silent.supports = {"framework": "torch", "dtypes": ["float32"]}  # type: ignore[attr-defined]
+    target = known_target("mine", silent)
+    assert (target.contract, target.framework.name, target.dtypes, called) == ("attention", "torch", ("float32",), [])
     assert known_target("mine", attention).framework.name == "torch"  # which says nothing, and is called
 
 
