@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from properties.attention.call import attend
 from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
+from properties.engine.contained.stub import Stub
 from properties.engine.core.contract import contracts
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
 from properties.engine.core.target import CannotRun
@@ -116,6 +118,8 @@ def test_every_framework_that_was_tried_is_told_of() -> None:
     message = refusal(numpy_only)
     assert "torch arrays q (2, 3, 5, 4) it raised AssertionError: no array of mine; on float64 numpy arrays" in message
     assert "it raised KeyError: 'my own mistake' (what is no attention can be declared: supports['contract'] is one of " in message
+    listed = message.partition("is one of ")[2].strip(")").split(", ")
+    assert {"multihead", "rotary", "linear"} <= set(listed) and "attention" not in listed  # which it is taken for
     assert refusal(raises_always).count("no kernel for this") == 1
 
 
@@ -311,19 +315,50 @@ def rows_first(q: Any, k: Any, v: Any) -> Any:
 def test_a_layout_that_nobody_declared_is_learned() -> None:
     target = make_target("mine", rows_first)
     assert target.learned["axes"] == "(batch, length, heads, dim)"
+    assert target.parameters == () and not target.untried  # its signature says what it takes
     np.testing.assert_array_equal(attend(target, SMALL), attend(make_target("mine", attention), SMALL))
 
 
-@pytest.mark.parametrize("function", [attention, rows_first])
+def layer(query: Any, key: Any, value: Any, weights: Any, *, num_heads: int) -> Any:
+    """Right, in NumPy."""
+    assert isinstance(query, np.ndarray)
+    return numpy_matmul.multihead(query, key, value, weights, num_heads=num_heads)
+
+
+@pytest.mark.parametrize("function", [attention, rows_first, layer])
 def test_a_library_that_is_not_installed_is_passed_over(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(name: str) -> Any:
         if name == "jax":
             raise ImportError("no such library")
         return framework(name)
 
+    there = "numpy" if function is layer else "torch"
     monkeypatch.setattr(probe, "framework", installed)
-    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("jax", "torch"))
-    assert make_target("mine", function).framework.name == "torch"
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("jax", there))
+    assert make_target("mine", function).framework.name == there
+
+
+class Elsewhere(Stub):
+    """A stub of a target in no process at all."""
+
+    def __init__(self) -> None:
+        self.type, self.callable, self.is_class, self.supports, self.modules, self.likely = "function", True, False, None, (), ("numpy",)
+        self.__signature__ = inspect.signature(numpy_matmul.attention)
+
+    def __call__(self, *arrays: Any, **options: Any) -> Any:
+        return numpy_matmul.attention(*arrays, **options)
+
+    def shared(self, fw: Any) -> Any:
+        return fw
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_target_in_another_process_needs_arrays_that_reach_it(shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(framework("numpy")), "shares", shares)
+    if shares:
+        assert make_target("mine", Elsewhere()).framework.name == "numpy"
+    else:
+        assert "numpy: arrays of numpy do not reach a process of its own; give --in-process" in refusal(Elsewhere())
 
 
 def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
@@ -334,14 +369,17 @@ def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
         terms = np.exp(q @ k.T * q.shape[1] ** -0.5)
         return terms / terms.sum(-1, keepdims=True) @ v
 
-    target = make_target("mine", matrices)
+    of_any_length = {"length_multiple": 1}  # others need not be tried
+    target = make_target("mine", matrices, of_any_length)
     assert target.framework.name == "numpy" and target.learned["axes"] == "(length, dim), a call for each head"
-    assert refusal(matrices, {"framework": "torch"}).endswith("it answers different calls alike")
+    assert refusal(matrices, {"framework": "torch", **of_any_length}).endswith(" a call for each head it answers different calls alike")
+    assert "; " not in refusal(raises_always, of_any_length)  # nothing is near
 
 
 @pytest.mark.parametrize("learned", ["", "axes", "sm_scale"])
 def test_every_first_call_is_made_on_the_device(learned: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("numpy", "torch"))  # NumPy knows no such device
     seen: set[str] = set()
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
@@ -356,16 +394,19 @@ def test_every_first_call_is_made_on_the_device(learned: str, monkeypatch: pytes
 
     with PretendedDevice():
         function = {"": plain, "axes": swapped, "sm_scale": renamed}[learned]
-        target = make_target("mine", function, {"framework": "torch"}, "cuda")
+        target = make_target("mine", function, None, "cuda")
     assert target.learned.get(learned) if learned else not target.learned
     assert seen == {"cuda"}
 
 
-def test_a_framework_that_does_not_take_what_is_declared_leaves_it_to_the_next() -> None:
-    def layer(query: Any, key: Any, value: Any, weights: Any, *, num_heads: int) -> Any:
-        assert isinstance(query, np.ndarray)
-        return numpy_matmul.multihead(query, key, value, weights, num_heads=num_heads)
+@pytest.mark.parametrize("function", [attention, rows_first])
+def test_a_device_that_is_not_there_is_told_in_both_frameworks(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CannotRun, match=r": torch has no device 'cuda' here; numpy has no device 'cuda' here \(what is no attention"):
+        make_target("mine", function, None, "cuda")
 
+
+def test_a_framework_that_does_not_take_what_is_declared_leaves_it_to_the_next() -> None:
     assert make_target("mine", layer, {"dtypes": ["float64"]}).framework.name == "numpy"
 
 
