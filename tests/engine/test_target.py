@@ -71,6 +71,7 @@ def one_argument(x: Any) -> Any:
     return x
 
 
+QUICK = {"length_multiple": 1}  # others are not tried, which takes seconds
 ATTENTION = "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)"
 REFUSED: dict[str, tuple[Any, str]] = {
     "an object": (SimpleNamespace(), "mine is not callable, but of type SimpleNamespace"),
@@ -115,12 +116,21 @@ def test_every_framework_that_was_tried_is_told_of() -> None:
         assert isinstance(q, np.ndarray), "no array of mine"
         raise KeyError("my own mistake")
 
-    message = refusal(numpy_only)
+    message = refusal(numpy_only, QUICK)
     assert "torch arrays q (2, 3, 5, 4) it raised AssertionError: no array of mine; on float64 numpy arrays" in message
     assert "it raised KeyError: 'my own mistake' (what is no attention can be declared: supports['contract'] is one of " in message
     listed = message.partition("is one of ")[2].strip(")").split(", ")
     assert {"multihead", "rotary", "linear"} <= set(listed) and "attention" not in listed  # which it is taken for
-    assert refusal(raises_always).count("no kernel for this") == 1
+    assert refusal(raises_always, QUICK).count("no kernel for this") == 1
+
+
+def test_a_contract_is_asked_for_where_none_was_declared_recognised_or_answered() -> None:
+    def layer(query: Any, key: Any, value: Any, weights: Any, *, num_heads: int) -> Any:
+        raise RuntimeError("no kernel for this")
+
+    asks = "what is no attention can be declared"
+    assert asks in refusal(raises_always, QUICK) and asks not in refusal(raises_always, {"contract": "attention", **QUICK})
+    assert asks not in refusal(layer) and asks not in refusal(REFUSED["another shape"][0], QUICK)
 
 
 def test_a_parameter_of_another_name_is_told() -> None:
@@ -369,11 +379,10 @@ def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
         terms = np.exp(q @ k.T * q.shape[1] ** -0.5)
         return terms / terms.sum(-1, keepdims=True) @ v
 
-    of_any_length = {"length_multiple": 1}  # others need not be tried
-    target = make_target("mine", matrices, of_any_length)
+    target = make_target("mine", matrices, QUICK)
     assert target.framework.name == "numpy" and target.learned["axes"] == "(length, dim), a call for each head"
-    assert refusal(matrices, {"framework": "torch", **of_any_length}).endswith(" a call for each head it answers different calls alike")
-    assert "; " not in refusal(raises_always, of_any_length)  # nothing is near
+    assert refusal(matrices, {"framework": "torch", **QUICK}).endswith(" a call for each head it answers different calls alike")
+    assert "; " not in refusal(raises_always, QUICK)  # nothing is near
 
 
 @pytest.mark.parametrize("learned", ["", "axes", "sm_scale"])
