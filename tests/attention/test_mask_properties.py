@@ -78,6 +78,7 @@ def test_a_row_without_its_hidden_keys_is_computed_alone(axis: int) -> None:
     found = make_target("mine", attention, {"framework": "numpy", "mask_kinds": ["bool"], "dtypes": ["float64"]})
     cases = [Case(batch=2, kv_heads=2, queries=3, keys=5, dim=2, mask="one_hole", seed=seed) for seed in range(12)]
     assert all(try_case(found, PROPERTIES["masked_keys_are_deleted"], case) for case in cases)
+    assert not any(try_case(target(), PROPERTIES["masked_keys_are_deleted"], case) for case in cases)  # which takes no groups of heads
 
 
 @pytest.mark.parametrize("kind", ["bool", "bias", "bias_and_minus_infinity"])
