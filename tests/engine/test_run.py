@@ -154,16 +154,17 @@ def test_a_deadline_of_the_plan_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_run_that_goes_on_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seconds of eight were over before; two properties had their first pass then."""
-    written: list[str] = []
+    written: list[tuple[str, float]] = []
     journal: Any = SimpleNamespace(
         seconds=lambda target: 5.0,
         known=lambda target, left, plan: {} if plan.part else {p.name: Outcome(p, target.name, cases=4) for p in left[:2]},
-        tried=lambda plan, outcome, seconds: written.append(outcome.prop.name),
+        tried=lambda plan, outcome, seconds: written.append((outcome.prop.name, seconds)),
     )
     searched = Searched(monkeypatch)
     report = verify_target(TARGET, FOUR, Plan(examples=16, journal=journal), seconds=8.0)
     assert {plan.deadline for _, plan in searched.asked} == {103.0} and report.seconds == 5.0 + len(searched.asked)
-    assert searched.names[:2] == [(THREE, 0), (LAST, 0)] and written == [name for name, _ in searched.names]
+    assert searched.names[:2] == [(THREE, 0), (LAST, 0)] and report.rounds == 1
+    assert written == [(name, 6.0 + at) for at, (name, _) in enumerate(searched.names)]  # the seconds before count
     assert [outcome.cases for outcome in report.outcomes.values()][:2] == [16, 16]
 
 
@@ -290,7 +291,7 @@ def test_one_pool_is_asked_for_every_property(monkeypatch: pytest.MonkeyPatch) -
 def test_a_worker_ends_with_its_parent_and_leaves_interruptions_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tied: list[str] = []
     monkeypatch.setattr(run, "dies_with_parent", lambda: tied.append("to its parent"))
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run.obey()
         assert tied and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
