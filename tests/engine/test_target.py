@@ -411,6 +411,7 @@ def test_every_first_call_is_made_on_the_device(learned: str, monkeypatch: pytes
 @pytest.mark.parametrize("function", [attention, rows_first])
 def test_a_device_that_is_not_there_is_told_in_both_frameworks(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("torch", "numpy"))
     with pytest.raises(CannotRun, match=r": torch has no device 'cuda' here; numpy has no device 'cuda' here \(what is no attention"):
         make_target("mine", function, None, "cuda")
 
