@@ -70,3 +70,38 @@ def test_a_row_that_sees_more_beside_later_ones_is_seen() -> None:
     """The frontier of the last row moves with the number of rows: whole and prefix differ."""
     wrong = target("top-left", lambda rows, last: (rows < last) * 1)
     assert refuted(wrong, "prefix_of_output_is_output_of_prefix", 20) == {(q, k) for q, k in SHAPES if q > 1 and k > 1}
+
+
+def test_a_prefix_is_cut_where_the_target_takes_its_length() -> None:
+    """Of eight tokens, where lengths are multiples of four, the first four in about half of the cases."""
+
+    def attention(q: Array, k: Array, v: Array, attn_mask: Array = None, is_causal: bool = False) -> Array:
+        assert not q.shape[2] % 4 and not k.shape[2] % 4
+        return wrong(q, k, v, attn_mask, is_causal)
+
+    wrong = target("top-left", lambda rows, last: (rows < last) * 1).function
+    facts = {"length_multiple": 4, "zero_sizes": False, "mask_kinds": ["bool"], "dtypes": ["float64"]}
+    found, prop = make_target("mine", attention, {"framework": "numpy", **facts}), PROPERTIES["prefix_of_output_is_output_of_prefix"]
+    failing = [try_case(found, prop, Case(queries=8, keys=8, dim=2, seed=seed, is_causal=True)) for seed in range(20)]
+    assert sum(violation is not None and not violation.raised for violation in failing) > 4
+
+
+def without_keys(value: Callable[[Array, Array], Array], convention: str) -> Target:
+    """Right in the corner at the bottom; a causal row that sees no key gives a value that is computed of q and v."""
+
+    def attention(q: Array, k: Array, v: Array, attn_mask: Array = None, is_causal: bool = False) -> Array:
+        out = right(q, k, v, attn_mask, is_causal)
+        empty = (np.arange(q.shape[2]) + k.shape[2] - q.shape[2] < 0)[:, None]
+        return np.where(empty & is_causal, value(q, v), out)
+
+    right = target("bottom-right", lambda rows, last: 0).function
+    facts = {"causal": "bottom-right", "zero_sizes": False, "empty_rows": convention, "mask_kinds": ["bool"], "dtypes": ["float64"]}
+    return make_target("mine", attention, {"framework": "numpy", **facts})
+
+
+def test_rows_without_keys_are_the_same_in_a_prefix_unless_they_are_a_mean() -> None:
+    """A prefix has fewer values, and their mean is another one."""
+    name = "prefix_of_output_is_output_of_prefix"
+    assert not refuted(without_keys(lambda q, v: v.mean(2, keepdims=True), "mean"), name)
+    assert not refuted(without_keys(lambda q, v: 0.0 * q, "zero"), name)
+    assert refuted(without_keys(lambda q, v: 1e-3 * (q.shape[2] < 6) + 0.0 * q, "zero"), name)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from properties.attention.case import Case
-from properties.attention.inputs import Inputs, make_inputs
+from properties.attention.inputs import Inputs, make_inputs, problem_of
 from properties.attention.question import exactly
 from properties.engine.cases.coordinates import normal, uniform
 
@@ -81,6 +81,25 @@ def test_slopes_fall_with_the_distance_from_the_diagonal() -> None:
     assert (x.alibi() == x.alibi("top-left")).all()
 
 
+@pytest.mark.parametrize("causal", CAUSALS)
+def test_what_slopes_are_multiplied_by_is_no_larger_than_the_oracle_is_told(causal: str) -> None:
+    """By its own rounding a kernel that counts from any corner may be off: more queries than keys, and more keys than queries."""
+    for queries, keys in ((2, 7), (7, 2)):
+        x = make_inputs(Case(kv_heads=2, queries=queries, keys=keys, alibi=True))
+        problem = problem_of(x, causal)
+        assert problem.bias is not None and (np.abs(problem.bias) <= problem.bias_size).all()
+    assert problem_of(PLAIN).bias_size is None
+
+
+def test_slopes_and_an_additive_mask_are_added_up() -> None:
+    mask = np.arange(15.0).reshape(L, S)
+    x = replace(PLAIN, slopes=np.array([0.5, 0.25, 2.0, 1.0]), mask=mask)
+    bias = problem_of(x).bias
+    assert bias is not None
+    expected = [[[mask[i, j] - slope * abs(j - i) for j in range(S)] for i in range(L)] for slope in (0.5, 0.25, 2.0, 1.0)]
+    assert np.broadcast_to(bias, (1, H, L, S))[0].tolist() == expected
+
+
 def test_the_scale_is_the_one_given_or_the_target_s_own() -> None:
     assert PLAIN.effective_scale == 0.5 and replace(PLAIN, scale=0.0).effective_scale == 0.0
     assert replace(PLAIN, default_scale="1").effective_scale == 1.0 and replace(PLAIN, default_scale="1/dim").effective_scale == 0.25
@@ -88,7 +107,7 @@ def test_the_scale_is_the_one_given_or_the_target_s_own() -> None:
 
 
 def test_what_is_not_said() -> None:
-    assert not PLAIN.is_causal and not PLAIN.explicit and not PLAIN.return_lse and (PLAIN.dropout, PLAIN.chance) == (0.0, 0)
+    assert not (PLAIN.is_causal or PLAIN.explicit or PLAIN.return_lse or PLAIN.need_weights) and (PLAIN.dropout, PLAIN.chance) == (0.0, 0)
 
 
 def test_sizes() -> None:

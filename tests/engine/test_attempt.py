@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +21,9 @@ from properties.engine.core import attempt as module
 from properties.engine.core.attempt import NO_ZERO_SIZES, attempt, subject, try_case
 from properties.engine.core.crash import CAN_FORK, ended, isolated, killed_by
 from properties.engine.core.declare import covers, declare, declared
-from properties.engine.core.target import Raised, blame, first_line
+from properties.engine.core.target import NotTaken, Raised, blame, first_line
 from properties.engine.core.trial import Notes
-from properties.engine.core.words import ranges
+from properties.engine.core.words import cases, ranges
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
 
@@ -114,6 +118,59 @@ def test_what_ends_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_working_directory_that_a_target_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Shared", type(RIGHT.framework))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def removes(q: Any, k: Any, v: Any) -> Any:
+        shutil.rmtree(tmp_path / "here", ignore_errors=True)
+        return numpy_matmul.attention(q, k, v)
+
+    assert try_case(dataclasses.replace(RIGHT, function=removes), SUMS, Case(keys=3)) is None
+    assert Path.cwd().is_dir()
+
+
+# ---------------------------------------------------------------- what a target is
+
+
+def test_a_head_is_held_to_its_bound_beside_one_without() -> None:
+    """An infinity in one head excuses nothing in another: only a layer mixes them."""
+
+    def wrong(q: Any, k: Any, v: Any) -> Any:
+        return numpy_matmul.attention(q, k, v) * [[[1.5]], [[1.0]]]
+
+    endless = Case(kv_heads=2, queries=2, keys=3, dim=2, edits=(("v", 7, np.inf),))
+    assert try_case(RIGHT, PROPERTIES["output_is_inside_the_bound"], endless) is None
+    assert try_case(dataclasses.replace(RIGHT, function=wrong), PROPERTIES["output_is_inside_the_bound"], endless)
+
+
+def test_what_costs_is_what_was_declared_or_what_the_framework_says() -> None:
+    costly: Any = SimpleNamespace(costly_shapes=True)
+    for fw, said, costs in ((costly, None, True), (costly, False, False), (RIGHT.framework, None, False), (RIGHT.framework, True, True)):
+        supports = dataclasses.replace(RIGHT.supports, costly_shapes=said)
+        assert dataclasses.replace(RIGHT, framework=fw, supports=supports).costly_shapes is costs
+
+
+def test_a_setting_that_a_call_leaves_changed_is_found_and_put_back() -> None:
+    def careless(q: Any, k: Any, v: Any) -> Any:
+        np.seterr(divide="raise" if np.geterr()["divide"] != "raise" else "warn")
+        return numpy_matmul.attention(q, k, v)
+
+    before = np.geterr()
+    tidy = PROPERTIES["process_is_left_as_it_was"]
+    violation = try_case(dataclasses.replace(RIGHT, function=careless), tidy, Case(keys=3))
+    assert violation is not None and violation.says == "the call changed what happens on divide, and left it so"
+    assert np.geterr() == before and try_case(RIGHT, tidy, Case(keys=3)) is None
+
+
+def test_of_several_results_the_first_counts() -> None:
+    assert RIGHT.first((1, 2)) == 1 and RIGHT.first([3]) == 3 and RIGHT.first(4) == 4
+    with pytest.raises(Raised, match="returned tuple, not an array of numpy"):
+        RIGHT.read(RIGHT.first(()))
+
+
 def test_a_gradient_is_sent_back_once_unless_it_is_asked_for_again() -> None:
     torch = pytest.importorskip("torch")
     found = make_target("of torch", lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, {"framework": "torch"})
@@ -132,6 +189,7 @@ def test_the_first_line_of_what_was_said() -> None:
     assert first_line(ValueError("\n one\ntwo")) == "one" and first_line(ValueError()) == ""
     assert blame(Raised(TypeError("returned int, not an array"))) == "returned int, not an array"
     assert blame(Raised(TypeError("no"))) == "raised TypeError: no"
+    assert blame(NotTaken("masks of two axes")) == "raised ValueError: masks of two axes"
 
 
 @pytest.mark.parametrize(
@@ -185,3 +243,8 @@ def test_numbers_in_runs() -> None:
     assert ranges([1, 3, 4, 5, 9]) == "1, 3 to 5, 9" and ranges([]) == "" and ranges([4]) == "4"
     assert ranges(range(0, 12, 2)) == "0, 2, 4, 6, 8, 10" and ranges(range(0, 14, 2)) == "0, 2, 4, 6, 8, 10 …"
     assert ranges(np.array([1, 2]), to="–") == "1–2"
+
+
+def test_cases_are_counted() -> None:
+    assert [cases(n) for n in (0, 1, 2, 1234)] == ["0 cases", "1 case", "2 cases", "1,234 cases"]
+    assert [cases(n, 3) for n in (1, 2)] == ["  1 case ", "  2 cases"]  # in a column

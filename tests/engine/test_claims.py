@@ -10,6 +10,8 @@ import pytest
 
 from properties.attention.case import Case
 from properties.attention.trial import Trial
+from properties.catalogue import PROPERTIES
+from properties.engine.core.attempt import attempt
 from properties.engine.core.trial import Notes, Refuted, Violation, describe
 from properties.engine.search.find_target import Builtins
 from properties.engine.search.probe import make_target
@@ -163,6 +165,15 @@ def test_notes_add_up() -> None:
     assert Notes() == Notes(0.0, 0, 0, 0, 0, {}, Counter())
     kept = Notes()
     assert Trial(RIGHT, Case(), kept).notes is kept
+
+
+def test_a_case_that_comes_to_a_call_that_is_not_taken_says_nothing() -> None:
+    eights = make_target("eights", RIGHT.function, {"framework": "numpy", "length_multiple": 8})
+    notes = Notes()
+    for case, left_out in ((Case(queries=8, keys=8), False), (Case(queries=8, keys=7), True)):
+        violation, trial = attempt(eights, PROPERTIES["output_is_inside_the_bound"], case, notes)
+        assert violation is None and trial.not_taken is left_out
+    assert notes.not_taken == Counter({"lengths that are no multiples of 8": 1})
 
 
 def test_slight_is_little_beside_the_bound_or_the_last_digits() -> None:

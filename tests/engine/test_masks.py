@@ -10,7 +10,18 @@ import pytest
 
 from properties.attention.case import Case
 from properties.engine.cases.coordinates import uniform
-from properties.engine.cases.masks import MASK_AXES, MASK_KINDS, MASKS, ahead, frontier, in_axes, lengths, make_mask, other_mask
+from properties.engine.cases.masks import (
+    DENSITY_REASONS,
+    MASK_AXES,
+    MASK_KINDS,
+    MASKS,
+    ahead,
+    frontier,
+    in_axes,
+    lengths,
+    make_mask,
+    other_mask,
+)
 
 SHAPE = (2, 3, 5, 7)
 SIZES = [(L, S) for L in (0, 1, 2, 3, 5) for S in (0, 1, 2, 4, 6)]
@@ -111,6 +122,13 @@ def test_random_masks_are_as_dense_as_they_say() -> None:
         assert sum(map(sum, (seen for _, _, seen in found))) / (7 * len(found)) == pytest.approx(density, abs=0.02)
     case = Case(seed=3, mask_density=0.25)
     assert (MASKS["random"](case, SHAPE) == (uniform(3, "mask", SHAPE) < 0.25)).all()
+
+
+def test_the_reasons_are_those_of_what_is_drawn() -> None:
+    density, rank = (Case.fields()[name] for name in ("mask_density", "mask_rank"))
+    assert set(DENSITY_REASONS) == set(density.drawn)
+    assert {value for value in rank.drawn if "leading axes of size 1" in rank.reason(value)} == {3, 4}
+    assert "as few axes as the mask needs" in rank.reason(0)
 
 
 def test_about_half_of_the_rows_may_be_empty() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -151,6 +152,22 @@ def test_a_deadline_of_the_plan_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert "time was over" not in report.incomplete  # four cases of each are enough
 
 
+def test_a_run_that_goes_on_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds of eight were over before; two properties had their first pass then."""
+    written: list[tuple[str, float]] = []
+    journal: Any = SimpleNamespace(
+        seconds=lambda target: 5.0,
+        known=lambda target, left, plan: {} if plan.part else {p.name: Outcome(p, target.name, cases=4) for p in left[:2]},
+        tried=lambda plan, outcome, seconds: written.append((outcome.prop.name, seconds)),
+    )
+    searched = Searched(monkeypatch)
+    report = verify_target(TARGET, FOUR, Plan(examples=16, journal=journal), seconds=8.0)
+    assert {plan.deadline for _, plan in searched.asked} == {103.0} and report.seconds == 5.0 + len(searched.asked)
+    assert searched.names[:2] == [(THREE, 0), (LAST, 0)] and report.rounds == 1
+    assert written == [(name, 6.0 + at) for at, (name, _) in enumerate(searched.names)]  # the seconds before count
+    assert [outcome.cases for outcome in report.outcomes.values()][:2] == [16, 16]
+
+
 def test_too_little_was_tried_when_time_was_over(monkeypatch: pytest.MonkeyPatch) -> None:
     for deadline, over in ((103.5, True), (104.0, False), (200.0, False)):  # four seconds from 100 on
         Searched(monkeypatch, cases=3)
@@ -269,6 +286,17 @@ def test_one_pool_is_asked_for_every_property(monkeypatch: pytest.MonkeyPatch) -
     next(slices)
     slices.close()  # nobody waits for the rest
     assert pool.ended == {"cancel_futures": True} and killed == ["worker"] and workers.pool is None
+
+
+def test_a_worker_ends_with_its_parent_and_leaves_interruptions_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tied: list[str] = []
+    monkeypatch.setattr(run, "dies_with_parent", lambda: tied.append("to its parent"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run.obey()
+        assert tied and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_worker_loads_a_target_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,6 +216,15 @@ def test_what_fails_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before == min(6, sum(not case.empty for case in asked.cases[:at])) and before + after == len(outcome.right) <= 12 and after
 
 
+def test_the_first_failing_case_is_written_down_before_it_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: whoever ends the run while it shrinks has that one."""
+    written: list[tuple[str, Case, int]] = []
+    asked = Asked(monkeypatch, long)
+    journal: Any = SimpleNamespace(failing=lambda target, prop, case, violation: written.append((target, case, len(asked.cases))))
+    outcome = search_pass(TARGET, SUMS, Plan(part=2, journal=journal))
+    assert written == [("right", next(case for case in asked.cases if case.keys > 2), outcome.cases)]
+
+
 def test_some_cases_that_hold_are_kept_of_those_drawn_and_of_those_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[Case] = []
 

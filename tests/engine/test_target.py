@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import permissive
 import pytest
 import torch
 from nightly import some_by_night
+from pretended_device import PretendedDevice
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from impls import numpy_matmul
 from impls.mutants.attention import core
 from impls.mutants.registry import SUPPORTS
 from impls.positions_torch import rotary
@@ -23,10 +26,14 @@ from properties.attention.call import attend
 from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
+from properties.engine.contained.stub import Stub
+from properties.engine.core.contract import contracts
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
 from properties.engine.core.target import CannotRun
+from properties.engine.frameworks import framework
+from properties.engine.search import probe
 from properties.engine.search.find_target import Builtins, find_targets
-from properties.engine.search.probe import make_target
+from properties.engine.search.probe import known_target, make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, inapplicable, search
 
@@ -64,6 +71,7 @@ def one_argument(x: Any) -> Any:
     return x
 
 
+QUICK = {"length_multiple": 1}  # others are not tried, which takes seconds
 ATTENTION = "attention(q, k, v, *, attn_mask=None, is_causal=False, scale=None, enable_gqa=False)"
 REFUSED: dict[str, tuple[Any, str]] = {
     "an object": (SimpleNamespace(), "mine is not callable, but of type SimpleNamespace"),
@@ -108,10 +116,21 @@ def test_every_framework_that_was_tried_is_told_of() -> None:
         assert isinstance(q, np.ndarray), "no array of mine"
         raise KeyError("my own mistake")
 
-    message = refusal(numpy_only)
+    message = refusal(numpy_only, QUICK)
     assert "torch arrays q (2, 3, 5, 4) it raised AssertionError: no array of mine; on float64 numpy arrays" in message
     assert "it raised KeyError: 'my own mistake' (what is no attention can be declared: supports['contract'] is one of " in message
-    assert refusal(raises_always).count("no kernel for this") == 1
+    listed = message.partition("is one of ")[2].strip(")").split(", ")
+    assert {"multihead", "rotary", "linear"} <= set(listed) and "attention" not in listed  # which it is taken for
+    assert refusal(raises_always, QUICK).count("no kernel for this") == 1
+
+
+def test_a_contract_is_asked_for_where_none_was_declared_recognised_or_answered() -> None:
+    def layer(query: Any, key: Any, value: Any, weights: Any, *, num_heads: int) -> Any:
+        raise RuntimeError("no kernel for this")
+
+    asks = "what is no attention can be declared"
+    assert asks in refusal(raises_always, QUICK) and asks not in refusal(raises_always, {"contract": "attention", **QUICK})
+    assert asks not in refusal(layer) and asks not in refusal(REFUSED["another shape"][0], QUICK)
 
 
 def test_a_parameter_of_another_name_is_told() -> None:
@@ -172,6 +191,24 @@ def test_a_declared_dtype_that_does_not_work_is_refused() -> None:
 
     message = refusal(single, {"dtypes": ["float32", "float16"]})
     assert message.startswith("mine declares dtype float16, but: on float16 torch arrays q (2, 3, 5, 4) it raised TypeError")
+
+
+class Makes:
+    """A class, but of nothing that is checked."""
+
+    def __init__(self, length: int) -> None: ...
+
+
+def test_a_class_is_refused_unless_it_is_declared_to_make_what_is_checked() -> None:
+    for made in (Makes, int):  # of one of them Python knows no signature
+        assert "is a class; give a function" in refusal(made) and "is a class" in refusal(made, {"contract": "attention"})
+    for declared in ({"contract": "cached"}, Supports(contract="cached")):
+        assert "is a class" not in refusal(Makes, declared)
+
+    class Own(Makes):
+        supports: ClassVar[dict[str, Any]] = {"contract": "cached"}
+
+    assert "is a class" not in refusal(Own)
 
 
 # ---------------------------------------------------------------- works
@@ -278,6 +315,156 @@ def test_the_other_layout_works_when_declared() -> None:
     target = make_target("mine", rows_first, {"layout": "blhd"})
     outcome = search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=20))
     assert outcome.status == "passed", outcome.finding
+
+
+def rows_first(q: Any, k: Any, v: Any) -> Any:
+    """Right, and in a layout that nobody has declared."""
+    return attention(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+
+def test_a_layout_that_nobody_declared_is_learned() -> None:
+    target = make_target("mine", rows_first)
+    assert target.learned["axes"] == "(batch, length, heads, dim)"
+    assert target.parameters == () and not target.untried  # its signature says what it takes
+    np.testing.assert_array_equal(attend(target, SMALL), attend(make_target("mine", attention), SMALL))
+
+
+def layer(query: Any, key: Any, value: Any, weights: Any, *, num_heads: int) -> Any:
+    """Right, in NumPy."""
+    assert isinstance(query, np.ndarray)
+    return numpy_matmul.multihead(query, key, value, weights, num_heads=num_heads)
+
+
+@pytest.mark.parametrize("function", [attention, rows_first, layer])
+def test_a_library_that_is_not_installed_is_passed_over(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> Any:
+        if name == "jax":
+            raise ImportError("no such library")
+        return framework(name)
+
+    there = "numpy" if function is layer else "torch"
+    monkeypatch.setattr(probe, "framework", installed)
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("jax", there))
+    assert make_target("mine", function).framework.name == there
+
+
+class Elsewhere(Stub):
+    """A stub of a target in no process at all."""
+
+    def __init__(self) -> None:
+        self.type, self.callable, self.is_class, self.supports, self.modules, self.likely = "function", True, False, None, (), ("numpy",)
+        self.__signature__ = inspect.signature(numpy_matmul.attention)
+
+    def __call__(self, *arrays: Any, **options: Any) -> Any:
+        return numpy_matmul.attention(*arrays, **options)
+
+    def shared(self, fw: Any) -> Any:
+        return fw
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_target_in_another_process_needs_arrays_that_reach_it(shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(framework("numpy")), "shares", shares)
+    if shares:
+        assert make_target("mine", Elsewhere()).framework.name == "numpy"
+    else:
+        assert "numpy: arrays of numpy do not reach a process of its own; give --in-process" in refusal(Elsewhere())
+
+
+def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
+    def matrices(q: Any, k: Any, v: Any) -> Any:
+        assert q.ndim == 2
+        if isinstance(q, Tensor):
+            return torch.zeros(len(q), v.shape[1], dtype=q.dtype)
+        terms = np.exp(q @ k.T * q.shape[1] ** -0.5)
+        return terms / terms.sum(-1, keepdims=True) @ v
+
+    target = make_target("mine", matrices, QUICK)
+    assert target.framework.name == "numpy" and target.learned["axes"] == "(length, dim), a call for each head"
+    assert refusal(matrices, {"framework": "torch", **QUICK}).endswith(" a call for each head it answers different calls alike")
+    assert "; " not in refusal(raises_always, QUICK)  # nothing is near
+
+
+@pytest.mark.parametrize("learned", ["", "axes", "sm_scale"])
+def test_every_first_call_is_made_on_the_device(learned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("numpy", "torch"))  # NumPy knows no such device
+    seen: set[str] = set()
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
+        seen.update(x.device.type for x in (q, k, v))
+        return core.attention(q, k, v, scale=scale)
+
+    def swapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+    def renamed(q: Tensor, k: Tensor, v: Tensor, *, sm_scale: float | None = None) -> Tensor:
+        return plain(q, k, v, scale=sm_scale)
+
+    with PretendedDevice():
+        function = {"": plain, "axes": swapped, "sm_scale": renamed}[learned]
+        target = make_target("mine", function, None, "cuda")
+    assert target.learned.get(learned) if learned else not target.learned
+    assert seen == {"cuda"}
+
+
+@pytest.mark.parametrize("function", [attention, rows_first])
+def test_a_device_that_is_not_there_is_told_in_both_frameworks(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(probe, "likely_frameworks", lambda function: ("torch", "numpy"))
+    with pytest.raises(CannotRun, match=r": torch has no device 'cuda' here; numpy has no device 'cuda' here \(what is no attention"):
+        make_target("mine", function, None, "cuda")
+
+
+def test_a_framework_that_does_not_take_what_is_declared_leaves_it_to_the_next() -> None:
+    assert make_target("mine", layer, {"dtypes": ["float64"]}).framework.name == "numpy"
+
+
+def test_the_framework_that_has_more_of_the_declared_types_is_tried_first() -> None:
+    def either(q: Any, k: Any, v: Any) -> Any:
+        return (q @ k.swapaxes(-1, -2)) @ v
+
+    either.__module__ = "elsewhere"  # which has imported neither
+    assert make_target("mine", either).framework.name == "numpy"
+    target = make_target("mine", either, {"dtypes": ["float32", "bfloat16"]})
+    assert target.framework.name == "torch" and target.dtypes == ("float32", "bfloat16")
+
+
+def test_a_module_is_offered_to_the_contract_that_takes_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = make_target("another", attention), []
+
+    def adopt(self: Any, name: str, thing: Any, supports: Supports, fw: Any, device: str) -> Any:
+        asked.append((name, thing, supports.empty_rows, fw.name, device))
+        return made
+
+    monkeypatch.setattr(type(contracts()["module"]), "adopt", adopt)
+    layer = nn.Linear(2, 2)
+    assert make_target("mine", layer, {"empty_rows": "nan"}) is made
+    assert make_target("mine", nn.Linear, Supports(empty_rows="mean"), "cpu") is made
+    assert asked == [("mine", layer, "nan", "torch", "cpu"), ("mine", nn.Linear, "mean", "torch", "cpu")]
+    assert make_target("mine", attention) is not made
+
+
+def test_what_was_declared_is_kept() -> None:
+    def own(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v)
+
+    own.supports = {"empty_rows": "nan"}  # type: ignore[attr-defined]
+    assert make_target("mine", own, {"zero_sizes": True}).declared == {"empty_rows", "zero_sizes"}
+    assert make_target("mine", own, Supports(empty_rows="mean", causal="bottom-right")).declared == {"empty_rows", "causal"}
+
+
+def test_a_target_that_says_all_of_itself_is_not_called() -> None:
+    called: list[int] = []
+
+    def silent(q: Any, k: Any, v: Any) -> Any:
+        called.append(1)
+        return attention(q, k, v)
+
+    silent.supports = {"framework": "torch", "dtypes": ["float32"]}  # type: ignore[attr-defined]
+    target = known_target("mine", silent)
+    assert (target.contract, target.framework.name, target.dtypes, called) == ("attention", "torch", ("float32",), [])
+    assert known_target("mine", attention).framework.name == "torch"  # which says nothing, and is called
 
 
 # ---------------------------------------------------------------- names

@@ -185,6 +185,18 @@ def test_layers_stay_inside(dtype: str, kept: bool) -> None:
             assert (exact.attention.weights_error(weights.double().numpy()) <= weights_limit).all()
 
 
+def test_a_row_that_is_nan_in_one_head_is_nan_in_the_layer_and_nothing_is_allowed() -> None:
+    rng = np.random.default_rng(12)
+    weights: dict[str, Any] = {name: rng.normal(size=(4, 4)) for name in ("w_q", "w_k", "w_v", "w_o")}
+    seen = np.ones((1, 2, 3, 3), bool)
+    seen[0, 0, 1] = False
+    operands = (rng.normal(size=(1, 3, 4)) for _ in range(3))
+    exact = oracle.solve_layer(oracle.LayerProblem(*operands, weights, 2, seen, empty_rows="nan"))
+    limit, _ = bound.multihead(exact, default_arithmetic("float32"))
+    assert np.isnan(exact.out[0, 1]).all() and not limit[0, 1].any()
+    assert (limit[0, [0, 2]] > 0).all() and np.isfinite(limit).all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_softcapped_scores_stay_inside(dtype: str) -> None:
     rng, kind = np.random.default_rng(13), arithmetic("eager", dtype)

@@ -371,6 +371,17 @@ def test_infinite_values_reach_what_has_weight() -> None:
     assert (exact.v[0, 0, :, 0] == [0, 0, 1, 2]).all()
 
 
+@pytest.mark.parametrize("junk", [math.nan, math.inf])
+def test_a_mean_of_values_that_are_none_is_none(junk: float) -> None:
+    """A row without a key is the mean of all values, hidden ones too; one that sees another key is not touched."""
+    value = np.arange(6.0).reshape(1, 1, 3, 2)
+    value[0, 0, 2, 0] = junk
+    seen = np.array([[False] * 3, [True, True, False]])
+    exact = solve(Problem(np.ones((1, 1, 2, 4)), np.ones((1, 1, 3, 4)), value, 0.5, visible=seen, empty_rows="mean"))
+    np.testing.assert_array_equal(exact.out[0, 0], [[junk, 3.0], [1.0, 2.0]])
+    assert exact.well_posed[0, 0].tolist() == [[False, True], [True, True]]
+
+
 def test_a_cap_that_is_reached() -> None:
     for precision, _ in PRECISIONS:
         q, k = np.array([1e4, -1e4, 0.0]).reshape(1, 1, 3, 1), np.ones((1, 1, 2, 1))
