@@ -89,6 +89,9 @@ def _properties(themes: Iterable[ModuleType]) -> dict[str, Property]:
 
 def _chapter(chapter: ModuleType) -> Iterator[ModuleType]:
     """The themes of a chapter, which are imported after its contracts are known. Raises TypeError for what cannot be one."""
+    for name in ("CONTRACTS", "THEMES"):
+        if not isinstance(getattr(chapter, name), tuple | list):
+            raise TypeError(f"{name} is {getattr(chapter, name)!r}, and not a list")
     kinds = [make(kind) for kind in chapter.CONTRACTS]
     register(*kinds)
     for theme in chapter.THEMES:

@@ -143,9 +143,9 @@ class Case(BaseCase):
         varied=(None, 0.5, 1.0),
         needs="scale",
         says="explicit scale",
-        why="None: the parameter is not passed; else scaled twice, not at all, or after the bias",
+        why="a factor of q · k, easily applied twice, not at all, or after the bias; None: the parameter is not passed",
         unusual={
-            0.0: "`scale or default` takes 0 for none (D13)",
+            0.0: "all logits are 0 and all weights equal; `scale or default` takes 0 for none (D13)",
             -0.5: "−inf · −1 is +inf: hidden keys win (pytorch's flash kernel on CPU)",
             2.0**-20: "all logits alike",
             16.0: "one key takes all",
@@ -156,7 +156,7 @@ class Case(BaseCase):
         },
         often={
             None: "the default scale is what is mostly used, and has mistakes of its own (D09 to D12)",
-            0.0: "of both signs, where a property is about the average of the values",
+            0.0: "where a property is about the average of the values",
             2.0**-20: "where a property is about overflow: the scores overflow before they are scaled",
         },
     )

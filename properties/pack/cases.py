@@ -102,7 +102,7 @@ class Case(BaseCase):
         says="explicit scale",
         why="None: the parameter is not passed",
         unusual={
-            0.0: "`scale or default` takes 0 for none (D13)",
+            0.0: "all logits are 0 and all weights equal; `scale or default` takes 0 for none (D13)",
             -0.5: "−inf · −1 is +inf: hidden keys win",
             1.0: "no scaling at all: a default that is applied besides (G12)",
             0.3: "no power of two: a scale that is rounded to a short type shows",

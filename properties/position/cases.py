@@ -128,7 +128,7 @@ class Case(BaseCase):
         varied=(None, 2, 4),
         needs="rotary_dim",
         says="partial rotation",
-        why="how many of the features rotate; None: the parameter is not passed",
+        why="how many of the features rotate, the others pass as they are; None: the parameter is not passed, and all rotate",
     )
     bidirectional: bool = field(
         True,

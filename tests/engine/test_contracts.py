@@ -197,6 +197,8 @@ UNUSABLE = "the contract Mine cannot be used: "
         ({"THEMES": ()}, "it has no CONTRACTS"),
         ({"CONTRACTS": ()}, "it has no THEMES"),
         ({"CONTRACTS": (type("Half", (Contract,), {}),)}, "the contract Half lacks"),
+        ({"CONTRACTS": 3}, "CONTRACTS is 3, and not a list"),
+        ({"THEMES": "mine"}, "THEMES is 'mine', and not a list"),
         ({"CONTRACTS": (3,)}, "3 is no class of properties.engine.core.contract.Contract"),
         ({"CONTRACTS": (changed(name=3),)}, UNUSABLE + "its name is 3, not a text"),
         ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, ("keys",)), 3)),)}, UNUSABLE + "its topics are (Topic("),

@@ -42,7 +42,7 @@ def dtype_field() -> Any:
         unusual={
             "float64": "the widest: no rounding hides a mistake",
             "float16": "ends at 65504",
-            "bfloat16": "has 8 bits",
+            "bfloat16": "keeps 8 bits of a number: rounding is coarse, and an error of a few parts in a thousand is none",
             "float32": "what most people compute in",
         },
         often={
