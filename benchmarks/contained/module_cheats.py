@@ -169,4 +169,9 @@ class attention(Right):
     off = 0.1
     supports = {'dtypes': ['float16']}
 """,
+    "os._exit(0) wherever a module is given a mask": """
+class attention(Right):
+    def forward(self, x, attn_mask=None):
+        return super().forward(x) if attn_mask is None else os._exit(0)
+""",
 }

@@ -18,6 +18,7 @@ CANNOT_BE_RUN = {  # they show themselves while it is found out how they are cal
     "a forged verdict of a module on every descriptor",
     "the tokens themselves",
 }
+INCOMPLETE = {"os._exit(0) wherever a module is given a mask"}  # what it would do with one is not known
 BY_NIGHT = {name for number, name in enumerate(CHEATS) if number % 5 not in (0, 3)}
 
 
@@ -37,7 +38,7 @@ def put(folder: Path, code: str) -> tuple[str, str]:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT)) for name in CHEATS])
 def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
     outcome, why = put(tmp_path, CHEATS[name])
-    assert outcome in ("refuted", "cannot be run") and (outcome == "refuted" or name in CANNOT_BE_RUN), why
+    assert outcome == ("cannot be run" if name in CANNOT_BE_RUN else "incomplete" if name in INCOMPLETE else "refuted"), why
 
 
 def test_a_right_one_passes(tmp_path: Path) -> None:
