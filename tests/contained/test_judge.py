@@ -123,6 +123,17 @@ def test_what_cannot_be_judged_gets_a_sentence(
     assert err.startswith("attncheck: ") and says in err and "Traceback" not in err
 
 
+def test_a_reference_that_is_not_there_gets_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bare.py").write_text("kernel = max\n")
+    for reference, says in (
+        ("nowhere.py", "there is no file nowhere.py for --reference"),
+        ("nowhere.py:Model", "there is no file nowhere.py for --reference"),
+        ("bare.py", "bare.py defines no Model and no attention: give --reference bare.py:NAME"),
+    ):
+        assert main(["judge", "candidates", "--reference", reference]) == 2
+        assert capsys.readouterr().err == f"attncheck: {says}\n"
+
+
 def test_another_contract_is_no_way_to_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = "def attention(num_heads):\n    return [2.0 ** (-8 * (h + 1) / num_heads) for h in range(num_heads)]\n"
     (folder / "candidates" / "right.py").write_text("import numpy as np\n" + code + "attention.supports = {'contract': 'slopes'}\n")
@@ -247,7 +258,7 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
             assert old in code, (name, old)
             code = code.replace(old, new, 1)
         (folder / "candidates" / f"{name}.py").write_text(code.replace("NAME", "ModelNew") + INIT * (name != "same"))
-    rest = ("--reference", "reference.py:Model", "--cases", "12", "--round", "3", "--json", "scores.jsonl")
+    rest = ("--reference", "reference.py", "--cases", "12", "--round", "3", "--json", "scores.jsonl")  # its Model
     assert main(["judge", "candidates", *rest]) == 1
     scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
     assert {name: one["verdict"] for name, one in scores.items()} == {name: verdict for name, (verdict, _) in MODULES.items()}

@@ -100,7 +100,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     how = {
         "contract": options.contract,
         "properties": names,
-        "reference": options.reference,
+        "reference": options.reference and whole(options.reference),
         "cases": options.cases or (PAIR_CASES if options.reference else DEFAULT_CASES),
         "seconds": options.time,
         "first": not options.all,
@@ -226,7 +226,8 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         here = "" if target.address else " --contained"
         target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{here} --round {how['round']}")
         if not reference and how["contract"] not in ("any", target.contract):
-            why = f"it is {target.contract}, not {how['contract']}"
+            hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
+            why = f"it is {target.contract}, not {how['contract']}: {hint}"
             return gate.cannot(name, why, time.monotonic() - began, "incomplete")
         plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=None if budget is None else began + budget)
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
@@ -258,17 +259,35 @@ def referee(text: str) -> Target:
     return found[0].kind.handshake(found[0], "cpu")
 
 
+def whole(reference: str) -> str:
+    """A reference with its attribute: a file alone means its ``Model``, as in KernelBench, or its ``attention``. Raises ValueError."""
+    place = reference.partition(":")[0]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ValueError(f"there is no file {place} for --reference")
+    if place != reference or not place.endswith(".py"):
+        return reference
+    for name in ("Model", "attention"):
+        if name in defined_in(place):
+            return f"{place}:{name}"
+    raise ValueError(f"{place} defines no Model and no attention: give --reference {place}:NAME")
+
+
 def first_line(text: str) -> int:
     """Where a candidate is defined in its file, as far as reading the file shows."""
     place, _, attribute = text.rpartition(":")
+    defined = defined_in(place)
+    return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
+
+
+def defined_in(place: str) -> dict[str, int]:
+    """What a file defines, and in which line, as far as reading it shows."""
     try:
         tree = ast.parse(Path(place).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return 1
+        return {}
     defined = {node.name: node.lineno for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assigned = [(x.id, node.lineno) for node in tree.body if isinstance(node, ast.Assign) for x in node.targets if isinstance(x, ast.Name)]
-    defined |= dict(assigned)
-    return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
+    return defined | dict(assigned)
 
 
 def tell(one: gate.Record, console: TextIO, scores: TextIO | None) -> None:
