@@ -106,10 +106,15 @@ def _chapter(chapter: ModuleType) -> Iterator[ModuleType]:
         yield module
 
 
+CHAPTERS: dict[str, str] = {}  # the package of an installed chapter → the name of its entry point
+
+
 def _of_third_parties() -> tuple[ModuleType, ...]:
     """The themes of installed chapters: an entry point of the group ``attncheck.chapters`` names a module with CONTRACTS and THEMES."""
     themes: list[ModuleType] = []
+    CHAPTERS.clear()
     for point in metadata.entry_points(group="attncheck.chapters"):
+        CHAPTERS[point.value.partition(":")[0].partition(".")[0]] = point.name
         try:
             themes += _chapter(point.load())
             _properties((*BUILT_IN, *themes))

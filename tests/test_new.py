@@ -12,6 +12,7 @@ import pytest
 
 from properties import catalogue
 from properties.engine.core.contract import contracts
+from properties.engine.doors.cli import main
 from properties.engine.doors.skeleton import laid_out
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,6 +65,21 @@ def ran(tree: Path, *arguments: str) -> list[str]:
     done = subprocess.run([sys.executable, *arguments], cwd=tree, env=mine, capture_output=True, encoding="utf-8", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"),
+    [
+        (("property", "np", "--theme", "values"), "np"),
+        (("property", "declare", "--theme", "values"), "declare"),
+        (("property", "max", "--theme", "values"), "max"),
+        (("property", "constant_values_are_returned", "--theme", "values"), "constant_values_are_returned"),
+        (("mutant", "attention", "--theme", "causal", "--killed-by", "rows_sum_to_one"), "attention"),
+    ],
+)
+def test_a_name_that_means_something_there_is_taken(arguments: tuple[str, ...], taken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"attncheck: {taken} is taken: ")
 
 
 @pytest.mark.slow

@@ -212,6 +212,7 @@ class Case(BaseCase):
     )
     mask_density: float = field(
         0.5,
+        least=0,
         drawn=(0.5, 0.5, 0.8, 0.2),
         needs="attn_mask",
         why="how much of a random mask is visible",
@@ -247,6 +248,7 @@ class Case(BaseCase):
     )
     softcap: float | None = field(
         None,
+        least=0,
         varied=(None, 1.0, 8.0),
         needs="softcap",
         says="softcap",

@@ -136,7 +136,7 @@ class Case(BaseCase):
         why="leading axes along which the mask does not vary are dropped down to this rank",
         unusual=RANK_REASONS,
     )
-    mask_density: float = field(0.5, why="how much of a random mask is visible", unusual=DENSITY_REASONS)
+    mask_density: float = field(0.5, least=0, why="how much of a random mask is visible", unusual=DENSITY_REASONS)
     memory_mask: str = field(
         "none",
         choices=tuple(PATTERN_REASONS),

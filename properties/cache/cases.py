@@ -145,6 +145,7 @@ class Case(BaseCase):
     )
     base: float | None = field(
         None,
+        least=0,
         drawn=(None, None, 10000.0, 10.0, 100.0, 500_000.0),
         varied=(None, 100.0),
         needs="rotary_base",

@@ -113,6 +113,7 @@ class Case(BaseCase):
     )
     base: float | None = field(
         None,
+        least=0,
         varied=(None, 100.0),
         needs="base",
         why="base of the frequencies; None: the parameter is not passed (F16, F17)",

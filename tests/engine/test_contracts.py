@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from properties import catalogue
+from properties.engine.cases.field import field
 from properties.engine.core import contract as contracting
 from properties.engine.core.contract import (
     Contract,
@@ -31,7 +32,7 @@ from properties.engine.core.contract import (
 )
 from properties.engine.core.declare import Property
 from properties.engine.core.trial import Trial
-from properties.engine.doors import new
+from properties.engine.doors import cli, new
 from properties.engine.search.probe import make_target
 from properties.pack import packed
 from properties.pack.cases import Case
@@ -164,6 +165,13 @@ class Bare(Case):
     m: int = 3
 
 
+@dataclass(frozen=True)
+class Odd(Case):
+    """A case with a field whose values no text of a case can have."""
+
+    m: list = field(None, why="no reason")  # noqa: RUF009  as every case is declared
+
+
 def changed(**attributes: Any) -> type[Contract]:
     """A class of contracts that says something else than ``Doubled``."""
     return type("Mine", (Doubled,), {"name": "mine", **attributes})
@@ -209,6 +217,26 @@ UNUSABLE = "the contract Mine cannot be used: "
             f"{__name__}.Bare.m is no field of a case: ",
         ),
         ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, ("kees",)),)),)}, UNUSABLE + "the cases of 'mine' have no kees"),
+        (
+            {"CONTRACTS": (changed(topics=(Topic("mine", "mine", "Case", ("keys",)),)),)},
+            "the case of its topic 'mine' is 'Case', no class of Case",
+        ),
+        (
+            {"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case(), ("keys",)),)),)},
+            "the case of its topic 'mine' is Case(), no class of",
+        ),
+        ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, None),)),)}, "the drawn of its topic 'mine' is None, not a tuple"),
+        ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, "n"),)),)}, "the drawn of its topic 'mine' is 'n', not a tuple"),
+        ({"CONTRACTS": (changed(topics=(Topic(3, "mine", Case, ("n",)),)),)}, "the name of its topic 3 is 3, not a text"),
+        ({"CONTRACTS": (changed(topics=(Topic("mine", None, Case, ("n",)),)),)}, "the subject of its topic 'mine' is None, not a text"),
+        (
+            {"CONTRACTS": (changed(topics=(Topic("mine", "mine", Case, (), ("a",)),)),)},
+            "the directives of its topic 'mine' is ('a',), not a mapping",
+        ),
+        ({"CONTRACTS": (changed(topics=(Topic("mine", "mine", Odd, ()),)),)}, "the field 'm' of a case is list; it can be int, "),
+        ({"CONTRACTS": (changed(known="foo"),)}, UNUSABLE + "its known is 'foo', not a tuple of texts"),
+        ({"CONTRACTS": (changed(dtypes="float64"),)}, UNUSABLE + "its dtypes is 'float64', not a tuple of texts"),
+        ({"CONTRACTS": (changed(capabilities=None),)}, UNUSABLE + "its capabilities is None, not a tuple of texts"),
         ({"THEMES": ("a",)}, "No module named 'a'"),
         ({"THEMES": (3,)}, "THEMES holds modules or names of modules, not 3"),
         (
@@ -300,3 +328,18 @@ def test_what_lies_at_an_edge_is_no_part_of_a_verdict() -> None:
     edge = next(prop for prop in catalogue.PROPERTIES.values() if prop.contract == "attention" and not prop.needs and prop.edge)
     target = make_target("mine", lambda q, k, v: v, {"framework": "numpy"})
     assert target.kind.expected(target, plain) and not target.kind.expected(target, edge)
+
+
+def test_a_mistake_of_an_installed_chapter_is_not_said_to_be_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(catalogue.CHAPTERS, "theirs", "gated")
+    theirs: dict[str, Any] = {"__name__": "theirs.checks"}
+    exec("def recognise(self, formal):\n    return formal['gate'].default\n", theirs)
+    calls = ["numpy_matmul.attention", "--property", "rows_sum_to_one", "--cases", "1"]
+    monkeypatch.setattr("properties.engine.doors.cli.run", theirs["recognise"].__get__({}))
+    assert cli.main(calls) == 2
+    assert "this is a mistake of the installed chapter 'gated', not of attncheck" in capsys.readouterr().err
+    monkeypatch.setattr("properties.engine.doors.cli.run", {}.__getitem__)
+    assert cli.main(calls) == 2
+    assert "this is a mistake of attncheck, not of the target" in capsys.readouterr().err

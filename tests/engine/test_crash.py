@@ -82,7 +82,7 @@ def test_a_crash_on_the_first_call_cannot_be_run(tmp_path: Path) -> None:
     ran = attncheck(tmp_path, FIRST, "--in-process")
     assert ran.returncode == 2 and ran.stderr.endswith("attncheck: the target killed the process (SIGSEGV)\n")
     ran = attncheck(tmp_path, FIRST)
-    assert ran.returncode == 2 and ran.stderr.endswith("on float64 numpy arrays q (2, 3, 5, 4) it killed the process (SIGSEGV)\n")
+    assert ran.returncode == 2 and ran.stderr.endswith("on float64 it killed the process (SIGSEGV)\n")
 
 
 def test_isolation_changes_nothing_else() -> None:

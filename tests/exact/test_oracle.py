@@ -225,6 +225,14 @@ def test_non_finite_queries_stay_in_their_row() -> None:
     assert exact.well_posed[0, 0].tolist() == [[True] * 3, [False] * 3, [True] * 3]
 
 
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_a_query_that_is_infinite_leaves_its_row_ill_posed_though_its_scores_are_finite(softcap: float | None) -> None:
+    """A cap makes finite scores of infinite logits; which sign they had is still a matter of one element."""
+    q, k = np.array([[[[math.inf, 1.0], [1.0, 1.0]]]]), np.array([[[[1.0, 2.0], [-1.0, 1.0]]]])
+    exact = solve(Problem(q, k, np.array([[[[1.0], [2.0]]]]), 1.0, softcap=softcap))
+    assert exact.well_posed[0, 0, :, 0].tolist() == [False, True]
+
+
 @pytest.mark.parametrize("precision", [name for name, _ in PRECISIONS])
 @pytest.mark.filterwarnings("error")
 def test_rows_without_a_key_follow_the_convention(precision: Precision) -> None:

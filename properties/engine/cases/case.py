@@ -107,7 +107,16 @@ class Case(Shown):
     @classmethod
     def check(cls, name: str, value: Any) -> None:
         """Raises ValueError with one sentence if a field cannot have a value."""
-        _check(name, str(cls.__dataclass_fields__[name].type), value, cls.fields()[name])  # type: ignore[attr-defined]
+        _check(name, cls.kind_of(name), value, cls.fields()[name])
+
+    @classmethod
+    def kind_of(cls, name: str) -> str:
+        """The type of a field, as text. Raises ValueError for one that no text of a case can have."""
+        kind = cls.__dataclass_fields__[name].type  # type: ignore[attr-defined]
+        said = kind.__name__ if isinstance(kind, type) else str(kind)
+        if said not in _TYPES:
+            raise ValueError(f"the field {name!r} of a case is {said}; it can be {', '.join(_TYPES)}")
+        return said
 
 
 def names(text: str) -> list[str | None]:
@@ -115,13 +124,18 @@ def names(text: str) -> list[str | None]:
     return [keyword.arg for keyword in _call(text).keywords]
 
 
+def shortened(text: str) -> str:
+    """As much of it as fits a sentence."""
+    return repr(text if len(text) <= 200 else text[:200] + "…")
+
+
 def _call(text: str) -> ast.Call:
     try:
         call = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"not a case: {text!r}; {EXAMPLE}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"not a case: {shortened(text)}; {EXAMPLE}") from None
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Case"):
-        raise ValueError(f"not a case: {text!r}; {EXAMPLE}")
+        raise ValueError(f"not a case: {shortened(text)}; {EXAMPLE}")
     return call
 
 
@@ -132,7 +146,10 @@ def _keywords(text: str, known: tuple[str, ...]) -> dict[str, Any]:
             raise ValueError(f"a case has no field {keyword.arg!r}; its fields are {', '.join(sorted(known))}")
         if keyword.arg in fields:
             raise ValueError(f"the field {keyword.arg!r} is given twice")
-        fields[keyword.arg] = _literal(keyword.value)
+        try:
+            fields[keyword.arg] = _literal(keyword.value)
+        except (RecursionError, MemoryError):
+            raise ValueError(f"the field {keyword.arg!r} is too deep to be read") from None
     if call.args:
         raise ValueError("the fields of a case are given by name")
     return fields
@@ -141,7 +158,7 @@ def _keywords(text: str, known: tuple[str, ...]) -> dict[str, Any]:
 def _check(name: str, kind: str, value: Any, known: Field) -> None:
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and bool not in _TYPES[kind]):
         raise ValueError(f"the field {name!r} of a case is {kind}, got {value!r}")
-    if value is not None and known.least is not None and value < known.least:
+    if value is not None and known.least is not None and not value >= known.least:
         raise ValueError(f"the field {name!r} of a case is at least {known.least}, got {value!r}")
     if known.choices and value not in known.choices:
         near = difflib.get_close_matches(str(value), map(str, known.choices), 1)
@@ -149,7 +166,7 @@ def _check(name: str, kind: str, value: Any, known: Field) -> None:
         raise ValueError(f"the field {name!r} of a case is {value!r}; {hint}")
     if kind == "tuple[int, ...]" and not all(type(size) is int and size >= 0 for size in value):
         raise ValueError(f"the field {name!r} of a case holds whole numbers, for example (4, 1), got {value!r}")
-    if kind == "tuple[str, ...]" and not set(value) <= set(known.items):
+    if kind == "tuple[str, ...]" and not all(word in known.items for word in value):
         raise ValueError(f"the field {name!r} of a case holds words among {', '.join(known.items)}, got {value!r}")
     if kind == "tuple[Edit, ...]":
         for edit in value:

@@ -66,7 +66,7 @@ def field(
     says: str = "",
 ) -> Any:
     """A field of a dataclass of cases. Raises ValueError if it has no reason."""
-    if not why.strip():
+    if not isinstance(why, str) or not why.strip():
         raise ValueError("a field of a case has a reason: field(default, why=…) names the mistake or convention that needs it")
     known = Field(why, unusual or {}, often or {}, drawn, varied, least, choices, items, needs, says)
     return dataclasses.field(default=default, metadata={"field": known})

@@ -301,6 +301,24 @@ def make(kind: type[Contract] | Contract) -> Contract:
     return contract
 
 
+def _wrong_of_topic(topic: Topic) -> str:
+    """What a topic says of itself that it cannot mean; empty if nothing is."""
+    for name, type_, what in (
+        ("name", str, "a text"),
+        ("subject", str, "a text"),
+        ("drawn", tuple, "a tuple"),
+        ("directives", Mapping, "a mapping"),
+    ):
+        if not isinstance(value := getattr(topic, name), type_) or value == "":
+            return f"{name} of its topic {topic.name!r} is {value!r}, not {what}"
+    case: Any = topic.case
+    if not (isinstance(case, type) and issubclass(case, Case)):
+        return f"case of its topic {topic.name!r} is {case!r}, no class of Case"
+    for name in case.fields():
+        case.kind_of(name)
+    return ""
+
+
 def _wrong(contract: Contract) -> str:
     """What a contract says of itself that it cannot mean, or a method that is not asked so; empty if nothing is."""
     for name, type_, what in (("name", str, "a text"), ("call", str, "a text"), ("arguments", int, "a number")):
@@ -309,7 +327,13 @@ def _wrong(contract: Contract) -> str:
     topics: Any = contract.topics
     if not isinstance(topics, tuple) or not topics or not all(isinstance(topic, Topic) for topic in topics):
         return f"its topics are {topics!r}, not a tuple of one Topic or more"
+    for name in ("known", "given", "dtypes", "capabilities", "mentions", "pair"):
+        value = getattr(contract, name)
+        if not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)) and not (name == "dtypes" and value is None):
+            return f"its {name} is {value!r}, not a tuple of texts"
     for topic in contract.topics:
+        if wrong := _wrong_of_topic(topic):
+            return f"the {wrong}"
         lacking = [name for name in (*EVERY_CASE, *topic.drawn) if name not in topic.case.fields()]
         if lacking:
             return f"the cases of {topic.name!r} have no {', '.join(lacking)}"

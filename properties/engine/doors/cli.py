@@ -108,10 +108,8 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     except Gone as gone:
         print(f"attncheck: a first call {gone}", file=sys.stderr)
         return 2
-    except Exception:  # 1 would mean that something is refuted
-        traceback.print_exc()
-        print("attncheck: this is a mistake of attncheck, not of the target; please report it with the lines above", file=sys.stderr)
-        return 2
+    except Exception as error:  # 1 would mean that something is refuted
+        return mistaken(error)
 
 
 def word(name: str, arguments: Sequence[str]) -> int:
@@ -131,6 +129,18 @@ def word(name: str, arguments: Sequence[str]) -> int:
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        return mistaken(error)
+
+
+def mistaken(error: Exception) -> int:
+    """Say whose mistake it is: that of an installed chapter if its code ran, else ours."""
+    traceback.print_exception(error)
+    ran = {str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)}
+    chapters = [name for package, name in catalogue.CHAPTERS.items() if package in ran]
+    whose = f"of the installed chapter {chapters[0]!r}, not of attncheck" if chapters else "of attncheck, not of the target"
+    print(f"attncheck: this is a mistake {whose}; please report it with the lines above", file=sys.stderr)
+    return 2
 
 
 def reader_gone() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import difflib
 import importlib
 import keyword
@@ -214,7 +215,15 @@ def _first_annotation(node: Declared) -> str:
 
 
 def _free(file: Path, name: str) -> None:
-    if name in {node.name for node in parsed(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}:
+    """Raises ValueError for a name that means something in the file: what it defines, imports, or looks up."""
+    nodes = list(ast.walk(parsed(file)))
+    taken = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)} | {
+        x.id for x in nodes if isinstance(x, ast.Name)
+    }
+    taken |= {
+        alias.asname or alias.name.partition(".")[0] for x in nodes if isinstance(x, ast.Import | ast.ImportFrom) for alias in x.names
+    }
+    if name in taken or hasattr(builtins, name):
         raise ValueError(f"{name} is taken: {file.parent.name}/{file.name} has one already")
 
 
