@@ -215,11 +215,10 @@ def _first_annotation(node: Declared) -> str:
 
 
 def _free(file: Path, name: str) -> None:
-    """Raises ValueError for a name that means something in the file: what it defines, imports, or looks up."""
-    nodes = list(ast.walk(parsed(file)))
-    taken = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)} | {
-        x.id for x in nodes if isinstance(x, ast.Name)
-    }
+    """Raises ValueError for a name that the file defines or imports, or that Python has."""
+    nodes = parsed(file).body
+    taken = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    taken |= {x.id for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) for x in ast.walk(node) if isinstance(x, ast.Name)}
     taken |= {
         alias.asname or alias.name.partition(".")[0] for x in nodes if isinstance(x, ast.Import | ast.ImportFrom) for alias in x.names
     }
