@@ -176,6 +176,6 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             said.append(error)
             continue
         if not any(True for _ in made.parameters()):
-            raise CannotRun(f"{name} has no weights: give an instance, which is an attention of q, k and v, or a module with weights")
+            raise CannotRun(f"{name} has no weights: make an instance in the file (kernel = …) and name it, or give a module with weights")
         return Subject(name, maker, fw, fixed=bool(given))
     raise said[0]
