@@ -34,15 +34,19 @@ class Backward(Run):
 
     sends_back = True
 
-    def __init__(self, trial: Trial, inputs: Inputs, out: Array, grad_out: Array, parts: dict[str, Any], kept: Array | None = None) -> None:
-        super().__init__(trial, inputs, out)
+    def __init__(self, trial: Trial, inputs: Inputs, grad_out: Array, kept: Array | None = None) -> None:
+        super().__init__(trial, inputs)
+        self.grad_out, self.kept = grad_out, kept
+
+    def answered(self, out: Array, parts: dict[str, Any]) -> None:
+        """The output, and the gradients by name."""
         self.q: Any
         self.k: Any
         self.v: Any
         self.mask: Any
         self.sinks: Any
-        self.grad_out, self.parts, self.kept = grad_out, parts, kept
-        read = trial.target.framework.read
+        self.out, self.parts = out, parts
+        read = self.trial.target.framework.read
         asked = {name: read(parts[name]) for name in parts}  # what was not asked is None
         self.q, self.k, self.v, self.mask, self.sinks = (asked.get(name) for name in (*OPERANDS, "mask", "sinks"))
 
@@ -54,6 +58,7 @@ class Backward(Run):
     @cached_property
     def limits(self) -> gradient_bound.GradientBound:
         """How far the gradients of a correct attention may be from the exact ones."""
+        self.trial.bounds.add(self.number)
         return gradient_bound.rigorous(self.gradients, self.trial.arithmetic)
 
     def inside(self, name: str, says: str, where: Array | bool = True) -> None:
@@ -111,7 +116,8 @@ def run_backward(
     inputs = (t.inputs if inputs is None else inputs).said(t.supports.mask_axes)
     shape = (*inputs.shape[:3], inputs.v.shape[3])
     grad_out = make_grad(t.case, shape) if grad_out is None else round_to(inputs.dtype, grad_out)
-    fw = t.target.framework
+    fw, run = t.target.framework, Backward(t, inputs, grad_out, kept)
+    t.meanwhile(run.number, lambda: run.exact)
     with fw.chance(inputs.chance) if inputs.dropout else nullcontext():
         out, leaves, send_back = forward(t.target, inputs, t.buffers, wrt)
     if between is not None:
@@ -123,6 +129,7 @@ def run_backward(
     found: Any = [None] * len(leaves)
     if send_back:
         placed = place_grad(t.target, grad_out, inputs, t.buffers, layout or t.case.grad_layout)
+        t.meanwhile(run.number, lambda: run.limits)
         with fw.chance(inputs.chance + 1) if inputs.dropout else nullcontext():
             for left in reversed(range(times)):
                 found = send_back(placed, again=left > 0)
@@ -136,7 +143,7 @@ def run_backward(
             t.fail(f"{name} receives no gradient: it is cut off from the output")
         elif tuple(part.shape) != tuple(leaves[name].shape):
             t.fail(f"the gradient of {name} has shape {tuple(part.shape)}, expected {tuple(leaves[name].shape)}")
-    run = Backward(t, inputs, answer, grad_out, {name: _as_carried(t.target, inputs, name, part) for name, part in parts.items()}, kept)
+    run.answered(answer, {name: _as_carried(t.target, inputs, name, part) for name, part in parts.items()})
     t.runs.append(run)
     return run
 

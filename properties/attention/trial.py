@@ -22,8 +22,13 @@ from .inputs import Inputs, make_inputs, problem_of
 class Run:
     """One answer of the target, with what the oracle says of the same call."""
 
-    def __init__(self, trial: Trial, inputs: Inputs, out: Array) -> None:
-        self.trial, self.inputs, self.out = trial, inputs, out
+    out: Array
+
+    def __init__(self, trial: Trial, inputs: Inputs, out: Array | None = None) -> None:
+        self.trial, self.inputs = trial, inputs
+        self.number = len(trial.runs)  # of the trial's calls
+        if out is not None:
+            self.out = out
 
     @cached_property
     def exact(self) -> oracle.Exact:
@@ -33,6 +38,7 @@ class Run:
     @cached_property
     def bound(self) -> Array:
         """How far the answer of a correct attention may be from the exact one, per element."""
+        self.trial.bounds.add(self.number)
         limit = bound.rigorous(self.exact, self.trial.arithmetic)
         if self.trial.target.mixes_heads:
             return np.where(np.isinf(limit).any(axis=(1, 3), keepdims=True), np.inf, limit)
@@ -116,12 +122,14 @@ class Trial(BaseTrial):
     def run(self, inputs: Inputs | None = None) -> Run:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
         inputs = (self.inputs if inputs is None else inputs).said(self.supports.mask_axes)
-        out = attend(self.target, inputs, self.buffers)
+        run = Run(self, inputs)
+        self.meanwhile(run.number, lambda: run.bound)
+        run.out = attend(self.target, inputs, self.buffers)
         wanted = (*inputs.shape[:3], inputs.v.shape[3])
-        if out.shape != wanted:
-            self.fail(f"the output has shape {out.shape}, expected {wanted}")
-        self.runs.append(Run(self, inputs, out))
-        return self.runs[-1]
+        if run.out.shape != wanted:
+            self.fail(f"the output has shape {run.out.shape}, expected {wanted}")
+        self.runs.append(run)
+        return run
 
     def written_out(self) -> Array:
         """The mask of the case, repeated along all axes along which the target takes masks that vary as this one does."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,17 +17,19 @@ from .call import ATTENTION, BlockInputs, call_block
 from .cases import TOKENS, Case
 
 
-@dataclass(frozen=True, eq=False)
 class BlockRun:
     """One answer (B, L, E), what it should be, and how far it may be off."""
 
-    trial: BlockTrial
-    inputs: BlockInputs
     out: Array
+
+    def __init__(self, trial: BlockTrial, inputs: BlockInputs) -> None:
+        self.trial, self.inputs = trial, inputs
+        self.number = len(trial.runs)  # of the trial's calls
 
     @cached_property
     def exact(self) -> exactly.Value:
         """The exact answer."""
+        self.trial.bounds.add(self.number)
         return self.trial.solve_block(self.inputs)
 
     @property
@@ -128,10 +129,11 @@ class BlockTrial(Trial):
     def run_block(self, inputs: BlockInputs | None = None) -> BlockRun:
         """Call the layer. All calls of a trial with the same shapes use the same memory."""
         inputs = self.block if inputs is None else inputs
-        out, self.form = call_block(self.target, inputs, self.buffers)
-        if out.shape != inputs.x.shape:
-            self.fail(f"the output has shape {out.shape}, expected {inputs.x.shape}")
-        run = BlockRun(self, inputs, out)
+        run = BlockRun(self, inputs)
+        self.meanwhile(run.number, lambda: run.exact)
+        run.out, self.form = call_block(self.target, inputs, self.buffers)
+        if run.out.shape != inputs.x.shape:
+            self.fail(f"the output has shape {run.out.shape}, expected {inputs.x.shape}")
         self.runs.append(run)
         return run
 

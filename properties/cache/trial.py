@@ -101,10 +101,12 @@ class Played:
 
     def __init__(self, trial: CacheTrial, tokens: Tokens, out: Array, past: tuple[Array, Array] | None = None) -> None:
         self.trial, self.tokens, self.out, self.past = trial, tokens, out, past
+        self.number = len(trial.runs)  # of the trial's answers
 
     @cached_property
     def solved(self) -> cache_exact.Answers:
         """The exact answers with their bound."""
+        self.trial.bounds.add(self.number)
         return self.trial.solved(self.tokens, self.past)
 
     @property
@@ -225,6 +227,8 @@ class CacheTrial(Trial):
         held = self.open(batch=len(tokens.lengths)) if held is None else held
         batch, heads, length, _ = tokens.q.shape
         out = np.zeros((batch, heads, length, tokens.v.shape[3]))
+        played = Played(self, tokens, out)
+        self.meanwhile(played.number, lambda: played.solved)
         done = np.zeros(batch, dtype=np.int64)
         for number, (size, given) in enumerate(zip(schedule.sizes, schedule.given, strict=True)):
             before = schedule.padding if number == 0 else np.zeros_like(done)
@@ -244,7 +248,8 @@ class CacheTrial(Trial):
                 out[b][:, index[b, real[b]]] = answer[b][:, real[b]]
             done += given
             after(held)
-        return self.noted(tokens, out)
+        self.runs.append(played)
+        return played
 
     def _rows(self, x: Array, index: Array, real: Array, garbage: str) -> Array:
         """The tokens (B, …, n, …) that stand at index (B, n), and garbage where there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -49,11 +49,14 @@ class LinearTrial(Trial):
     def run(self, x: LinearInputs | None = None) -> LinearRun:
         """Call the target. All calls of a trial with the same shapes use the same memory."""
         x = self.inputs if x is None else x
+        solved = cache(lambda: exact.solve(x.q, x.k, x.v, self.visible(x), self.arithmetic))
+        self.bounds.add(len(self.runs))
+        self.meanwhile(len(self.runs), solved)
         out, self.form = call(self.target, x, self.buffers)
         wanted = (*x.q.shape[:3], x.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")
-        right, allowed = exact.solve(x.q, x.k, x.v, self.visible(x), self.arithmetic)
+        right, allowed = solved()
         run = LinearRun(out, right, allowed)
         self.runs.append(run)
         return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,14 +17,15 @@ MATRICES = ("w_q", "w_k", "w_v", "w_o")
 BIASES = ("b_q", "b_k", "b_v", "b_o")
 
 
-@dataclass(frozen=True, eq=False)
 class LayerRun:
     """One answer of the layer: out (B, L, E), weights (B, H, L, S) or None."""
 
-    trial: LayerTrial
-    inputs: LayerInputs
     out: Array
     weights: Array | None
+
+    def __init__(self, trial: LayerTrial, inputs: LayerInputs) -> None:
+        self.trial, self.inputs = trial, inputs
+        self.number = len(trial.runs)  # of the trial's calls
 
     @cached_property
     def exact(self) -> oracle.LayerExact:
@@ -34,6 +34,7 @@ class LayerRun:
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:
+        self.trial.bounds.add(self.number)
         return bound.multihead(self.exact, self.trial.arithmetic)
 
     @property
@@ -142,14 +143,15 @@ class LayerTrial(Trial):
     def run_layer(self, inputs: LayerInputs | None = None) -> LayerRun:
         """Call the layer."""
         inputs = self.layer if inputs is None else inputs
-        out, weights, self.form = call_layer(self.target, inputs, self.buffers)
+        run = LayerRun(self, inputs)
+        self.meanwhile(run.number, lambda: run.bound)
+        run.out, run.weights, self.form = call_layer(self.target, inputs, self.buffers)
         batch, queries, width = inputs.query.shape
-        if out.shape != (batch, queries, width):
-            self.fail(f"the output has shape {out.shape}, expected {(batch, queries, width)}")
+        if run.out.shape != (batch, queries, width):
+            self.fail(f"the output has shape {run.out.shape}, expected {(batch, queries, width)}")
         wanted = (batch, inputs.num_heads, queries, inputs.key.shape[1] + len(inputs.appended[0]))
-        if weights is not None and weights.shape != wanted:
-            self.fail(f"the weights have shape {weights.shape}, expected {wanted}")
-        run = LayerRun(self, inputs, out, weights)
+        if run.weights is not None and run.weights.shape != wanted:
+            self.fail(f"the weights have shape {run.weights.shape}, expected {wanted}")
         self.runs.append(run)
         return run
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from benchmarks.contained.cheats import HEAD
 from impls.mutants import load_all
 from properties import catalogue
+from properties.attention import trial as attention_trial
 from properties.attention.backward import run_backward
 from properties.attention.call import attend
 from properties.attention.case import Case
@@ -24,6 +27,7 @@ from properties.engine.contained import link as links
 from properties.engine.contained.arena import Arena, shared_file
 from properties.engine.contained.limits import memory_allowed
 from properties.engine.contained.values import Answers, Unfit
+from properties.engine.core import attempt as attempts
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import Target
 from properties.engine.frameworks import framework
@@ -258,3 +262,52 @@ def test_derivatives_of_right_layers_cross(place: str) -> None:
         report = verify_target(target, catalogue.select(("slopes",)), Plan(examples=8, shrink=False))
     assert not report.findings
     assert sum(outcome.cases >= 6 for outcome in report.outcomes.values()) == 2
+
+
+def test_threads_that_have_worked_are_not_lost_in_a_fork() -> None:
+    """The next product in a fork of a process whose threads have worked waits for them for ever."""
+    code = """
+import torch
+from properties.engine.contained import link
+torch.set_num_threads(2)
+for _ in range(20):
+    torch.randn(64, 64) @ torch.randn(64, 64)
+link.FIRST = link.LEAST = 20.0
+from properties.engine.contained.stub import contain
+from properties.engine.frameworks import framework
+held = contain("impls.torch_manual:attention", fw="torch")
+fw = held.shared(framework("torch"))
+x = fw.full((2, 3, 64, 64), 1.0, "float32", "cpu")
+assert held(x, x, x).shape == x.shape
+print("answered")
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "answered\n", done.stderr
+
+
+def test_the_oracle_is_asked_while_an_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the property needed the bound before; what goes wrong in the oracle is not the target's."""
+    events: list[str] = []
+    rigorous, receive = attention_trial.bound.rigorous, links.wire.Wire.receive
+
+    def bounded(*given: Any) -> Any:
+        events.append("bound")
+        return rigorous(*given)
+
+    def received(*given: Any) -> Any:
+        events.append("answer")
+        return receive(*given)
+
+    with containing(ALWAYS):
+        (target,) = find_targets("numpy_matmul.attention", Builtins())
+        monkeypatch.setattr(attention_trial.bound, "rigorous", bounded)
+        monkeypatch.setattr(links.wire.Wire, "receive", received)
+        monkeypatch.setattr(attempts, "BOUNDS", {})
+        asks, does_not = (catalogue.PROPERTIES[name] for name in ("output_is_inside_the_bound", "same_call_same_bits"))
+        for prop, expected in ((asks, ["answer", "bound"]), (asks, ["bound", "answer"]), *[(does_not, ["answer"] * 3)] * 2):
+            events.clear()
+            assert try_case(target, prop, Case(queries=3, keys=5)) is None and events == expected
+        monkeypatch.setattr(attention_trial.bound, "rigorous", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            try_case(target, asks, Case(queries=3, keys=5))

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from . import wire
 from .arena import Arena, shared_file
 from .limits import TASKS
 from .load import NotLoaded
-from .template import Template, processes
+from .template import Template, processes, threads
 from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
 LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
@@ -28,6 +28,7 @@ LEARNING = 5  # first calls, which show how long a call takes
 IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is refuted already
 LOOK = 1.0  # seconds between looks at what a target has started, while it answers
 TRIED = 12  # processes that are started for a target that never comes back from a call
+BEGUN = 1 if "torch" in sys.modules else threads()  # threads before anything was called: NumPy's, which survive a fork
 PATIENCE = 60.0  # seconds of waiting for calls that do not come back, in a run
 
 
@@ -95,6 +96,7 @@ class Link:
         self.handle = self.held = self.shop = 0
         self.looked, self.crowd = time.monotonic(), 0
         self.known: dict[str, Any] = {}
+        self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
         weakref.finalize(self, _close, self.__dict__)
         self.known = self._start()
 
@@ -193,6 +195,9 @@ class Link:
         first, self.queue = self.queue, []
         try:
             self.socket.send({"do": what, "with": values, "first": first})
+            if self.meanwhile and what in ("call", "back"):
+                work, self.meanwhile = self.meanwhile, None
+                work()
             answer = self.socket.receive(time.monotonic() + seconds)
             if time.monotonic() - self.looked > LOOK and self._crowded():
                 raise wire.Broken
@@ -357,9 +362,14 @@ def template() -> Template:
                 old.end(pid, now=True)
     mine = [one for one in Link.templates if one.owner == os.getpid()]
     if not mine or mine[-1].knows != loaded():
-        survives = all(framework(name).forks for name in frameworks() if name in sys.modules)
+        survives = not has_worked() and all(framework(name).forks for name in frameworks() if name in sys.modules)
         Link.templates[:] = [*mine, Template(loaded(), forked=survives)]
     return Link.templates[-1]
+
+
+def has_worked() -> bool:
+    """Whether threads of a library have begun to work in this process: in a fork they are gone, and what waits for them hangs."""
+    return os.environ.get("OMP_NUM_THREADS") != "1" and threads() > BEGUN
 
 
 def loaded() -> frozenset[str]:

@@ -234,6 +234,10 @@ class Shared:
                 elif self._link.generation == generation and self._link.socket is not None:
                     self._link.later("chance", fw=self._base.name, seed=None)
 
+    def meanwhile(self, work: Callable[[], object]) -> None:
+        """Do something while the next call is waited for."""
+        self._link.meanwhile = work
+
     def drawn(self) -> float:
         return float(self._link.ask("drawn", fw=self._base.name))
 

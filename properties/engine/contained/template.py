@@ -171,6 +171,11 @@ def _ended(pid: int, now: bool, workers: set[int]) -> Any:
     return status
 
 
+def threads() -> int:
+    """The number of threads of this process."""
+    return len(os.listdir("/proc/self/task"))
+
+
 def processes() -> list[tuple[int, int, int, int]]:
     """(process, parent, session, number of threads) of every process that can be seen."""
     found = []

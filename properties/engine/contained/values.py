@@ -10,6 +10,7 @@ import keyword
 import math
 import numbers
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ class Unfit(Exception):
     """What arrived describes no value."""
 
 
+@lru_cache(4096)
 def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """The strides of an array that lies row by row."""
     strides: list[int] = []

@@ -58,7 +58,7 @@ class Wire:
         whole = b"".join(parts) if len(parts) > 1 else came
         self.came = whole[length + 4 :]
         try:
-            return json.loads(whole[4 : length + 4])
+            return json.loads(str(whole[4 : length + 4], "utf-8"))
         except (ValueError, RecursionError):
             raise Broken("a message that is none") from None
 

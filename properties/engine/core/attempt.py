@@ -14,6 +14,7 @@ from .declare import Property
 from .target import NotTaken, Raised, Target
 from .trial import Notes, Refuted, Trial, Violation
 
+BOUNDS: dict[str, set[int]] = {}  # property → the runs of its trials whose bound it asks for
 NO_ZERO_SIZES = " (zero sizes are not supported? declare zero_sizes = false)"
 
 
@@ -23,6 +24,7 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     kind = view.kind.trial(prop)
     trial = kind(view, case, notes)
     if isinstance(view.framework, Shared):
+        trial.bounds = BOUNDS.setdefault(prop.name, trial.bounds)
         before = len(ENDS)
         violation = _violated(prop, case, view, trial)
         stand_somewhere()

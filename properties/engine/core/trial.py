@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 from ...exact.arithmetic import Arithmetic
 from ..cases import coordinates
 from ..cases.coordinates import Array
+from ..contained.stub import Shared
 from .picture import Compared
 from .target import Target
 
@@ -88,6 +91,7 @@ class Trial:
         self.buffers = target.buffers()
         self.runs: list[Any] = []  # every answer of the trial, for the reading of a failure
         self.not_taken = False  # whether it came to a call that the target says it does not take
+        self.bounds: set[int] = set()  # the runs whose bound was asked for, by their number; in ``attempt``, those of earlier trials, too
 
     @cached_property
     def arithmetic(self) -> Arithmetic:
@@ -104,6 +108,16 @@ class Trial:
         bounded = np.all([np.isfinite(run.bound) for run in runs], axis=0)
         self.notes.ill_posed += int((~bounded).sum())
         return np.asarray(bounded)
+
+    def meanwhile(self, number: int, exact: Callable[[], object]) -> None:
+        """Ask the oracle about a run while the target's process answers its next call, if earlier trials needed the bound of that run."""
+        if number in self.bounds and isinstance(self.target.framework, Shared):
+
+            def ask() -> None:
+                with suppress(Exception), np.errstate(all="ignore"):  # whatever it is comes again where the bound is needed
+                    exact()
+
+            self.target.framework.meanwhile(ask)
 
     # ------------------------------------------------------------ choices that belong to the case
 

@@ -549,7 +549,8 @@ class TorchFramework:
         return flat.as_strided(shape, tuple(step // kind.itemsize for step in strides), offset // kind.itemsize)
 
     def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
-        return array.data_ptr(), tuple(step * array.itemsize for step in array.stride())
+        size = array.itemsize
+        return array.data_ptr(), tuple([step * size for step in array.stride()])
 
     def pour(self, array: Any, memory: Any) -> None:
         torch.frombuffer(memory, dtype=array.dtype).view(array.shape).copy_(array.detach())
