@@ -2,6 +2,7 @@
 
     python -m benchmarks.flips            # 10 targets, 20 times
     python -m benchmarks.flips 200        # 200 times; hours
+    python -m benchmarks.flips 200 3      # the same with three cases of every property, not ten
 
 Compared is the whole of ``--json`` but for times, among them the count of what a finding took. Exit status 1 if a verdict flipped, or a report
 differed, of a target that is not wrong at random.
@@ -51,7 +52,7 @@ def same(report: Any) -> Any:
     return [same(value) for value in report] if isinstance(report, list) else report
 
 
-def main(times: int = 20) -> int:
+def main(times: int = 20, cases: int = 10) -> int:
     flipped = 0
     with tempfile.TemporaryDirectory() as place:
         for name, code in FILES.items():
@@ -62,7 +63,7 @@ def main(times: int = 20) -> int:
             for _ in range(times):
                 with tempfile.TemporaryDirectory() as empty:
                     text = target if ".py" not in target else f"{place}/{target}"
-                    command = [sys.executable, "-m", "properties", text, "--cases", "10", "-n", "1", "-q", "--json", "report.json"]
+                    command = [sys.executable, "-m", "properties", text, "--cases", str(cases), "-n", "1", "-q", "--json", "report.json"]
                     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
                     status = subprocess.run(command, cwd=empty, env=environment, capture_output=True).returncode
                     report = json.dumps(same(json.loads((Path(empty) / "report.json").read_text())), sort_keys=True)
