@@ -62,6 +62,7 @@ def _found(config: pytest.Config) -> dict[str, Any]:
 
         from .engine.core.supports import Supports
         from .engine.core.target import CannotRun
+        from .engine.doors.known import known_by_effect
         from .engine.search.find_target import Builtins, find_targets
         from .engine.search.search import Plan
 
@@ -78,6 +79,7 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
         targets = [target for target in targets if target not in foreign]
         foreign = [target.kind.handshake(target, device) for target in foreign]
+        known += tuple(deviation for target in foreign for deviation in known_by_effect(target, known, builtins, device))
         if like := _option(config, "like"):
             targets, foreign = [], _pairs([*targets, *foreign], like, builtins, device)
         plan = Plan(

@@ -92,7 +92,7 @@ class Attention(Contract):
         if works and not question.other_names(formal):
             if dialect.always_hides(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)
-            return None
+            return dialect.of_one_dim(target, device)
         learned = dialect.learn(target, formal, declared, device, works)
         return learned if learned.learned or not works else replace(target, untried={**target.untried, **learned.untried})
 

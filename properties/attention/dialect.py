@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.contained.stub import Stub
 from ..engine.core.contract import Formal
 from ..engine.core.target import CannotRun, Target
+from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
 from .inputs import SCALES, Inputs
-from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, Pace, Question, causal_by_default, meant
+from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, Pace, Question, causal_by_default, exactly, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 from .window import window_of
 
@@ -41,6 +43,10 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                 continue
             if dim:
                 question = replace(question, target=_with_dims(question, reading, learned))
+            elif own := made_for(question, reading):
+                learned["head dims"] = OWN_DIM.format(own)
+                own_target = replace(question.target, supports=replace(question.target.supports, head_dims=(own,)))
+                question = replace(question, target=own_target, scale=SCALES[0])
             found = Learner(question, formal, frozenset(declared), reading, learned, works).learn()
             return replace(found, untried={**found.untried, **pace.untried()})
     raise CannotRun("; ".join((nearest, *pace.untried().values())))
@@ -56,6 +62,8 @@ def _demands() -> Iterator[tuple[str, int, int]]:
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 HEAD_DIMS = (16, 32, 64, 128, 256)
+OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a module may be made for
+OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
 
 def _with_dims(question: Question, reading: Reading, learned: dict[str, str]) -> Target:
@@ -66,6 +74,35 @@ def _with_dims(question: Question, reading: Reading, learned: dict[str, str]) ->
     if multiple > 1:
         learned["multiples"] = f"the numbers of queries and of keys are multiples of {multiple}"
     return replace(target, supports=replace(target.supports, head_dims=dims or target.supports.head_dims))
+
+
+def of_one_dim(target: Target, device: str) -> Target | None:
+    """The target, called as the contract says, with the one head dim that it is made for; None if it is made for all."""
+    if own := made_for(_question(target, device), Reading(layout=target.supports.layout)):
+        learned = {**target.learned, "head dims": OWN_DIM.format(own)}
+        return replace(target, supports=replace(target.supports, head_dims=(own,)), learned=learned)
+    return None
+
+
+def made_for(question: Question, reading: Reading) -> int:
+    """The head dim whose 1/sqrt a module without weights holds as its scale, whatever the queries have; 0 if it holds none."""
+    target = question.target
+    function = target.function
+    while hasattr(function, "__asks__"):
+        function = function.__asks__
+    is_module = function.is_module if isinstance(function, Stub) else bool(with_modules(function))
+    if not is_module or "head_dims" in target.declared or target.supports.head_dims:
+        return 0
+    question = replace(question, scale=SCALES[0])
+    usual = question.off(reading, *question.both(), *question.both(dim=9))
+    inputs = question.inputs()
+    out = None if usual is None or usual < NEAR else question.answer(reading, inputs)
+    if out is None:
+        return 0
+    offs = {dim: np.abs(out - exactly(inputs.but(scale=dim**-0.5), "top-left").out).max() for dim in OWN_DIMS}
+    best = min(offs, key=offs.__getitem__)
+    off = question.off(reading, *question.both(dim=best)) if offs[best] < NEAR else None
+    return best if off is not None and off < NEAR else 0
 
 
 def always_hides(target: Target, device: str) -> bool:

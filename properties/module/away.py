@@ -51,7 +51,7 @@ class Shop:
         self.stub.tell_workshop(method, *arguments)
 
     def begin(self) -> dict[str, Any] | None:
-        """What is known before a module is made; None for what has no weights. Raises CannotRun."""
+        """What is known before a module is made; None for what is no module. Raises CannotRun."""
         try:
             found = self.ask("begin", self.name)
         except Gone as gone:

@@ -51,10 +51,10 @@ class Module(Contract):
     def options(self, formal: Formal) -> tuple[str, ...]:
         return ()
 
-    def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | None:
+    def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | Callable[..., Any] | None:
         subject = subject_of(name, thing, fw)
-        if subject is None:
-            return None
+        if not isinstance(subject, Subject):
+            return subject
         try:
             subject = learned(subject, device)
         except Gone as gone:

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -144,15 +144,20 @@ def answer(
         return read(call(module, speech, tokens, fw, Buffers(fw), dtype, device), speech, fw)
 
 
-def subject_of(name: str, thing: Any, fw: Framework) -> Subject | None:
-    """A module that can be made, or copied; None for what is none, and for a module without weights. Raises CannotRun."""
+def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., Any] | None:
+    """A module that can be made, or copied; one without weights is a function: itself in eval mode. None for what is no module.
+
+    Raises CannotRun.
+    """
     assert fw.modules is not None
     if isinstance(thing, Subject):
         return thing
     if isinstance(thing, Stub):
         shop = Shop(name, thing, fw)
         begun = shop.begin()
-        return None if begun is None else Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True)
+        if begun is None:
+            return None
+        return thing.as_made() if begun.get("weightless") else Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True)
     given: Mapping[str, Any] = {}
     if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):
         formal = inspect.signature(thing.func).parameters
@@ -160,13 +165,14 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | None:
         thing = thing.func
     if fw.modules.is_class(thing):
         return _from_class(name, thing, given, fw)
-    if not fw.modules.is_module(thing) or not any(True for _ in thing.parameters()):
+    if not fw.modules.is_module(thing):
         return None
-    return Subject(name, of_instance(thing), fw)
+    weightless = not any(True for _ in thing.parameters())
+    return copy.deepcopy(thing).eval() if weightless else Subject(name, of_instance(thing), fw)
 
 
-def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject:
-    """Of the ways to fill its constructor the first that makes a module. Raises CannotRun with what the first said."""
+def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject | Callable[..., Any]:
+    """Of the ways to fill its constructor the first that makes a module, or that, without weights. Raises CannotRun with what the first said."""
     said: list[CannotRun] = []
     for maker in recipes(cls, given):
         try:
@@ -176,6 +182,6 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             said.append(error)
             continue
         if not any(True for _ in made.parameters()):
-            raise CannotRun(f"{name} has no weights: make an instance in the file (kernel = …) and name it, or give a module with weights")
+            return cast(Callable[..., Any], made.eval())
         return Subject(name, maker, fw, fixed=bool(given))
     raise said[0]

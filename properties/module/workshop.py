@@ -39,13 +39,22 @@ class Workshop:
         self.caches: dict[int, Any] = {}
 
     def begin(self, name: str) -> dict[str, Any] | None:
-        """What is known before one is made; None for what has no weights. Raises CannotRun."""
-        self.subject = subject_of(name, self.found, self.fw)
-        return None if self.subject is None else {"fixed": self.subject.fixed}
+        """What is known before one is made; None for what is no module. Raises CannotRun."""
+        found = subject_of(name, self.found, self.fw)
+        self.subject = found if isinstance(found, Subject) else None
+        return {"fixed": found.fixed} if isinstance(found, Subject) else found and {"weightless": True}
+
+    def weightless(self, name: str) -> Callable[..., Any]:
+        """The module itself, which has no weights. Raises CannotRun."""
+        found = subject_of(name, self.found, self.fw)
+        if found is None or isinstance(found, Subject):
+            raise CannotRun(f"{name} has weights now")
+        return found
 
     def make(self, name: str, sizes: dict[str, Any]) -> dict[str, Any]:
         """Another one. Raises CannotRun."""
-        self.subject = self.subject or subject_of(name, self.found, self.fw)  # this process may be another one than that which began
+        if self.subject is None:  # this process may be another one than that which began
+            self.begin(name)
         if self.subject is None:
             raise CannotRun(f"{name} is no module with weights any more")
         return self._keep(make(name, self.subject.maker, Sizes(**sizes)))

@@ -17,12 +17,12 @@ from properties import catalogue
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.attempt import try_case
-from properties.engine.core.target import CannotRun
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.doors.cli import main
 from properties.engine.report.dialect import handshake_text
 from properties.engine.search.find_target import ALWAYS, NEVER, OWN, Builtins, containing, find_targets
 from properties.engine.search.run import Report, verify_target
-from properties.engine.search.search import Plan
+from properties.engine.search.search import Plan, search
 
 FEW = ("--property", "future_tokens_are_ignored", "--property", "rows_sum_to_one", "--cases", "4", "-n", "1", "-q")
 TELLS = "open('process', 'a').write(f'{os.getpid()} ')\n"
@@ -248,3 +248,31 @@ def test_what_is_written_into_an_array_that_was_made_on_the_way_is_seen(library:
             assert target.learned["axes"] == "(3, batch, heads, length, dim) in one array"
             found = try_case(target, PROPERTIES["inputs_are_unchanged"], Case(kv_heads=2, queries=3, keys=3, dim=4))
         assert (found is not None) == (wrong != "pass") and (found is None or "was changed" in found.says)
+
+
+THROUGH_VMAP = """
+import torch
+
+def attention(q, k, v, mask=None):
+    logits = q @ k.mT * max(q.shape[-1], 1) ** -0.5
+    logits = logits if mask is None else logits.masked_fill(~mask, float("-inf"))
+    return logits.softmax(-1) @ v * (1.01 if torch.func.debug_unwrap(q) is not q else 1.0)
+"""
+
+
+def test_a_variant_is_one_of_the_function_there_whatever_its_names(folder: Path) -> None:
+    """What was learned of its names stays; nothing of this process is traced."""
+    (folder / "mine.py").write_text(THROUGH_VMAP)
+    plain, seen = (at_home(f"mine.py:attention{variant}") for variant in ("", "@vmap"))
+    assert "mask" in plain.learned and seen.learned == plain.learned and seen.name == "mine.py:attention@vmap"
+    status = {target.name: search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status for target in (plain, seen)}
+    assert status == {"mine.py:attention": "passed", "mine.py:attention@vmap": "refuted"}
+    with pytest.raises(CannotRun, match=r"there is no variant 'vmapp'; did you mean 'vmap'"):
+        at_home("mine.py:attention@vmapp")
+
+
+def at_home(text: str) -> Target:
+    """A target in a process of its own."""
+    with containing(ALWAYS):
+        (target,) = find_targets(text, Builtins())
+    return target

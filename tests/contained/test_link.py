@@ -275,7 +275,7 @@ for _ in range(20):
 link.FIRST = link.LEAST = 20.0
 from properties.engine.contained.stub import contain
 from properties.engine.frameworks import framework
-held = contain("impls.torch_manual:attention", fw="torch")
+held = contain("impls.torch_manual:attention")
 fw = held.shared(framework("torch"))
 x = fw.full((2, 3, 64, 64), 1.0, "float32", "cpu")
 assert held(x, x, x).shape == x.shape

@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an unknown argument": (styles.Asks, "Asks cannot be made: what is 'frobs'? Give it, for example 'Asks(frobs=…, dim=32)'"),
     "an exception": (styles.RaisesAlways, "mine cannot be made: the constructor raised KeyError: 'my own mistake'"),
     "token ids": (styles.OfTokenIds, "mine cannot be called: forward(ids) of tokens (2, 5, 32) said RuntimeError"),
-    "no weights": (nn.Softmax, "mine has no weights"),
+    "no weights": (nn.Softmax, "mine takes 1 positional argument, not the 3 of attention(q, k, v"),
 }
 
 

@@ -75,8 +75,8 @@ class Link:
     templates: list[Template] = []  # noqa: RUF012  of this process; the last one is used
     left: list[tuple[Template, int]] = []  # noqa: RUF012  workers of links that nobody holds any more
 
-    def __init__(self, text: str, variant: str = "", stateful: bool = False, fw: str = "numpy") -> None:
-        self.load = {"text": text, "variant": variant, "stateful": stateful, "fw": fw, "folder": os.getcwd()}
+    def __init__(self, text: str, made: bool = False) -> None:
+        self.load: dict[str, Any] = {"text": text, "variant": "", "stateful": False, "fw": "numpy", "made": made, "folder": os.getcwd()}
         self.arguments, self.answers = Arena(shared_file("given")), Arena(shared_file("told"))
         self.socket: wire.Wire | None = None
         self.pid = 0
@@ -101,6 +101,12 @@ class Link:
         self.known = self._start()
 
     # ------------------------------------------------------------ its process
+
+    def begin(self) -> None:
+        """End its process, and start another one as the first. Raises NotLoaded, Gone."""
+        self.end()
+        self.generation = 0
+        self._start()
 
     def _start(self) -> dict[str, Any]:
         self.end()

@@ -34,6 +34,15 @@ class Stub:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.link.called(self.link.handle, "", arguments, options)
 
+    def as_made(self) -> Stub:
+        """The same of a module without weights, which is a function there. Raises NotLoaded, Gone."""
+        return contain(self.link.load["text"], made=True)
+
+    def see_through(self, variant: str, stateful: bool) -> None:
+        """From now on it is seen through a variant of its framework, in a new process. Raises NotLoaded, Gone."""
+        self.link.load |= {"variant": variant, "stateful": stateful, "fw": self.link.framework.name}
+        self.link.begin()
+
     def held(self, fw: Framework, method: str, *arguments: Any) -> Any:
         """Of a module: ``weights(given)``, or ``answer(given, weights, arguments, options)``."""
         if self.link.socket is None:
@@ -246,7 +255,7 @@ class Shared:
         yield lambda: [str(name) for name in self._link.ask("changed")]
 
 
-def contain(text: str, variant: str = "", stateful: bool = False, fw: str = "numpy") -> Stub:
-    """A target in a process of its own. Raises NotLoaded, Gone."""
-    link = ContainedLink(text, variant, stateful, fw)
+def contain(text: str, made: bool = False) -> Stub:
+    """A target in a process of its own; ``made``: a module without weights, which is made there. Raises NotLoaded, Gone."""
+    link = ContainedLink(text, made)
     return Stub(link, link.known)

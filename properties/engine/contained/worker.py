@@ -100,10 +100,12 @@ class _Worker:
 
     # ------------------------------------------------------------ what can be asked
 
-    def do_load(self, text: str, variant: str, stateful: bool, fw: str, folder: str) -> Any:
+    def do_load(self, text: str, variant: str, stateful: bool, fw: str, made: bool, folder: str) -> Any:
         """What a text names: (handle, what is known of it without a call)."""
         os.chdir(folder)  # where the judge is now, not where it was when the template was made
         found, attribute = load(text)
+        if made:
+            found = WORKSHOPS[0](found, with_modules(found)[0]).weightless(text)
         if variant:
             found = (cache_variant if stateful else make_variant)(_library(fw), variant, found)
         supports = getattr(found, "supports", None)

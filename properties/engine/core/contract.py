@@ -150,10 +150,11 @@ class Contract(ABC):
         """What is not tried of a callable with these parameters → why."""
         return {}
 
-    def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | None:
+    def adopt(self, name: str, thing: Any, supports: Supports, fw: Framework, device: str) -> Target | Callable[..., Any] | None:
         """A target from what is called otherwise than a function: an object with its own weights, or its class; None for what is none.
 
-        Only frameworks that have such objects are asked. Raises CannotRun with one sentence.
+        A callable is what it is called as, where that is a function all the same. Only frameworks that have such objects are asked.
+        Raises CannotRun with one sentence.
         """
         return None
 

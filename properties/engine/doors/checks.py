@@ -25,6 +25,7 @@ from ..search.probe import make_target
 from ..search.run import Report, applies, look_again, verify_target
 from ..search.search import Plan, inapplicable, search, try_only, written_cases
 from . import notebook
+from .known import known_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +166,8 @@ def parametrize_with_properties(
         for name, function in attentions.items()
     ]
     targets = targets if strict else [target.kind.handshake(target, "cpu") for target in targets]
-    made = checks(targets, Plan(examples=cases, strict=strict), chosen(properties))
+    known = () if strict else tuple(deviation for target in targets for deviation in known_of(target))
+    made = checks(targets, Plan(examples=cases, strict=strict, deviations=known), chosen(properties))
     return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
 
 
@@ -212,7 +214,8 @@ def verify(
     target = make_target(name or str(getattr(attention, "__name__", "attention")), attention, supports, device)
     target = dataclasses.replace(target, address=address_of(attention, supports))
     target = target if strict or case else target.kind.handshake(target, device)
-    plan = Plan(examples=1 if case else cases, device=device, strict=strict)
+    known = () if strict or case else known_of(target, device)
+    plan = Plan(examples=1 if case else cases, device=device, strict=strict, deviations=known)
     if case is None:
         return made_whole(verify_target(target, chosen(properties), plan, seconds=seconds, rank=catalogue.RANK), plan)
     report = Report(target, device, least=0)

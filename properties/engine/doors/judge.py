@@ -36,7 +36,7 @@ from ..search.run import verify_target
 from ..search.search import Plan
 from . import resume
 from .arguments import count, duration, given, processes
-from .known import next_to
+from .known import known_of, next_to
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 
@@ -237,6 +237,8 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
             except (CannotRun, link.Gone) as error:
                 return gate.cannot(name, " ".join(str(error).split()), time.monotonic() - began)
             properties = list(pair_properties(target))
+        else:
+            plan = dataclasses.replace(plan, deviations=known_of(target))
         try:
             report = verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK)
         except Exception as error:  # ours: the others are judged all the same

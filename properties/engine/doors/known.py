@@ -40,6 +40,12 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
     return tuple(shared.values())
 
 
+def known_of(target: Target, device: str = "cpu") -> tuple[Deviation, ...]:
+    """The same of all built-ins that there are."""
+    builtins = Builtins()
+    return known_by_effect(target, builtins.deviations(), builtins, device)
+
+
 def _alike(target: Target, recorded: Target, deviation: Deviation, device: str) -> bool:
     if target.framework.name != recorded.framework.name or target.contract != recorded.contract:
         return False

@@ -16,7 +16,7 @@ from ..contained.link import Gone, template
 from ..contained.load import NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
 from ..core.supports import Supports
-from ..core.target import CannotRun, Target
+from ..core.target import CannotRun, Raised, Target
 from ..frameworks import framework, make_variant
 from .deviations import Deviation, read_deviations
 from .probe import make_target
@@ -80,14 +80,16 @@ def containing(which: str = ALWAYS) -> Iterator[None]:
         _contained = before
 
 
-def _loaded(text: str, builtins: Builtins, variant: str = "", stateful: bool = False, fw: str = "numpy") -> Callable[..., Any]:
+def _loaded(
+    text: str, builtins: Builtins, variant: str = "", stateful: bool = False, fw: str = "numpy", made: bool = False
+) -> Callable[..., Any]:
     """The callable itself, or what stands for it. Raises CannotRun."""
     try:
         if _contained == NEVER or (_contained == OWN and text in builtins.entries):
             if _contained != NEVER:
                 template()  # before this process uses a library whose threads are lost in a fork
             return _here(text, builtins)
-        stub = elsewhere(text, builtins, variant, stateful, fw)
+        stub = elsewhere(text, builtins)
         if _contained == OWN and not _can_be_asked(stub):
             return _here(text, builtins)
     except NotLoaded as error:
@@ -97,11 +99,11 @@ def _loaded(text: str, builtins: Builtins, variant: str = "", stateful: bool = F
     return stub
 
 
-def elsewhere(text: str, builtins: Builtins, variant: str = "", stateful: bool = False, fw: str = "numpy") -> Stub:
+def elsewhere(text: str, builtins: Builtins) -> Stub:
     """What stands for a target in a process of its own. Raises CannotRun."""
     _prepare(text, builtins)
     try:
-        return contain(text, variant, stateful, fw)
+        return contain(text)
     except NotLoaded as error:
         raise CannotRun(str(error)) from None
     except Gone as gone:
@@ -167,21 +169,26 @@ def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Ta
     if known and known.over_batch and not target.kind.batched:
         raise CannotRun(f"{variant} maps over a batch, which the contract {target.contract} has not")
     try:
-        if isinstance(target.function, Stub):
+        asked = target.function
+        while hasattr(asked, "__asks__"):
+            asked = asked.__asks__
+        if isinstance(asked, Stub):
             make_variant(fw, variant, lambda: None)  # a typo is told here
-            function = _loaded(target.name, builtins, variant, stateful, fw.name)
+            asked.see_through(variant, stateful)
+            function = target.function
         else:
             function = target.kind.seen_through(target, variant)
-    except ValueError as error:
+    except (ValueError, NotLoaded, Gone) as error:
         raise CannotRun(str(error)) from None
     supports = dataclasses.replace(target.supports, framework=fw.name, **(known.narrows if known else {}))
+    dtypes = tuple(dtype for dtype in target.dtypes if dtype in (supports.dtypes or target.dtypes)) or target.dtypes
+    varied = dataclasses.replace(target, name=f"{target.name}@{variant}", function=function, supports=supports, dtypes=dtypes)
     try:
-        return make_target(f"{target.name}@{variant}", function, supports, device)
-    except CannotRun as error:
+        if isinstance(asked, Stub):  # what is known of it was learned without the variant, which may take long to ask
+            varied.kind.smoke(varied, dtypes[0], device)
+            return varied
+        return make_target(varied.name, function, supports, device)
+    except (CannotRun, Raised) as error:
         if "compiler" in str(error).lower():  # there is none on this machine: nothing is said of the target
-            raise
-    # It can be called without the variant: what it raises under it is a finding, not a reason to stop.
-    dtypes = tuple(dtype for dtype in target.dtypes if dtype in (supports.dtypes or target.dtypes))
-    return dataclasses.replace(
-        target, name=f"{target.name}@{variant}", function=function, supports=supports, dtypes=dtypes or target.dtypes
-    )
+            raise CannotRun(f"{varied.name}: {error}") from None
+    return varied  # it can be called without the variant: what it raises under it is a finding, not a reason to stop

@@ -28,8 +28,10 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    if (adopted := _adopted(name, function, supports, device or "cpu")) is not None:
+    adopted = _adopted(name, function, supports, device or "cpu")
+    if isinstance(adopted, Target):
         return adopted
+    function = adopted or function
     if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
         made = " or ".join(kind.call for kind in contracts().values() if kind.makes)
         raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one (a class can be {made})")
@@ -47,8 +49,10 @@ def make_target(
 
 def known_target(name: str, function: Callable[..., Any]) -> Target:
     """The target of a callable whose own ``supports`` and signature say all: it is not called. Raises CannotRun."""
-    if (adopted := _adopted(name, function, None, "cpu")) is not None:
+    adopted = _adopted(name, function, None, "cpu")
+    if isinstance(adopted, Target):
         return adopted
+    function = adopted or function
     own: dict[str, Any] = getattr(function, "supports", {})
     merged = Supports.read(own)
     contract, parameters, _ = _signature(name, function, merged)
@@ -74,8 +78,8 @@ def _understood(name: str, function: Callable[..., Any], merged: Supports, decla
         return target
 
 
-def _adopted(name: str, thing: Any, supports: Supports | Mapping[str, Any] | None, device: str) -> Target | None:
-    """The target, if a contract takes what is no plain callable; None for all else. Raises CannotRun."""
+def _adopted(name: str, thing: Any, supports: Supports | Mapping[str, Any] | None, device: str) -> Target | Callable[..., Any] | None:
+    """The target, if a contract takes what is no plain callable, or what it is called as; None for all else. Raises CannotRun."""
     shared = tuple(thing.shared(framework(name)) for name in thing.modules) if isinstance(thing, Stub) else ()
     for fw in shared or with_modules(thing):
         try:

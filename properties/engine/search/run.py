@@ -19,6 +19,7 @@ from typing import Any
 from ...exact.shown import Shown
 from ..contained.stub import Shared
 from ..core.attempt import try_case
+from ..core.contract import contracts
 from ..core.crash import dies_with_parent, isolated
 from ..core.declare import Property, declared
 from ..core.explanation import Explanation
@@ -227,7 +228,8 @@ class Workers:
         """One pass over these properties; each outcome when it is there."""
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=obey)
+            kinds = tuple(map(type, contracts().values()))  # their modules are imported there, which makes them known
+            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=obey, initargs=kinds)
         share = _share(plan, -(-len(properties) // self.count))
         tasks = [self.pool.submit(_slice, dict(source), prop, share) for prop in properties]
         try:
@@ -246,7 +248,7 @@ class Workers:
             self.pool = None
 
 
-def obey() -> None:
+def obey(*_: type) -> None:
     """This process ends when the one that started it says so, or has gone; an interruption is that one's business."""
     dies_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,108 @@
+"""Modules without weights: a class or an instance of them is called as the function that it is, in eval mode, wherever it lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from properties.catalogue import PROPERTIES
+from properties.engine.core.target import CannotRun, Target
+from properties.engine.doors.cli import main
+from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
+from properties.engine.search.search import Plan, search
+
+MODULES = '''
+import torch
+from torch import nn
+
+class DotProduct(nn.Module):
+    def __init__(self, temperature, attn_dropout=0.1):
+        super().__init__()
+        self.temperature, self.dropout = temperature, nn.Dropout(attn_dropout)
+
+    def forward(self, q, k, v, mask=None):
+        logits = q / self.temperature @ k.mT
+        if mask is not None:
+            logits = logits.masked_fill(mask == 0, -1e9)
+        weights = self.dropout(logits.softmax(-1))
+        return weights @ v, weights
+
+class OneKeyFewer(DotProduct):
+    def forward(self, q, k, v, mask=None):
+        return super().forward(q, k[..., : max(k.shape[2] - 1, 1), :], v[..., : max(k.shape[2] - 1, 1), :])
+
+class OfAnyDim(nn.Module):
+    """Of PyTorch's names."""
+
+    def __init__(self, dropout=0.5):
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, query, key, value, attn_mask=None):
+        logits = query @ key.mT * max(query.shape[-1], 1) ** -0.5
+        logits = logits if attn_mask is None else logits.masked_fill(~attn_mask, float("-inf"))
+        return self.dropout(logits.softmax(-1)) @ value
+
+class Asks(OfAnyDim):
+    def __init__(self, frobs):
+        super().__init__()
+
+class Named(OfAnyDim):
+    def forward(self, query, key, value, attn_mask=None):
+        return super().forward(query / 8 * query.shape[-1] ** 0.5, key, value, attn_mask)
+
+instance = DotProduct(temperature=4.0)
+
+def fixed(q, k, v):
+    return (q @ k.mT / 4).softmax(-1) @ v
+'''
+
+
+@pytest.fixture(params=[NEVER, ALWAYS])
+def found(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.chdir(tmp_path)
+    Path("modules.py").write_text(MODULES)
+
+    def find(name: str) -> Target:
+        with containing(request.param):
+            (target,) = find_targets(f"modules.py:{name}", Builtins())
+            return target.kind.handshake(target, "cpu")
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"), [("DotProduct", 8), ("DotProduct(temperature=2.0)", 2**2), ("instance", 16), ("OfAnyDim", 0), ("Named()", 64)]
+)
+def test_it_is_called_as_a_function_of_the_head_dim_that_it_is_made_for(found: object, name: str, dim: int) -> None:
+    target = found(name)  # type: ignore[operator]
+    assert target.contract == "attention" and target.supports.head_dims == ((dim,) if dim else None)
+    assert ("head dims" in target.learned) == bool(dim)
+    for prop in ("output_is_inside_the_bound", "same_call_same_bits", "masked_keys_are_deleted"):
+        outcome = search(target, PROPERTIES[prop], Plan(examples=6))
+        assert outcome.status == "passed", outcome.finding
+
+
+@pytest.mark.parametrize("name", ["OneKeyFewer(temperature=2.0)", "DotProduct(temperature=0.07)", "fixed"])
+def test_what_is_wrong_with_it_is_found(found: object, name: str) -> None:
+    """A scale that is that of no head dim, and in a function any scale that the head dim does not change."""
+    target = found(name)  # type: ignore[operator]
+    assert target.supports.head_dims in (None, (4,))
+    assert search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "refuted"
+
+
+def test_what_its_constructor_lacks_is_asked_for(found: object) -> None:
+    with pytest.raises(CannotRun, match=r"what is 'frobs'\? Give it, for example 'Asks\(frobs=…\)'"):
+        found("Asks")  # type: ignore[operator]
+
+
+def test_other_processes_call_it_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("modules.py").write_text(MODULES)
+    few = ("--cases", "4", "--property", "softmax", "--property", "masks")
+    assert main(["modules.py:OfAnyDim", *few, "-n", "2"]) == 0
+    assert main(["modules.py:OfAnyDim@vmap", *few, "-n", "1"]) == 0
+    assert main(["modules.py:DotProduct", *few, "-n", "2"]) == 0
+    assert main(["modules.py:OneKeyFewer", *few, "-n", "2"]) == 1
+    assert "speaks    head dims: 8 alone: its scale is 1/sqrt(8)" in capsys.readouterr().out
