@@ -70,7 +70,7 @@ class Attention(Contract):
 
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
         target = discover.with_few_shapes(target, target, device)
-        if "attn_mask" in target.parameters and target.learned:
+        if {"attn_mask", "kv_lengths"} & set(target.parameters) and target.learned:
             target = dialect_parameters.taken_with_masks(target, device)
         return discover.probe_parameters(target, device) if open_ended else target
 

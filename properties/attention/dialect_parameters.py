@@ -375,16 +375,20 @@ def _but(off: float) -> str:
 
 
 def taken_with_masks(target: Target, device: str) -> Target:
-    """The target without the dtypes in which the mask that was learned raises; that is told."""
+    """The target without the dtypes in which the mask, or the lengths, that were learned raise; that is told."""
     kinds, axes = target.supports.mask_kinds, target.supports.mask_axes
     untried = dict(target.untried)
     for dtype in target.dtypes:
         inputs = Question(target, dtype, device).inputs()
         keys = inputs.shape[3]
         mask = np.arange(keys)[None, :] < 5 if "bool" in kinds else np.zeros((1, keys))
-        try:
-            attend(target, inputs.but(mask=mask).said(axes))
-        except Raised as raised:
-            untried[dtype] = f"with a mask it raised {raised}"
+        asked = {"a mask": inputs.but(mask=mask).said(axes)} if "attn_mask" in target.parameters else {}
+        if "kv_lengths" in target.parameters:
+            asked["lengths"] = inputs.but(lengths=np.arange(keys - inputs.shape[0], keys))
+        for what, call in asked.items():
+            try:
+                attend(target, call)
+            except Raised as raised:
+                untried[dtype] = f"with {what} it raised {raised}"
     left = tuple(dtype for dtype in target.dtypes if dtype not in untried)
     return replace(target, dtypes=left or target.dtypes, untried=untried if left else target.untried)

@@ -310,19 +310,23 @@ def _with_table(subject: Subject, module: Any) -> Subject:
 
 
 def _with_sizes(subject: Subject) -> Subject:
-    """Which sizes of the constructor can be others."""
-    varied: list[str] = []
+    """Whether sizes of the constructor can be others: of each alone, and of the smallest width, be it of one head or of two."""
     if subject.fixed or "not turned" in subject.speech.table:  # a part of a smaller width may be no pair
         return subject
-    for name, sizes in (("heads", Sizes(heads=2)), ("head_dim", Sizes(head_dim=4))):
-        other = replace(subject, facts=replace(subject.facts, varied=("heads", "head_dim")))
-        speech = other.fits(sizes)
-        memory = None if subject.facts.sees_itself else MEMORY
-        length = (subject.facts.lengths or (LENGTH,))[0]
-        try:
-            module = other.module("float64", "cpu", 1, sizes=sizes)
-            answer(other, module, tokens_for(speech, BATCH, length, memory), speech)
-        except (Exception, SystemExit):
-            continue
-        varied.append(name)
-    return replace(subject, facts=replace(subject.facts, varied=tuple(varied) if len(varied) == 2 else ()))
+    other = replace(subject, facts=replace(subject.facts, varied=("heads", "head_dim")))
+    able = [_answers(other, sizes) for sizes in (Sizes(heads=2), Sizes(head_dim=4))]
+    narrow = (_answers(other, sizes) for sizes in (Sizes(heads=1, head_dim=4), Sizes(heads=2, head_dim=2)))
+    return other if all(able) and any(narrow) else replace(subject, facts=replace(subject.facts, varied=()))
+
+
+def _answers(subject: Subject, sizes: Sizes) -> bool:
+    """Whether a module of these sizes can be made and called."""
+    speech = subject.fits(sizes)
+    memory = None if subject.facts.sees_itself else MEMORY
+    length = (subject.facts.lengths or (LENGTH,))[0]
+    try:
+        module = subject.module("float64", "cpu", 1, sizes=sizes)
+        answer(subject, module, tokens_for(speech, BATCH, length, memory), speech)
+    except (Exception, SystemExit):
+        return False
+    return True

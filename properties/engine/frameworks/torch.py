@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -285,6 +285,16 @@ class Watched(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class OwnEpsilon(torch.overrides.TorchFunctionMode):
+    """RMS norms without an epsilon have that of float32, which they take in all narrower types, too: in float64 it would be another norm."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "rms_norm" and (args[3] if len(args) > 3 else kwargs.get("eps")) is None:
+            args, kwargs = args[:3], {**kwargs, "eps": torch.finfo(torch.float32).eps}
+        return func(*args, **kwargs)
+
+
 class TorchModules:
     """``torch.nn.Module``."""
 
@@ -312,7 +322,7 @@ class TorchModules:
     @contextmanager
     def _plainly(self, mode: Perturbed) -> Iterator[None]:
         """Every step is an operation of its own."""
-        with stepwise(), mode:
+        with stepwise(), OwnEpsilon() if mode.widen else nullcontext(), mode:
             yield
 
     def send_back(self, out: Any, weights: Any) -> None:

@@ -1,0 +1,106 @@
+"""What the classes of many repositories have in common: each is let go as it is, and refuted with one mistake in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from properties.catalogue import PROPERTIES, select
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan, search
+
+TWIN = PROPERTIES["module_is_as_near_to_its_twin_as_rounding_explains"]
+
+
+class NormedQueries(nn.Module):
+    """RMS norms of queries and keys, of PyTorch's default epsilon, which is that of the type."""
+
+    own = 0.0
+
+    def __init__(self, dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.heads, self.norm = n_heads, nn.RMSNorm(dim // n_heads)
+        self.wqkv, self.wo = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.wqkv(x).chunk(3, -1))
+        q, k = F.rms_norm(q, q.shape[-1:]), self.norm(k) * (1 + self.own * (x.dtype == torch.float32))
+        return self.wo(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class OffInFloat32(NormedQueries):
+    own = 1e-4
+
+
+class ReducedChannels(nn.Module):
+    """An eighth of the channels, as in SAGAN: nothing is left of four."""
+
+    def __init__(self, in_dim: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Conv2d(in_dim, out, 1) for out in (in_dim // 8, in_dim // 8, in_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).flatten(2) for layer in (self.query, self.key, self.value))
+        weights = (q.mT @ k).softmax(-1)
+        return (v @ weights.mT).view_as(x) + x
+
+
+class FirstHeadAlone(nn.Module):
+    """Right for four heads: what a squeeze makes of one head raises, which is no matter of the width."""
+
+    def __init__(self, dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.heads, self.wqkv = n_heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2).squeeze(1) for part in self.wqkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).view_as(x)
+
+
+class Lengths(nn.Module):
+    """A number of keys for every sequence, hidden by a number that half types do not have."""
+
+    more = 0
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any = None) -> Tensor:
+        scores = torch.bmm(queries, keys.mT) * max(queries.shape[-1], 1) ** -0.5
+        if valid_lens is not None:
+            shown = torch.arange(scores.shape[-1])[None, None, :] < valid_lens[:, None, None] + self.more
+            scores = scores.masked_fill(~shown, -1e6)
+        return torch.bmm(scores.softmax(-1), values)
+
+
+class OneMore(Lengths):
+    more = 1
+
+
+def refuted(thing: Any, cases: int = 12) -> set[str]:
+    target = make_target("mine", thing)
+    target = target.kind.handshake(target, "cpu")
+    return {finding.prop.name for finding in verify_target(target, select(), Plan(examples=cases, shrink=False, strict=False)).findings}
+
+
+@pytest.mark.parametrize("thing", [NormedQueries, ReducedChannels, Lengths])
+def test_right_ones_are_let_go(thing: Any) -> None:
+    assert not refuted(thing)
+
+
+@pytest.mark.parametrize("thing", [FirstHeadAlone, OneMore])
+def test_wrong_ones_are_not(thing: Any) -> None:
+    assert refuted(thing)
+
+
+def test_an_epsilon_of_the_type_is_that_of_the_type_that_is_followed() -> None:
+    """The bound is none the wider for it."""
+    right, wrong = (search(make_target("mine", thing), TWIN, Plan(examples=60, shrink=False)) for thing in (NormedQueries, OffInFloat32))
+    assert right.status == "passed" and 0 < right.notes.used < 1 and wrong.status == "refuted"
+
+
+def test_a_type_in_which_lengths_raise_is_told() -> None:
+    target = make_target("mine", Lengths())
+    assert target.dtypes == ("float64", "float32", "bfloat16") and "with lengths it raised" in target.untried["float16"]
