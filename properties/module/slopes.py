@@ -53,7 +53,7 @@ class OfModule(Ascent):
         given = {f"tokens ({name})": array for name, array in trial.buffers.arrays() if name.startswith(("x", "memory"))}
         parameters = {name: p for name, p in self.module.named_parameters() if p.dtype == fw.named_dtype("float64")}
         self.arrays = {name: hooks(fw).leaf(array) for name, array in {**given, **parameters}.items()}
-        self.given = Given(fw, {name[8:-1]: array for name, array in given.items()})
+        self.given = {name[8:-1]: array for name, array in given.items()}
         self.start = {name: on_grid(fw.read(array)) for name, array in self.arrays.items()}
         self.along = {name: on_grid(noise(seed, f"along {name}", x.shape), STEPS) for name, x in self.start.items()}
         self.go(0.0)
@@ -70,10 +70,13 @@ class OfModule(Ascent):
             self.trial.target.framework.assign(self.arrays[name].detach(), x)
 
     def out(self) -> Any:
-        """What the module gives for the arrays as they are, recorded: another path may be taken where nothing is."""
+        """What the module gives for the arrays as they are, recorded: another path may be taken where nothing is.
+
+        What is not among the leaves is new memory each time: a cache within the module may hold the graph of an earlier call.
+        """
         t, fw, case = self.trial, self.trial.target.framework, self.trial.case
         with fw.chance(case.seed):
-            called = call(t.subject.through(self.module), t.speech, t.inputs, fw, self.given, case.dtype, case.device)
+            called = call(t.subject.through(self.module), t.speech, t.inputs, fw, Given(fw, self.given), case.dtype, case.device)
             return first_array(called, fw)
 
     def at(self, s: float, names: Collection[str] | None = None) -> float:

@@ -208,6 +208,9 @@ def arguments_of(
     memory = x if tokens.memory is None else array("memory", tokens.memory)
     made: dict[str, Any] = dict(speech.extra)
     length = tokens.x.shape[1]
+    turned = {"angles", "cosine", "complex angles"} & set(
+        speech.roles.values()
+    )  # the angles say where tokens are, a start what a cache holds
     for name, meant in speech.roles.items():
         if meant in ("tokens", "query"):
             made[name] = x
@@ -217,7 +220,8 @@ def arguments_of(
             zeros = np.zeros((len(tokens.x) * speech.heads, 1, tokens.keys))
             made[name] = buffers.array(f"{name}{mark}", zeros, dtype, device, "contiguous")
         elif meant in PLACED:
-            made[name] = _positions(meant, start, length, speech, fw, buffers, dtype, device)
+            first = 0 if turned and meant == "start" and past is None else start
+            made[name] = _positions(meant, first, length, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
     all_seen = np.ones((1, 1, tokens.keys), dtype=bool) if speech.masked else None

@@ -79,18 +79,50 @@ class OneMore(Lengths):
     more = 1
 
 
+class KeptWithin(nn.Module):
+    """Angles from outside, and keys and values of earlier calls within, as in Meta's Llama: a start says how many of these there are."""
+
+    turns_queries = True
+
+    def __init__(self, dim: int, n_heads: int, max_seq_len: int) -> None:
+        super().__init__()
+        self.heads = n_heads
+        self.wqkv, self.wo = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.kept = torch.zeros(2, 32, max_seq_len, n_heads, dim // n_heads)
+
+    def forward(self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None = None) -> Tensor:
+        (rows, length, _), end = x.shape, start_pos + x.shape[1]
+        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in self.wqkv(x).chunk(3, -1))
+        q, k = turned(q, freqs_cis) if self.turns_queries else q, turned(k, freqs_cis)
+        self.kept = self.kept.to(q)
+        self.kept[:, :rows, start_pos:end] = torch.stack((k, v))
+        q, k, v = (part.transpose(1, 2) for part in (q, *self.kept[:, :rows, :end]))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        scores = scores if mask is None else scores + mask
+        return self.wo((scores.softmax(-1) @ v).transpose(1, 2).reshape(rows, length, -1))
+
+
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * angles.view(1, x.shape[1], 1, -1)
+    return torch.view_as_real(pairs).flatten(3).type_as(x)
+
+
+class OnlyKeysTurn(KeptWithin):
+    turns_queries = False
+
+
 def refuted(thing: Any, cases: int = 12) -> set[str]:
     target = make_target("mine", thing)
     target = target.kind.handshake(target, "cpu")
     return {finding.prop.name for finding in verify_target(target, select(), Plan(examples=cases, shrink=False, strict=False)).findings}
 
 
-@pytest.mark.parametrize("thing", [NormedQueries, ReducedChannels, Lengths])
+@pytest.mark.parametrize("thing", [NormedQueries, ReducedChannels, Lengths, KeptWithin])
 def test_right_ones_are_let_go(thing: Any) -> None:
     assert not refuted(thing)
 
 
-@pytest.mark.parametrize("thing", [FirstHeadAlone, OneMore])
+@pytest.mark.parametrize("thing", [FirstHeadAlone, OneMore, OnlyKeysTurn])
 def test_wrong_ones_are_not(thing: Any) -> None:
     assert refuted(thing)
 
