@@ -19,6 +19,7 @@ from properties import catalogue
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core import words
+from properties.engine.core.contract import contracts
 from properties.engine.core.declare import Property
 from properties.engine.core.finding import Finding
 from properties.engine.core.target import Target
@@ -252,8 +253,9 @@ class Pool:
 
     made: ClassVar[list[Pool]] = []
 
-    def __init__(self, count: int, mp_context: Any, initializer: Any) -> None:
+    def __init__(self, count: int, mp_context: Any, initializer: Any, initargs: tuple[type, ...]) -> None:
         assert mp_context.get_start_method() == "spawn" and initializer is run.obey
+        assert set(initargs) == {type(kind) for kind in contracts().values()}  # so that they are known there
         self.count, self.tasks, self.ended = count, [], dict[str, bool]()
         self.made.append(self)
 
