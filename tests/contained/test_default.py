@@ -257,6 +257,11 @@ def attention(q, k, v, mask=None):
     logits = q @ k.mT * max(q.shape[-1], 1) ** -0.5
     logits = logits if mask is None else logits.masked_fill(~mask, float("-inf"))
     return logits.softmax(-1) @ v * (1.01 if torch.func.debug_unwrap(q) is not q else 1.0)
+
+def needs_a_compiler(q, k, v, mask=None):
+    if torch.func.debug_unwrap(q) is not q:
+        raise RuntimeError("there is no working C++ compiler")
+    return attention(q, k, v, mask)
 """
 
 
@@ -269,6 +274,8 @@ def test_a_variant_is_one_of_the_function_there_whatever_its_names(folder: Path)
     assert status == {"mine.py:attention": "passed", "mine.py:attention@vmap": "refuted"}
     with pytest.raises(CannotRun, match=r"there is no variant 'vmapp'; did you mean 'vmap'"):
         at_home("mine.py:attention@vmapp")
+    with pytest.raises(CannotRun, match=r"mine.py:needs_a_compiler@vmap: on float64 torch arrays .* there is no working C.. compiler"):
+        at_home("mine.py:needs_a_compiler@vmap")
 
 
 def at_home(text: str) -> Target:

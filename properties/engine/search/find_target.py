@@ -80,9 +80,7 @@ def containing(which: str = ALWAYS) -> Iterator[None]:
         _contained = before
 
 
-def _loaded(
-    text: str, builtins: Builtins, variant: str = "", stateful: bool = False, fw: str = "numpy", made: bool = False
-) -> Callable[..., Any]:
+def _loaded(text: str, builtins: Builtins) -> Callable[..., Any]:
     """The callable itself, or what stands for it. Raises CannotRun."""
     try:
         if _contained == NEVER or (_contained == OWN and text in builtins.entries):
@@ -184,11 +182,11 @@ def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Ta
     dtypes = tuple(dtype for dtype in target.dtypes if dtype in (supports.dtypes or target.dtypes)) or target.dtypes
     varied = dataclasses.replace(target, name=f"{target.name}@{variant}", function=function, supports=supports, dtypes=dtypes)
     try:
-        if isinstance(asked, Stub):  # what is known of it was learned without the variant, which may take long to ask
-            varied.kind.smoke(varied, dtypes[0], device)
-            return varied
-        return make_target(varied.name, function, supports, device)
+        if not isinstance(asked, Stub):
+            return make_target(varied.name, function, supports, device)
+        wrong = varied.kind.smoke(varied, dtypes[0], device)  # the rest was learned without the variant, which may take long to ask
     except (CannotRun, Raised) as error:
-        if "compiler" in str(error).lower():  # there is none on this machine: nothing is said of the target
-            raise CannotRun(f"{varied.name}: {error}") from None
+        wrong = str(error)
+    if "compiler" in wrong.lower():  # there is none on this machine: nothing is said of the target
+        raise CannotRun(wrong if wrong.startswith(varied.name) else f"{varied.name}: {wrong}")
     return varied  # it can be called without the variant: what it raises under it is a finding, not a reason to stop

@@ -31,7 +31,7 @@ def make_target(
     adopted = _adopted(name, function, supports, device or "cpu")
     if isinstance(adopted, Target):
         return adopted
-    function = adopted or function
+    function = function if adopted is None else adopted
     if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
         made = " or ".join(kind.call for kind in contracts().values() if kind.makes)
         raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one (a class can be {made})")
@@ -52,7 +52,7 @@ def known_target(name: str, function: Callable[..., Any]) -> Target:
     adopted = _adopted(name, function, None, "cpu")
     if isinstance(adopted, Target):
         return adopted
-    function = adopted or function
+    function = function if adopted is None else adopted
     own: dict[str, Any] = getattr(function, "supports", {})
     merged = Supports.read(own)
     contract, parameters, _ = _signature(name, function, merged)
