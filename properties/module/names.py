@@ -14,7 +14,8 @@ CONSTRUCTOR = {
     "hidden_size n_state feats n_filters num_hiddens dim_model emb_dim model_dim d channels in_channels out_channels num_channels n_channels "
     "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
     "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
-    "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx d_out_kq d_out_v embeddings_dim n_embed num_features input_size output_size",
+    "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx embeddings_dim n_embed num_features input_size output_size "
+    "d_out_kq d_out_v",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
     "encoder_attention_heads decoder_attention_heads "
     "num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
