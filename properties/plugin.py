@@ -79,9 +79,10 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
         targets = [target for target in targets if target not in foreign]
         foreign = [target.kind.handshake(target, device) for target in foreign]
-        known += tuple(deviation for target in foreign for deviation in known_by_effect(target, known, builtins, device))
         if like := _option(config, "like"):
             targets, foreign = [], _pairs([*targets, *foreign], like, builtins, device)
+        else:
+            known += tuple(deviation for target in foreign for deviation in known_by_effect(target, known, builtins, device))
         plan = Plan(
             examples=_option(config, "cases"),
             round=_option(config, "round"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engine.contained.stub import Stub
 from ..engine.core.contract import Formal
-from ..engine.core.target import CannotRun, Target
+from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
@@ -87,9 +87,7 @@ def of_one_dim(target: Target, device: str) -> Target | None:
 def made_for(question: Question, reading: Reading) -> int:
     """The head dim whose 1/sqrt a module without weights holds as its scale, whatever the queries have; 0 if it holds none."""
     target = question.target
-    function = target.function
-    while hasattr(function, "__asks__"):
-        function = function.__asks__
+    function = innermost(target.function)
     is_module = function.is_module if isinstance(function, Stub) else bool(with_modules(function))
     if not is_module or "head_dims" in target.declared or target.supports.head_dims:
         return 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engine.contained.load import called
 from ..engine.core.contract import Formal
-from ..engine.core.target import NotTaken
+from ..engine.core.target import NotTaken, innermost
 from ..engine.frameworks import Framework
 from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
 
@@ -121,10 +121,8 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
 
 def formal_of(function: Callable[..., Any]) -> Formal:
     """The parameters of the callable itself that is asked in a reading, or in several; none where nothing names them."""
-    while hasattr(function, "__asks__"):
-        function = function.__asks__
     try:
-        return inspect.signature(called(function)).parameters
+        return inspect.signature(called(innermost(function))).parameters
     except (TypeError, ValueError):
         return {}
 

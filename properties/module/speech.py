@@ -208,9 +208,8 @@ def arguments_of(
     memory = x if tokens.memory is None else array("memory", tokens.memory)
     made: dict[str, Any] = dict(speech.extra)
     length = tokens.x.shape[1]
-    turned = {"angles", "cosine", "complex angles"} & set(
-        speech.roles.values()
-    )  # the angles say where tokens are, a start what a cache holds
+    # where there are angles they say where tokens are, and a start what a cache holds
+    turned = {"angles", "cosine", "complex angles"} & set(speech.roles.values())
     for name, meant in speech.roles.items():
         if meant in ("tokens", "query"):
             made[name] = x

@@ -41,8 +41,10 @@ class Workshop:
     def begin(self, name: str) -> dict[str, Any] | None:
         """What is known before one is made; None for what is no module. Raises CannotRun."""
         found = subject_of(name, self.found, self.fw)
-        self.subject = found if isinstance(found, Subject) else None
-        return {"fixed": found.fixed} if isinstance(found, Subject) else found and {"weightless": True}
+        if isinstance(found, Subject):
+            self.subject = found
+            return {"fixed": found.fixed}
+        return None if found is None else {"weightless": True}
 
     def weightless(self, name: str) -> Callable[..., Any]:
         """The module itself, which has no weights. Raises CannotRun."""

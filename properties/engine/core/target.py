@@ -124,6 +124,13 @@ class Target:
         return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out
 
 
+def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The callable itself, below what calls it in its own words."""
+    while hasattr(function, "__asks__"):
+        function = function.__asks__
+    return function
+
+
 @contextmanager
 def raising(options: Mapping[str, Any]) -> Iterator[None]:
     """What the target raises becomes Raised; NumPy's warnings are its own business."""

@@ -16,7 +16,7 @@ from ..contained.link import Gone, template
 from ..contained.load import NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
 from ..core.supports import Supports
-from ..core.target import CannotRun, Raised, Target
+from ..core.target import CannotRun, Raised, Target, innermost
 from ..frameworks import framework, make_variant
 from .deviations import Deviation, read_deviations
 from .probe import make_target
@@ -167,9 +167,7 @@ def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Ta
     if known and known.over_batch and not target.kind.batched:
         raise CannotRun(f"{variant} maps over a batch, which the contract {target.contract} has not")
     try:
-        asked = target.function
-        while hasattr(asked, "__asks__"):
-            asked = asked.__asks__
+        asked = innermost(target.function)
         if isinstance(asked, Stub):
             make_variant(fw, variant, lambda: None)  # a typo is told here
             asked.see_through(variant, stateful)
