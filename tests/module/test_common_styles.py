@@ -111,18 +111,42 @@ class OnlyKeysTurn(KeptWithin):
     turns_queries = False
 
 
+class PaddingHidesRows(nn.Module):
+    """Padding hides rows, too, by the lowest number of the type: such a row sees all keys alike, whatever is rounded."""
+
+    also = 0.0
+
+    def __init__(self, dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.heads, self.wqkv = n_heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.wqkv(x).chunk(3, -1))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if mask is not None:
+            seen = mask[:, None, :, None] & mask[:, None, None, :]
+            scores = scores.masked_fill(~seen, -torch.finfo(scores.dtype).max)
+        weights = scores.softmax(-1)
+        weights = weights if mask is None else weights + self.also * ~mask[:, None, None, :]
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+class PaddingLeaks(PaddingHidesRows):
+    also = 1e-3
+
+
 def refuted(thing: Any, cases: int = 12) -> set[str]:
     target = make_target("mine", thing)
     target = target.kind.handshake(target, "cpu")
     return {finding.prop.name for finding in verify_target(target, select(), Plan(examples=cases, shrink=False, strict=False)).findings}
 
 
-@pytest.mark.parametrize("thing", [NormedQueries, ReducedChannels, Lengths, KeptWithin])
+@pytest.mark.parametrize("thing", [NormedQueries, ReducedChannels, Lengths, KeptWithin, PaddingHidesRows])
 def test_right_ones_are_let_go(thing: Any) -> None:
     assert not refuted(thing)
 
 
-@pytest.mark.parametrize("thing", [FirstHeadAlone, OneMore, OnlyKeysTurn])
+@pytest.mark.parametrize("thing", [FirstHeadAlone, OneMore, OnlyKeysTurn, PaddingLeaks])
 def test_wrong_ones_are_not(thing: Any) -> None:
     assert refuted(thing)
 

@@ -251,7 +251,8 @@ class Perturbed(TorchDispatchMode):
         if not x.is_floating_point():
             return x
         unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
-        return x + noise(x, x.abs().double() * unit, self.source, self.elementwise).to(x.dtype)
+        given = x.abs() == torch.finfo(x.dtype).max  # what hides a logit: a constant, which nothing has rounded
+        return x + noise(x, torch.where(given, 0.0, x.abs().double() * unit), self.source, self.elementwise).to(x.dtype)
 
 
 def squared(x: torch.Tensor) -> torch.Tensor:
