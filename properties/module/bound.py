@@ -30,7 +30,6 @@ t = 7.5 is 2 exp(−t²/2) = 10⁻¹². Nothing is chosen for a module, a size o
 
 from __future__ import annotations
 
-import copy
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,7 +39,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.frameworks import Buffers
 from .speech import Speech, Tokens, call, hooks, read, under
-from .subject import Subject
+from .subject import Subject, duplicate
 
 SAMPLES = (True, True, True, True, False, False)  # whether signs are drawn element by element
 T = 7.5  # 2 exp(−T²/2) = 10⁻¹²
@@ -49,7 +48,7 @@ UNITS = {name: 2.0**-kind.precision for name, kind in FLOAT_TYPES.items()}
 
 def twin(subject: Subject, module: Any) -> Any:
     """A copy in float64, with the very weights of the module."""
-    return copy.deepcopy(module).to(subject.framework.named_dtype("float64"))
+    return duplicate(module).to(subject.framework.named_dtype("float64"))
 
 
 def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype: str, device: str, seed: int) -> tuple[Array, Array]:
@@ -57,10 +56,10 @@ def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype:
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
     double = twin(subject, module) if wide else module
-    plain = _run(subject, double, speech, tokens, device, ("widened",) if wide else ())
+    plain = _run(subject, double, speech, tokens, device, ("widened", dtype) if wide else ())
     squares = np.zeros_like(plain)
     for number, elementwise in enumerate(SAMPLES):
-        mode = ("perturbed", seed + number, units, elementwise, wide)
+        mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "")
         with np.errstate(all="ignore"):
             squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2
     squares /= len(SAMPLES)
@@ -74,9 +73,11 @@ def scatters(answer: Array, allowed: Array) -> bool:
     """Whether the standard deviation of a row, where every operation is rounded, is larger than all of its answers.
 
     No attention in float64 comes near, not with bfloat16 inside; a module that answers at random while its roundings are followed does.
+    What cancels altogether scatters by less than bfloat16 rounds numbers of order one.
     """
     with np.errstate(invalid="ignore"):
-        return bool((allowed.max(-1, initial=0.0) > T * np.abs(answer).max(-1, initial=0.0)).any())
+        size = np.maximum(np.abs(answer).max(-1, initial=0.0), UNITS["bfloat16"])
+        return bool((allowed.max(-1, initial=0.0) > T * size).any())
 
 
 def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: tuple[Any, ...]) -> Array:

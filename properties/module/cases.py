@@ -134,7 +134,8 @@ FIELDS: dict[str, tuple[Any, ...]] = {
 # What modules a property is about, of all that there are.
 ABOUT = (
     *("causal", "open", "self", "rows", "unordered", "logits alone", "whole", "sum to one", "lengths", "memory", "one at a time"),
-    *("no mask", "of one mode", "dropout", "cache", "begins anew", "handed back", "angles", "gradients", "named", "structure"),
+    *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
+    *("angles", "gradients", "named", "structure"),
 )
 
 
@@ -157,7 +158,7 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
         value = prop.domain.get(name, FIELDS[name])
         table = value if isinstance(value, tuple) else (value,)
         if name == "length":
-            table = facts.lengths or tuple(n for n in table if n <= facts.longest) or (1,)
+            table = facts.lengths or tuple(n for n in table if facts.shortest <= n <= facts.longest) or (1,)
         if name == "is_causal" and "causal" in prop.domain.get("about", ()):
             table = (True,)  # the field is there only where a flag makes it so
         if name == "padded" and facts.asked_masked:

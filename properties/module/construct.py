@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from itertools import product
 from types import UnionType
 from typing import Any
@@ -23,8 +24,18 @@ from ..engine.core.target import CannotRun, first_line
 from .names import CONFIGS, CONSTRUCTOR_ROLES, Sizes, role
 
 Maker = Callable[[Sizes], Any]
-SIZED = ("width", "heads", "kv_heads", "head_dim", "hidden", "length", "dropout", "layers")  # roles of which a default is made small
+# Roles of which a default is made small.
+SIZED = ("width", "heads", "kv_heads", "head_dim", "hidden", "length", "dropout", "layers", "rows", "resolution")
 CONFIGURATIONS = 4  # classes of configurations that are tried, the made-up one among them
+SQUARE = ("window", "resolution")  # roles of one number, or of two
+# What is said of an argument that stands in no table, by the first or the last word of its name.
+FLAGS = {"is", "use", "has", "with", "enable", "apply"}
+NUMBERS = {"num", "n", "max", "nb"}
+PLACES = {"idx", "id", "index"}
+LENGTHS = {"size", "len", "length"}
+COUNTS = {"levels", "slots", "queries", "points", "groups", "blocks", "heads", "buckets", "dims"}
+WIDTHS = {"dim", "channels", "chs", "ch", "chans", "width", "features"}
+FEW = 2
 REACHING = ("socket.connect", "socket.getaddrinfo", "urllib.Request")
 
 # ---------------------------------------------------------------- no network
@@ -95,7 +106,33 @@ class Asked(dict[str, Any]):
         return isinstance(name, str) and bool(role(name, CONSTRUCTOR_ROLES))
 
 
-def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Maker]:
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """An argument of which its type, or a part of its name, is all that is known."""
+
+    value: object
+
+    def __call__(self, sizes: Sizes) -> object:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A class and what makes each argument of it."""
+
+    cls: Callable[..., Any]
+    arguments: Mapping[str, Maker]
+
+    def __call__(self, sizes: Sizes) -> Any:
+        return self.cls(**{name: maker(sizes) for name, maker in self.arguments.items()})
+
+    @property
+    def guesses(self) -> dict[str, str]:
+        """The arguments that were guessed, as they are written."""
+        return {name: repr(maker.value) for name, maker in self.arguments.items() if isinstance(maker, Guess)}
+
+
+def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recipe]:
     """Ways to make an object of a class, the smallest sizes first. Raises CannotRun with one sentence if an argument has no known name."""
     for small, choice in product((True, False), range(CONFIGURATIONS)):
         arguments: dict[str, Maker] = {}
@@ -106,35 +143,24 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Maker
                 makers = list(_configs(cls, parameter)) if parameter.name not in given and _is_config(parameter.name) else []
                 if parameter.default is None:
                     makers = makers[:-1]  # none is made up where none is needed
-                if (
-                    parameter.name not in given
-                    and parameter.default is parameter.empty
-                    and role(parameter.name, CONSTRUCTOR_ROLES) == "window"
-                ):
-                    makers = [_window, _square_window]
+                meant = role(parameter.name, CONSTRUCTOR_ROLES)
+                if parameter.name not in given and parameter.default is parameter.empty and meant in SQUARE:
+                    makers = [partial(Sizes.value, role=meant), partial(_square, meant)]
                 if makers and parameter.default in (None, parameter.empty):
                     configured, maker = True, makers[min(choice, len(makers) - 1)]
                 else:
                     maker = _argument(cls, parameter, given, small)
             except Unknown:
-                raise CannotRun(_question(cls, parameter.name, given)) from None
+                raise CannotRun(question(cls, parameter.name, given)) from None
             if maker:
                 arguments[parameter.name] = maker
         if configured or not choice:
-            yield _made(cls, arguments)
+            yield Recipe(cls, arguments)
 
 
-def _made(cls: Callable[..., Any], arguments: Mapping[str, Maker]) -> Maker:
-    return lambda sizes: cls(**{name: maker(sizes) for name, maker in arguments.items()})
-
-
-def _window(sizes: Sizes) -> Any:
-    return sizes.value("window")
-
-
-def _square_window(sizes: Sizes) -> Any:
+def _square(meant: str, sizes: Sizes) -> Any:
     """Of an image: its height and its width."""
-    return (sizes.value("window"),) * 2
+    return (sizes.value(meant),) * 2
 
 
 def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -143,7 +169,13 @@ def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:
         formal = list(inspect.signature(cls).parameters.values())
     except (TypeError, ValueError):
         return []
-    return [p for p in formal if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = [p for p in formal if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if inspect.isclass(cls) and "__init__" in vars(cls) and any(p.kind is p.VAR_KEYWORD for p in formal):
+        base = next(
+            (c for c in cls.__mro__[1:-1] if "__init__" in vars(c) and not c.__module__.startswith("torch.nn.modules.module")), None
+        )
+        named += [p for p in (_parameters(base) if base else []) if p.name not in {known.name for known in named}]
+    return named
 
 
 def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapping[str, Any], small: bool) -> Maker | None:
@@ -156,6 +188,8 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
     meant = role(name, CONSTRUCTOR_ROLES)
     if meant == "layer" and default is None:  # a layer that does not know its place takes no cache
         return lambda sizes: sizes.value("layer")
+    if not required and small and meant in SQUARE and isinstance(default, tuple) and len(default) == 2:
+        return partial(_square, meant)
     if not required and (not small or meant not in SIZED or not isinstance(default, int | float) or isinstance(default, bool)):
         return None
     hint = annotation(cls, parameter)
@@ -164,11 +198,24 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return lambda sizes: sizes.value(value_of)
     if dataclasses.is_dataclass(hint) or (_is_class(hint) and str(hint.__name__).lower().endswith(("config", "args", "params"))):
         return _configuration(hint)
-    if hint is bool:
-        return lambda _: False
     if type(None) in typing.get_args(hint):
         return lambda _: None
+    if guess := _guess(name, hint):
+        return guess
     raise Unknown(name)
+
+
+def _guess(name: str, hint: Any) -> Guess | None:
+    """From its type, or from a part of its name; None where neither says anything. A type goes before a name, but for sizes."""
+    words = name.lower().strip("_").split("_")
+    if {"drop", "dropout", "dropped"} & set(words):
+        return Guess(0.0)
+    if hint is bool or (hint is None and (words[0] in FLAGS or words[-1].endswith("ed"))):
+        return Guess(False)
+    if hint is int or (hint is None and (words[0] in NUMBERS or words[-1] in PLACES | LENGTHS | COUNTS | WIDTHS)):
+        known = {0: PLACES, Sizes().value("width"): WIDTHS, Sizes().value("window"): LENGTHS}
+        return Guess(next((value for value, named in known.items() if words[-1] in named), FEW))
+    return Guess(1.0) if hint is float else None
 
 
 def annotation(owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -223,7 +270,7 @@ def _configuration(cls: Any) -> Maker:
             maker = _argument(cls, parameter, {}, True)
             if maker:
                 arguments[parameter.name] = maker
-        return lambda sizes: _in_steps(_made(cls, arguments)(sizes))
+        return lambda sizes: _in_steps(Recipe(cls, arguments)(sizes))
 
     def filled(sizes: Sizes) -> Any:  # a class whose attributes are the configuration
         made = cls()
@@ -251,7 +298,7 @@ def _common(a: str, b: str) -> int:
     return count
 
 
-def _question(cls: Callable[..., Any], name: str, given: Mapping[str, Any]) -> str:
+def question(cls: Callable[..., Any], name: str, given: Mapping[str, Any]) -> str:
     """One sentence that asks for what cannot be filled, with an example."""
     called = getattr(cls, "__name__", "Class")
     known = [p.name for p in _parameters(cls) if p.default is p.empty and role(p.name, CONSTRUCTOR_ROLES) and p.name not in given]

@@ -152,6 +152,8 @@ class Module(Contract):
 
     def legal(self, target: Target, case: Case) -> bool:
         facts = _of(target).facts
+        if facts.apart and case.padded and case.is_causal:
+            return False
         return (not facts.lengths or case.length in facts.lengths) and max(case.length, case.memory or 0) <= facts.longest
 
     def features(self, target: Target, case: Case) -> Iterable[str]:
@@ -211,7 +213,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "causal": "" if facts.causal or speech.flag else "tokens may see later ones: it is not causal",
         "open": f"it is causal: {facts.causal}" if facts.causal else "",
         "self": "" if facts.sees_itself else "its tokens see those of the memory alone",
-        "rows": "one row comes back for all tokens" if speech.pooled else "",
+        "rows": "the rows that come back are not those of its tokens" if speech.pooled else "",
         "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
         "logits alone": "" if facts.in_logits else f"more than weights may depend on positions: {facts.positions}",
         "whole": "some tokens never see each other: a window" if facts.local else "",
@@ -219,6 +221,9 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
         "one at a time": "beside a memory its tokens see each other, too" if facts.both else "",
+        "memory alone": "its tokens share the weights of one softmax with those of a memory" if facts.joined else "",
+        "together": f"it is causal or takes a mask, not both: {facts.apart}" if facts.apart else "",
+        "alike": "the first token is that of a class" if facts.first and not speech.pooled else "",
         "no mask": "there is no call without a mask" if speech.masked else "",
         "of one mode": f"a {facts.statistics} takes statistics of the batch in train mode" if facts.statistics else "",
         "dropout": "" if facts.dropout else "there is no dropout in it",
@@ -245,10 +250,13 @@ def _words(subject: Subject) -> dict[str, str]:
     roles = ", ".join(f"{name} = {meant}" for name, meant in speech.roles.items() if name != meant)
     words = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features" + (f"; {roles}" if roles else "")}
     if speech.pooled:
-        words["output"] = "one row for each sequence"
+        rows = "one row" if speech.pooled == 1 else f"{speech.pooled} rows"
+        words["output"] = f"{rows} for each sequence" + ", what its first token sees" * facts.first
+    elif facts.first:
+        words["output"] = "the first token is that of a class: it alone sees the others"
     words["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
     if facts.both:
-        words["memory"] = "tokens see each other, too"
+        words["memory"] = "tokens see each other, too" + ", in one softmax with it" * facts.joined
     if facts.hides_memory:
         words["memory"] = "causality hides tokens of it, too: not tried"
     if {"angles", "cosine"} & set(speech.roles.values()):
@@ -256,6 +264,8 @@ def _words(subject: Subject) -> dict[str, str]:
     words["positions"] = facts.positions or "none: the order of tokens does not matter"
     if speech.mask:
         words[speech.mask.parameter] = speech.mask.words
+    if facts.apart:
+        words["refuses"] = f"a mask together with {speech.flag}: {facts.apart}"
     if speech.keeping:
         words["cache"] = speech.keeping.words
     elif subject.untold:
@@ -266,14 +276,20 @@ def _words(subject: Subject) -> dict[str, str]:
         words["sinks"] = facts.sinks
     if name := speech.name("no bias"):
         words[name] = "zeros"
+    if facts.by_type:
+        words["types"] = facts.by_type
     if facts.routed:
         words["experts"] = f"tokens are routed ({facts.routed}): what they do not see may change their rounding"
     if facts.lengths:
         words["length"] = f"{' or '.join(map(str, facts.lengths))} alone"
+    elif facts.shortest > 1:
+        words["length"] = f"from {facts.shortest}" + (f" to {facts.longest}" if facts.longest < 65 else "")
     elif facts.longest < 65:
         words["length"] = f"up to {facts.longest}"
     if facts.varied:
         words["sizes"] = "heads and their width are varied through the constructor"
+    if subject.guesses:
+        words["made"] = f"with {', '.join(f'{name}={value}' for name, value in subject.guesses.items())}: guessed"
     words["weights"] = "drawn anew for every case"
     if subject.structure:
         words["structure"] = f"{subject.structure.words}: confirmed"

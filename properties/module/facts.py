@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, 
 from .speech import PLACED, Tokens, under
 from .subject import Facts, Subject, answer, dropouts, tokens_for
 
+OF_CLASSES = ("class", "cls")  # in the name of what is for one token that stands for a class
 MEMORY, SHORT, LONG = 7, 8, 12
 FAR = (40, 60)  # lengths at which a window of up to 39 tokens shows
 NEGLIGIBLE = 1e-9  # an influence that is nobody's intention
@@ -36,6 +37,9 @@ ORDERED = (
 )
 COUNTING = ("nonzero", "argwhere", "masked_select", "unique", "bincount", "histc")  # of which the numbers decide about shapes
 SOFTMAXES = ("softmax", "scaled_dot_product_attention", "multi_head_attention_forward")
+OVER = "softmax over "
+UNLIKE = 11  # a length that is no number of features or heads
+WEIGHING = ("softmax", "attention", "attn", "sdpa", "mha", "flash", "exp")  # in the name of what may give weights that sum to one
 
 
 def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
@@ -76,19 +80,38 @@ def found_out(subject: Subject, module: Any) -> Subject:
         if facts.causal and facts.takes_memory and _hides_memory(subject, module):
             facts = replace(facts, takes_memory=False, hides_memory=True)
             subject = replace(subject, facts=facts)
-    facts = replace(facts, longest=_longest(subject, module, facts))
+    facts = replace(facts, longest=_longest(subject, module, facts), shortest=_shortest(subject, module))
     facts = replace(
         facts,
         local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest),
-        sinks=_sinks(module, subject.speech.heads),
+        sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
         statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
-        both=facts.takes_memory and _sees_both(subject, module),
+        joined=_joined(subject, module),
     )
+    both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
+    facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
     subject = replace(subject, facts=facts)
     return replace(subject, facts=replace(facts, in_logits=_in_logits(subject, module)))
+
+
+def by_type(subject: Subject, module: Any, dtypes: Iterable[str]) -> str:
+    """By how much the function that it computes in another type is not that of float64, rounding aside; empty if it is."""
+    tokens = tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject))
+    told: list[str] = []
+    outs: dict[str, Array] = {}
+    for dtype in ("float64", *dtypes):
+        try:
+            with under(module, subject.framework, "widened", dtype):
+                outs[dtype] = answer(subject, module, tokens)
+        except (Exception, SystemExit):
+            return ""
+        apart = np.abs(outs[dtype] - outs["float64"]).max() / (np.abs(outs["float64"]).max() or 1.0)
+        if apart > NEGLIGIBLE:
+            told.append(f"{dtype} by {apart:.0e} of its size")
+    return f"another function in {', '.join(told)}: of an epsilon, or of what else depends on the type" if told else ""
 
 
 def _memory(subject: Subject) -> int | None:
@@ -160,6 +183,51 @@ def _sees_both(subject: Subject, module: Any) -> bool:
         first = answer(subject, module, plain)[:, 0]
     moves = not np.array_equal(first, answer(subject, module, dataclasses.replace(plain, x=x))[:, 0])
     return moves and sum(name in SOFTMAXES for name in called) > 1
+
+
+def _computed(subject: Subject, module: Any, length: int, memory: int | None) -> list[str]:
+    """The names of what is computed in a call; none where so many tokens are not taken."""
+    try:
+        with under(module, subject.framework, "watched") as called:
+            answer(subject, module, tokens_for(subject.speech, 2, length, memory))
+    except (Exception, SystemExit):
+        return []
+    return called
+
+
+def _joined(subject: Subject, module: Any) -> bool:
+    """Whether its own tokens and those of a memory share the weights of one softmax, over as many keys as there are of both."""
+    if not subject.facts.takes_memory or subject.facts.lengths:
+        return False
+    called = _computed(subject, module, SHORT, LONG)
+    return f"{OVER}{SHORT + LONG}" in called and f"{OVER}{LONG}" not in called
+
+
+def _first_asks(subject: Subject, module: Any, facts: Facts) -> bool:
+    """Whether the first token alone asks, as that of a class: the one row of a sequence is what it sees, or the row that differs from the others.
+
+    The order of the others does not matter, then, and its own does. Of rows for all tokens this would be a mistake, but for the name.
+    """
+    pooled, named = subject.speech.pooled, any(word in type(module).__name__.lower() for word in OF_CLASSES)
+    if not (pooled or named) or facts.positions or not facts.sees_itself:
+        return False
+    plain = tokens_for(subject.speech, 2, _length(subject, SHORT), None)
+    orders = (np.append(0, np.arange(plain.keys - 1, 0, -1)), np.arange(plain.keys)[::-1])
+    out, *others = (answer(subject, module, Tokens(plain.x[:, order])) for order in (np.arange(plain.keys), *orders))
+    kept, moved = (np.abs(other - (out if pooled else out[:, order])) for other, order in zip(others, orders, strict=True))
+    size = NEGLIGIBLE * np.abs(out).max()
+    return bool((kept <= size).all() and (moved > size).any())
+
+
+def _no_softmax(subject: Subject, module: Any) -> str:
+    """That nothing is computed from which weights of tokens come that sum to one; empty if something is."""
+    length = next(iter(subject.facts.lengths), UNLIKE)
+    called = _computed(subject, module, length, length if _memory(subject) else None)
+    if called and not any(word in name for name in called for word in WEIGHING):
+        return "no softmax is computed"
+    over = {int(name.removeprefix(OVER)) for name in called if name.startswith(OVER)}
+    features = {subject.speech.width, subject.speech.head_dim}
+    return "the softmax is over features" if over and over <= features - {length} else ""
 
 
 def _routes(subject: Subject, module: Any) -> str:
@@ -252,6 +320,8 @@ def _in_logits(subject: Subject, module: Any) -> bool:
 def _sinks(module: Any, heads: int) -> str:
     """What says that the weights of tokens need not sum to one."""
     for name, inner in module.named_modules():
+        if getattr(inner, "normalized_shape", None) == (heads,):
+            return f"{name} norms them across heads"
         across = {getattr(inner, side, None) for side in ("in_features", "out_features", "in_channels", "out_channels")} - {None}
         if across == {heads} and getattr(inner, "bias", None) is not None:
             return f"{name} adds to them, across heads"
@@ -264,13 +334,24 @@ def _longest(subject: Subject, module: Any, facts: Facts) -> int:
     """The longest sequence that it takes, as far as is tried."""
     if facts.lengths:
         return max(facts.lengths)
-    for length in (LONGEST + 1, LONGEST, 33, 32, 17, 16, 12):
+    longest = SHORT
+    for length in (12, 16, 17, 32, 33, LONGEST, LONGEST + 1):
         try:
             answer(subject, module, tokens_for(subject.speech, 1, length, _memory(subject)))
         except (Exception, SystemExit):
-            continue
-        return length
-    return SHORT
+            return longest  # a longer one that is taken may be so by chance
+        longest = length
+    return longest
+
+
+def _shortest(subject: Subject, module: Any) -> int:
+    """How many tokens a sequence has to have if it comes alone: of one, group norms of as many groups as features have no variance to take."""
+    for length in () if subject.facts.lengths else (3, 2, 1):
+        try:
+            answer(subject, module, tokens_for(subject.speech, 1, length, _memory(subject)))
+        except (Exception, SystemExit):
+            return length + 1
+    return 1
 
 
 def with_hidden(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:

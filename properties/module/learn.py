@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -16,15 +17,18 @@ from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers
 from .caching import with_keeping
 from .construct import needs_gpu
-from .facts import NEGLIGIBLE, formal_of, found_out, influences
-from .masks import documented, with_mask
+from .facts import NEGLIGIBLE, by_type, formal_of, found_out, influences
+from .masks import documented, taken_apart, with_mask
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import PLACED, TABLES, Saying, Speech, call, first_array, hooks, under
+from .speech import PLACED, SQUARES, TABLES, Saying, Speech, call, first_array, hooks, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
+ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
+SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
+TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
 
 
@@ -46,7 +50,8 @@ def learned(subject: Subject, device: str) -> Subject:
     spoken = _with_memory(spoken, module)
     spoken = _with_table(spoken, module)
     spoken = found_out(spoken, module)
-    spoken = with_mask(spoken, module)
+    spoken = replace(spoken, facts=replace(spoken.facts, by_type=by_type(spoken, module, spoken.framework.dtypes)))
+    spoken = taken_apart(with_mask(spoken, module), module)
     spoken = with_keeping(spoken, module)
     return _with_sizes(spoken)
 
@@ -63,7 +68,8 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     speeches += _masked([speech for speech in speeches if speech.layout == "bld"])
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
-    for length, speech in (*product((LENGTH,), speeches), *product(OTHER_LENGTHS, plain)):
+    squares = [replace(speech, layout=layout) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
+    for length, speech in (*product((LENGTH,), speeches), *product(OTHER_LENGTHS, plain), *product(SIDES, squares)):
         memory = MEMORY if speech.name("memory") else None
         tokens = tokens_for(speech, BATCH, length, memory)
         try:
@@ -83,7 +89,12 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
             said.append(f"said {type(error).__name__}: {first_line(error)}")
             continue
         form = _form(speech, tuple(tokens.x.shape), out)
-        if form is None:
+        heard = replace(subject, speech=form or speech)
+        if (
+            form is None
+            or (form.pooled > 1 and not _pools(heard, module, memory))
+            or (form.layout in ANY_AXIS and not _meets(heard, module, length))
+        ):
             said.append(f"returned shape {out} for tokens {tuple(tokens.x.shape)}")
             continue
         facts = replace(subject.facts, lengths=() if length == LENGTH else (length,))
@@ -100,19 +111,46 @@ def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | 
     batch, length, _ = x
     if speech.layout == "bdhw":
         if len(out) == 2 and out[0] == batch:
-            return replace(speech, pooled=True)
+            return replace(speech, pooled=1)
         return speech if len(out) == 4 and (out[0], *out[2:]) == (batch, 1, length) else None
+    if speech.layout in SQUARES:
+        sides = out[2:] if speech.layout == "bdss" else out[1:3]
+        return speech if len(out) == 4 and (out[0], *sides) == (batch, math.isqrt(length), math.isqrt(length)) else None
+    if speech.layout == "bhwd":
+        return speech if len(out) == 4 and out[:3] == (batch, 1, length) else None
     if speech.layout == "bdl":
         return speech if len(out) == 3 and (out[0], out[2]) == (batch, length) else None
     if len(out) == 3 and out[:2] == (batch, length):
         return speech
-    pooled = (len(out) == 2 and out[0] == batch and length != out[1]) or (len(out) == 3 and out[:2] == (batch, 1) != (batch, length))
-    return replace(speech, pooled=True) if pooled and speech.layout == "bld" else None
+    if speech.layout != "bld" or out[:1] != (batch,) or out[1:2] == (length,):
+        return None
+    return replace(speech, pooled=1 if len(out) == 2 else out[1]) if len(out) in (2, 3) else None
+
+
+def _meets(subject: Subject, module: Any, length: int) -> bool:
+    """Whether a token sees another one along the axis that is taken for that of tokens, and none along that of sequences."""
+    plain, other = (tokens_for(subject.speech, BATCH, length, None, seed) for seed in (3, 4))
+    try:
+        x = plain.x.copy()
+        x[0, 0] = other.x[0, 0]
+        moved = answer(subject, module, dataclasses.replace(plain, x=x)) != answer(subject, module, plain)
+    except (Exception, SystemExit):
+        return False
+    return bool(moved[0, 1:].any() and not moved[1:].any())
+
+
+def _pools(subject: Subject, module: Any, memory: int | None) -> bool:
+    """Whether as many rows come back of a longer sequence."""
+    try:
+        out = answer(subject, module, tokens_for(subject.speech, BATCH, LENGTH + 3, memory and memory + 3))
+    except (Exception, SystemExit):
+        return False
+    return out.shape[1] == subject.speech.pooled
 
 
 def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
     """Ways to call it, the most usual first."""
-    for layout, width in product(("bld", "bdhw", "bdl", "ld"), _widths(subject, module)):
+    for layout, width in product(("bld", "bdhw", "bhwd", "bdl", "ld"), _widths(subject, module)):
         for roles, extra in _readings(formal):
             by_position = tuple(
                 name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
@@ -278,8 +316,10 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
     optional = [name for name, p in formal.items() if role(name, FORWARD_ROLES) == "memory" and name not in speech.roles]
     if optional:
         candidates = [replace(speech, roles={**speech.roles, optional[0]: "memory"})]
-    elif not (speech.name("query") and speech.name("key")):
+    elif not ((speech.name("query") or speech.name("tokens")) and speech.name("key")):
         return subject
+    elif not (speech.pooled or role(speech.name("key"), FORWARD_ROLES)):  # rows are those of the argument that has as many tokens
+        candidates = [speech, replace(speech, roles={name: TURNED_ROUND.get(meant, meant) for name, meant in speech.roles.items()})]
     for candidate in candidates:
         other = replace(subject, speech=candidate)
         try:
@@ -287,8 +327,12 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
             itself = answer(other, module, tokens_for(candidate, BATCH, LENGTH, None))
         except (Exception, SystemExit):
             continue
-        if out.shape[:2] == itself.shape[:2] and not np.array_equal(out, itself):
-            return replace(other, facts=replace(other.facts, takes_memory=True))
+        named = role(speech.name("key"), FORWARD_ROLES) == "key"
+        if (out.shape[:2] == itself.shape[:2] and not np.array_equal(out, itself)) or (named and out.shape[1] == MEMORY):
+            if optional or candidate is speech:
+                return replace(other, facts=replace(other.facts, takes_memory=True))
+            roles = {name: "memory" if meant == "key" else meant for name, meant in candidate.roles.items()}
+            return replace(other, speech=replace(candidate, roles=roles), facts=replace(other.facts, takes_memory=True, sees_itself=False))
     return subject
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..engine.core.target import first_line
 from .facts import MEMORY, NEGLIGIBLE, formal_of, with_hidden
 from .names import FORWARD_ROLES, role
-from .speech import SAYINGS, Saying, Tokens
+from .speech import SAYINGS, Saying, Tokens, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH = 3, 6
@@ -24,6 +26,8 @@ SHAPES = {
     "padding": ("bs", "b11s", "b1ls", "bls"),
     "mask": ("b1ls", "b11s", "bs", "bls", "bhls", "ls", "lengths"),
 }
+ROWED = ("b1ls", "bls", "bhls", "ls", "lsb")  # those that can say of each row which tokens it sees
+LENGTH_FIRST = ("sb", "lsb")  # of a module whose tokens are (length, batch, features)
 # What a name is documented to mean.
 DOCUMENTED = {
     "key_padding_mask": ("True = hidden", "added"),
@@ -52,7 +56,7 @@ def with_mask(subject: Subject, module: Any) -> Subject:
         effect = _effect(subject, module, saying)
         if effect == "right":
             own = subject.facts.sees_itself and subject.facts.takes_memory and _effect(subject, module, saying, MEMORY) != "right"
-            settled = replace(saying, own=own)
+            settled = replace(saying, own=own, whole=_says_all(subject, module, saying))
             if _takes_many(subject, module, saying):
                 return replace(subject, speech=replace(subject.speech, mask=settled))
             partial = partial or settled
@@ -93,7 +97,7 @@ def _candidates(subject: Subject, module: Any) -> Iterator[Saying]:
             if meant != wanted or name in subject.speech.roles:
                 continue
             if not subject.facts.sees_itself or not _of_memory(name):
-                for shape in SHAPES[wanted]:
+                for shape in (*SHAPES[wanted], *LENGTH_FIRST * (subject.speech.layout == "lbd")):
                     for how in documented(name) if shape != "lengths" else ("",):
                         yield Saying(name, shape, how)
 
@@ -136,6 +140,32 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     if not leaks and sees and not same:
         return "right"
     return "none" if same else "changes"
+
+
+def taken_apart(subject: Subject, module: Any) -> Subject:
+    """With what it raises where it is told to be causal and given a mask, as PyTorch's own function does."""
+    if not (subject.speech.mask and subject.speech.flag) or subject.speech.by_mask:
+        return subject
+    plain = tokens_for(subject.speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], None, 5)
+    both = dataclasses.replace(with_hidden(plain, {0: (plain.keys - 1,)}), is_causal=True)
+    for mode in (nullcontext(), under(module, subject.framework, "widened", "")):  # in steps, too: a fused kernel may not look
+        try:
+            with mode:
+                answer(subject, module, both)
+        except (Exception, SystemExit) as error:
+            return replace(subject, facts=replace(subject.facts, apart=f"{type(error).__name__}: {first_line(error)}"))
+    return subject
+
+
+def _says_all(subject: Subject, module: Any, saying: Saying) -> bool:
+    """Whether a mask with a row for each token takes the place of causality: with one that hides nothing later tokens are seen."""
+    if not subject.facts.causal or saying.shape not in ROWED or not subject.facts.sees_itself:
+        return False
+    speech = replace(subject.speech, mask=saying, masked=True)
+    plain = tokens_for(speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], None, 5)
+    moved = changed(plain, dict.fromkeys(range(BATCH), (plain.keys - 1,)))
+    first, again = (answer(subject, module, tokens, speech)[:, 0] for tokens in (plain, moved))
+    return not np.array_equal(first, again)
 
 
 def _takes_many(subject: Subject, module: Any, saying: Saying) -> bool:

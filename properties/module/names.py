@@ -15,7 +15,7 @@ CONSTRUCTOR = {
     "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
     "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
     "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx embeddings_dim n_embed num_features input_size output_size "
-    "d_out_kq d_out_v",
+    "d_out_kq d_out_v n_feat chan chans",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
     "encoder_attention_heads decoder_attention_heads "
     "num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
@@ -31,13 +31,15 @@ CONSTRUCTOR = {
     "hidden_dropout_prob attention_probs_dropout_prob resid_dropout p_dropout drop_rate attn_drop_rate drop_path dropout_prob drop_prob "
     "attention_dropout_rate proj_dropout out_dropout residual_dropout droprate pdrop hidden_dropout activation_dropout",
     "layers": "num_layers n_layer n_layers layers depth num_hidden_layers",
-    "layer": "layer_idx layer_id layer_number layer_index",
+    "layer": "layer_idx layer_id layer_number layer_index block_idx block_id layer_num",
     "vocabulary": "vocab_size n_vocab num_embeddings vocabulary_size num_tokens_vocab",
     "bias": "bias qkv_bias use_bias attention_bias proj_bias add_bias",
     "epsilon": "eps norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon",
     "temperature": "temperature temp",
     "theta": "rope_theta rope_base base theta rotary_base",
     "side": "spacial_dim spatial_dim",
+    "rows": "num_landmarks n_landmarks landmarks num_latents n_latents num_queries n_queries num_slots n_slots num_query_tokens",
+    "resolution": "resolution input_resolution feat_size fmap_size feature_map_size img_size image_size spatial_size grid_size",
     "window": "window_size window attn_window local_window_size",
     "memory": "",
 }
@@ -61,6 +63,9 @@ FORWARD = {
     "cosine": "cos freqs_cos cos_cached rope_cos cos_emb rotary_cos",
     "sine": "sin freqs_sin sin_cached rope_sin sin_emb rotary_sin",
     "no bias": "alibi",  # of positions, for each head: zeros
+    "height": "h height nh hh",
+    "breadth": "w width nw ww",
+    "grid": "hw_shape hw feat_size x_size grid_size spatial_shape spatial_size hw_size patch_resolution",
     "position ids": "position_ids positions pos_ids",
     "position row": "cache_position input_pos",
     "start": "start_pos offset start_position pos_offset cache_offset",
@@ -141,6 +146,8 @@ class Sizes:
             "temperature": self.head_dim**0.5,
             "theta": 10000.0,
             "side": 3,
+            "rows": 3,  # no length that is tried first
+            "resolution": 3,
             "window": 4,
         }
         return known[role]

@@ -68,7 +68,9 @@ def module_a_mask_stays_with_its_sequence(t: ModuleTrial) -> None:
     )
 
 
-@module("causal and hidden: ∂out_i/∂x_j = 0 for j > i", exact=True, length=MANY, memory=None, padded=True, about=("causal", "rows"))
+@module(
+    "causal and hidden: ∂out_i/∂x_j = 0 for j > i", exact=True, length=MANY, memory=None, padded=True, about=("causal", "rows", "together")
+)
 def module_a_mask_leaves_causality(t: ModuleTrial) -> None:
     """A mask beside causality does not take its place: later tokens are hidden, too.
 

@@ -39,7 +39,8 @@ def paired(target: Target, reference: Target) -> Target:
     differs = dict(target.differs)
     if own.speech.mask and other.speech.mask and (parts := _causal_alone(own, other)):
         differs["causality"] = f"without a mask {parts} sees no later tokens; calls with one are compared"
-        own = replace(own, facts=replace(own.facts, asked_masked=True))
+        own = replace(own, facts=replace(own.facts, asked_masked=True))  # under the very same masks
+        own, other = (replace(s, speech=replace(s.speech, mask=replace(s.speech.mask, whole=False))) for s in (own, other) if s.speech.mask)
     longest = min(own.facts.longest, other.facts.longest)
     own = replace(own, facts=replace(own.facts, longest=longest, lengths=own.facts.lengths or other.facts.lengths))
     words, give = _given(own, other)

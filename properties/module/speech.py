@@ -5,9 +5,11 @@ Inside the checker tokens are (batch, length, features), whatever the module tak
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,12 @@ LAYOUTS = {
     "lbd": "(length, batch, features)",
     "bdl": "(batch, features, length)",
     "bdhw": "(batch, features, height, width), tokens in one row",
+    "bhwd": "(batch, height, width, features), tokens in one row",
+    "bdss": "(batch, features, side, side)",
+    "bssd": "(batch, side, side, features)",
     "ld": "(length, features), a call for each sequence",
 }
+SQUARES = ("bdss", "bssd")  # of as many tokens as a square has, and of no other number
 # How a mask is said: its shape, and the value that marks a visible token.
 SHAPES = {
     "bs": "(batch, length)",
@@ -35,10 +41,14 @@ SHAPES = {
     "bls": "(batch, length, length)",
     "ls": "(length, length)",
     "bhls": "(batch · heads, length, length)",
+    "sb": "(length, batch)",
+    "lsb": "(length, length, batch)",
     "lengths": "(batch,), the number of seen tokens",
 }
 SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden", "added")
-PLACED = ("angles", "cosine", "sine", "complex angles", "position ids", "position row", "start")  # what says where tokens stand
+IN_IMAGE = ("height", "breadth", "grid")  # the sides of the image that tokens are of, or both
+# What says where tokens stand.
+PLACED = ("angles", "cosine", "sine", "complex angles", "position ids", "position row", "start", *IN_IMAGE)
 PAIRS = "(length, half of it, 2)"
 TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
     "(1, length, width of a head)": lambda x: np.concatenate([x, x], -1)[None],
@@ -63,12 +73,14 @@ class Saying:
     parameter: str
     shape: str
     how: str
+    whole: bool = False  # it takes the place of causality: where it is given, it says which tokens are later, too
     own: bool = False  # of the tokens themselves: it does not say which tokens of a memory are visible
 
     @property
     def words(self) -> str:
         """For the report."""
-        return f"{SHAPES[self.shape]}, {self.how}" if self.shape != "lengths" else SHAPES[self.shape]
+        words = f"{SHAPES[self.shape]}, {self.how}" if self.shape != "lengths" else SHAPES[self.shape]
+        return words + "; where it is given, nothing else hides later tokens" * self.whole
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ class Speech:
     flag: str = ""  # the parameter that makes it causal
     by_mask: bool = False  # the flag is a mask: one is given, and whatever it holds, the call is causal
     hinted: str = ""  # the mask beside which the flag is a hint: a causal one is given with it
-    pooled: bool = False  # one row comes back for each sequence
+    pooled: int = 0  # so many rows come back for each sequence, whatever its length; 0: one for each token
     extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
     keeping: Keeping | None = None  # its cache
     table: str = "(1, length, width of a head)"  # the shape of the angles that it is given
@@ -146,6 +158,14 @@ class Tokens:
     def keys(self) -> int:
         """The number of keys."""
         return int((self.x if self.memory is None else self.memory).shape[1])
+
+
+def unspoken(parameter: inspect.Parameter, speech: Speech) -> bool:
+    """Whether an optional argument that may stand for arrays is never given, and its name does not say that no weight depends on it."""
+    keeping = speech.keeping or Keeping("")
+    spoken = {*speech.roles, *speech.extra, speech.flag, speech.hinted, keeping.parameter, keeping.flag, keeping.where}
+    idle = role(parameter.name, FORWARD_ROLES) in ("padding", "mask", "causal", "weights", "use cache")
+    return parameter.default in (None, False) and parameter.name not in spoken and not idle
 
 
 def hooks(fw: Framework) -> Modules:
@@ -225,6 +245,8 @@ def arguments_of(
         made |= _cached(speech.keeping, past, length, fw, device)
     all_seen = np.ones((1, 1, tokens.keys), dtype=bool) if speech.masked else None
     given = all_seen if tokens.visible is None else tokens.visible
+    if speech.mask and speech.mask.whole and given is not None and tokens.memory is None:
+        given = given & np.tri(length, dtype=bool)
     visible = {speech.mask: given} if speech.mask and given is not None else {}
     if speech.flag and tokens.is_causal:
         made[speech.flag] = True
@@ -265,6 +287,11 @@ def laid_out(x: Array, layout: str) -> Array:
         return x.transpose(0, 2, 1)
     if layout == "bdhw":
         return x.transpose(0, 2, 1)[:, :, None]
+    if layout == "bhwd":
+        return x[:, None]
+    if layout in SQUARES:
+        image = x.reshape(len(x), math.isqrt(x.shape[1]), -1, x.shape[2])
+        return image if layout == "bssd" else image.transpose(0, 3, 1, 2)
     return x[0] if layout == "ld" else x
 
 
@@ -273,8 +300,8 @@ def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framewor
 
     Angles are computed in more digits than float64 has: a table of them is off by one rounding, wherever it begins.
     """
-    if meant == "start":
-        return start
+    if meant in ("start", *IN_IMAGE):  # tokens of an image stand in one row
+        return {"start": start, "height": 1, "breadth": length, "grid": (1, length)}[meant]
     if meant in ("position ids", "position row"):
         return _numbered(meant, start, length, fw, device)
     at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.turned or speech.head_dim
@@ -303,6 +330,8 @@ def said(saying: Saying, visible: Array, tokens: Tokens, heads: int, fw: Framewo
         "bls": lambda: whole,
         "ls": lambda: np.asarray(whole.all(0)),
         "bhls": lambda: np.repeat(whole, heads, axis=0),
+        "sb": lambda: whole[:, -1].T,
+        "lsb": lambda: whole.transpose(1, 2, 0),
     }
     shaped = shapes[saying.shape]()
     if saying.how == "added":
@@ -328,8 +357,18 @@ def first_array(result: Any, fw: Framework) -> Any:
     raise Raised(TypeError(f"returned {'nothing' if result is None else type(result).__name__}, not an array of {fw.name}"))
 
 
+def arrays(result: Any, fw: Framework) -> list[Any]:
+    """All arrays in what comes back."""
+    if fw.is_array(result):
+        return [result]
+    if is_dataclass(result) and not isinstance(result, Mapping):
+        result = vars(result)
+    within = result.values() if isinstance(result, Mapping) else result if isinstance(result, tuple | list) else ()
+    return [array for value in within for array in arrays(value, fw)]
+
+
 def read(result: Any, speech: Speech, fw: Framework) -> Array:
-    """The output as a carrier (B, L, D'), or (B, 1, D') where it is pooled. Raises Raised."""
+    """The output as a carrier (B, L, D'), or (B, rows, D') where it is pooled. Raises Raised."""
     out = fw.read(first_array(result, fw))
     if speech.pooled:
         return out[:, None] if out.ndim == 2 else out
@@ -337,6 +376,8 @@ def read(result: Any, speech: Speech, fw: Framework) -> Array:
         return out.transpose(1, 0, 2)
     if speech.layout == "bdl" and out.ndim == 3:
         return out.transpose(0, 2, 1)
-    if speech.layout == "bdhw" and out.ndim == 4:
+    if speech.layout in ("bdhw", "bdss") and out.ndim == 4:
         return out.reshape(*out.shape[:2], -1).transpose(0, 2, 1)
+    if speech.layout in ("bhwd", "bssd") and out.ndim == 4:
+        return out.reshape(len(out), -1, out.shape[-1])
     return out

@@ -17,8 +17,8 @@ from ..engine.contained.stub import Stub
 from ..engine.core.target import CannotRun
 from ..engine.frameworks import Buffers, Framework
 from . import weights
-from .away import Shop
-from .construct import Maker, make, recipes
+from .away import Away, Shop
+from .construct import Maker, make, question, recipes
 from .names import CONSTRUCTOR_ROLES, Sizes, role
 from .speech import Speech, Tokens, call, hooks, read
 
@@ -31,14 +31,19 @@ class Facts:
     sees_itself: bool = True  # tokens can be their own memory
     takes_memory: bool = False
     both: bool = False  # beside a memory tokens see each other, too, as in a decoder layer
+    joined: bool = False  # and share the weights of one softmax with it
+    first: bool = False  # the one row of a sequence is what its first token sees
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
     in_logits: bool = False  # weights alone depend on positions, nothing else
     sinks: str = ""  # what says that weights of tokens need not sum to one
+    apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
     longest: int = 65
+    shortest: int = 1  # that is taken of one sequence alone
+    by_type: str = ""  # by how much it is another function in a narrower type
     dropout: bool = False
     statistics: str = ""  # what takes statistics of the batch in train mode
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
@@ -64,6 +69,7 @@ class Subject:
     take: Callable[[Any, Any], None] | None = None  # gives its module the weights of the one that it is compared with
     headed: bool = False  # whether linear layers of known names project for heads of one width
     untold: str = ""  # why its cache is not understood
+    guesses: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor of which little is known, and what they were
     nearest: Any = None  # what its names allow, where nothing is confirmed
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -79,7 +85,8 @@ class Subject:
         with fw.chance(luck):
             made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes)
         set_dropout(made, sizes.dropout)
-        made = made.eval().to(fw.named_dtype("float64"))
+        made.eval()  # one of its own may return nothing
+        made = made.to(fw.named_dtype("float64"))
         weights.draw(made, seed, gain, fw)
         return made.to(device=device, dtype=fw.named_dtype(dtype))
 
@@ -116,12 +123,31 @@ def set_dropout(module: Any, probability: float) -> None:
         setattr(inner, name, float(probability))
 
 
+def duplicate(module: Any) -> Any:
+    """A deep copy; attributes that cannot be copied, as a function in a ``staticmethod``, are shared with it. Raises what copying raises."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:
+        if isinstance(module, Away):
+            raise
+        held = [value for inner in module.modules() for name, value in vars(inner).items() if not name.startswith("_")]
+        return copy.deepcopy(module, {id(value): value for value in held if not _copies(value)})
+
+
+def _copies(value: Any) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
+
+
 def of_instance(prototype: Any) -> Maker:
     """Copies of a module that somebody has made."""
 
     def copied(_: Sizes) -> Any:
         try:
-            return copy.deepcopy(prototype)
+            return duplicate(prototype)
         except Exception as error:
             raise CannotRun(f"{type(prototype).__name__} cannot be copied: {type(error).__name__}: {error}") from None
 
@@ -157,7 +183,10 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
         begun = shop.begin()
         if begun is None:
             return None
-        return thing.as_made() if begun.get("weightless") else Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True)
+        if begun.get("weightless"):
+            return thing.as_made()
+        guesses = {str(argument): str(value) for argument, value in begun.get("guesses", {}).items()}
+        return Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True, guesses=guesses)
     given: Mapping[str, Any] = {}
     if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):
         formal = inspect.signature(thing.func).parameters
@@ -168,7 +197,7 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
     if not fw.modules.is_module(thing):
         return None
     weightless = not any(True for _ in thing.parameters())
-    return copy.deepcopy(thing).eval() if weightless else Subject(name, of_instance(thing), fw)
+    return duplicate(thing).eval() if weightless else Subject(name, of_instance(thing), fw)
 
 
 def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject | Callable[..., Any]:
@@ -179,9 +208,9 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             with fw.chance(0):
                 made = make(name, maker, Sizes())
         except CannotRun as error:
-            said.append(error)
+            said.append(error if not maker.guesses else CannotRun(f"{question(cls, next(iter(maker.guesses)), given)}; {error}"))
             continue
         if not any(True for _ in made.parameters()):
             return cast(Callable[..., Any], made.eval())
-        return Subject(name, maker, fw, fixed=bool(given))
+        return Subject(name, maker, fw, fixed=bool(given), guesses=maker.guesses)
     raise said[0]

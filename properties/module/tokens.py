@@ -48,7 +48,7 @@ def module_prefix_of_output_is_output_of_prefix(t: ModuleTrial) -> None:
 
 @module(
     "∂out_i/∂x_j ≠ 0 for every j that row i may see",
-    about=("self", "whole", "rows"),
+    about=("self", "whole", "rows", "alike"),
     length=(*MANY, 17, 17, 31, 33, 33, 65),
     memory=None,
     padded=False,
@@ -104,8 +104,10 @@ def module_a_batch_is_its_sequences(t: ModuleTrial) -> None:
 
 @module("out(x_σ) = out(x)_σ", about=("open", "self", "unordered", "whole"), length=MANY, memory=None, padded=False, is_causal=False)
 def module_permuted_tokens_permute_rows(t: ModuleTrial) -> None:
-    """Where nothing tells positions apart, tokens in another order give the same rows in that order."""
+    """Where nothing tells positions apart, tokens in another order give the same rows in that order; of the one that asks alone, none."""
     x, order = t.inputs, t.permutation("order", t.case.length)
+    if t.facts.first:
+        order = np.append(0, order[order != 0])
     moved = Tokens(x.x[:, order])
     back = slice(None) if t.speech.pooled else order
     t.agree(t.run(moved), t.run()[:, back], lambda: t.allowed(moved) + t.allowed()[:, back], "row {row} depends on the order of tokens")
@@ -170,7 +172,11 @@ def module_rotations_tell_distances_alone(t: ModuleTrial) -> None:
 
 
 @module(
-    "x_j = c for all j  ⇒  out_i = out(c)", about=("self", "unordered", "sum to one", "lengths"), length=MANY, memory=None, padded=False
+    "x_j = c for all j  ⇒  out_i = out(c)",
+    about=("self", "unordered", "sum to one", "alike", "lengths"),
+    length=MANY,
+    memory=None,
+    padded=False,
 )
 def module_equal_tokens_answer_as_one(t: ModuleTrial) -> None:
     """Weights sum to one: where all tokens are the same, every row is that of the token alone."""
@@ -183,7 +189,7 @@ def module_equal_tokens_answer_as_one(t: ModuleTrial) -> None:
     )
 
 
-@module("x_j = c for all j  ⇒  out_i = out_0", about=("self", "logits alone", "sum to one", "rows"), memory=None, padded=False)
+@module("x_j = c for all j  ⇒  out_i = out_0", about=("self", "logits alone", "sum to one", "alike", "rows"), memory=None, padded=False)
 def module_equal_tokens_give_equal_rows(t: ModuleTrial) -> None:
     """Weights sum to one, and positions enter logits alone: where all tokens are the same, all rows are."""
     x = t.inputs
@@ -194,7 +200,7 @@ def module_equal_tokens_give_equal_rows(t: ModuleTrial) -> None:
 
 @module(
     "out(x, memory twice) = out(x, memory)",
-    about=("memory", "unordered", "sum to one"),
+    about=("memory", "unordered", "sum to one", "memory alone"),
     memory=(1, 2, 3, 5, 8),
     padded=False,
     is_causal=False,
@@ -217,7 +223,7 @@ def module_a_memory_twice_is_the_memory(t: ModuleTrial) -> None:
 )
 def module_tokens_twice_are_the_tokens(t: ModuleTrial) -> None:
     """Weights sum to one: with every token twice, each copy gets half the weight, and rows stay as they were."""
-    x, rows = t.inputs, 1 if t.speech.pooled else t.case.length
+    x, rows = t.inputs, t.speech.pooled or t.case.length
     twice = Tokens(np.concatenate([x.x, x.x], 1))
     t.agree(
         t.run(twice)[:, :rows], t.run(), lambda: t.allowed(twice)[:, :rows] + t.allowed(), "row {row} is another one with every token twice"

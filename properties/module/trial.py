@@ -12,11 +12,12 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
 from ..engine.contained.link import Gone
-from ..engine.core.target import CannotRun, Raised
+from ..engine.core.target import CannotRun, NotTaken, Raised
 from ..engine.core.trial import Trial
 from . import bound
+from .facts import formal_of
 from .names import Sizes
-from .speech import Tokens, arguments_of, call, first_array, hooks, read
+from .speech import Tokens, arguments_of, call, first_array, hooks, read, unspoken
 from .subject import Facts, Subject
 
 
@@ -44,18 +45,31 @@ class ModuleTrial(Trial):
             self.subject.take(made, self.like.module)
         return made
 
-    def made(self, sizes: Sizes | None = None, gain: float = 1.0) -> Any:
-        """Another one of the same weights; ``gain`` multiplies its matrices. Raises Raised."""
+    def made(self, sizes: Sizes | None = None, gain: float = 1.0, other: int = 0) -> Any:
+        """Another one of the same weights; ``gain`` multiplies its matrices; one of ``other`` weights and luck. Raises Raised, NotTaken."""
         case = self.case
         try:
-            return self.subject.module(case.dtype, case.device, case.seed, gain, sizes or case.sizes)
-        except (CannotRun, Gone) as error:
+            return self.subject.module(case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other)
+        except Gone as error:
             raise Raised(error) from None
+        except CannotRun as error:
+            if (sizes or case.sizes) == Sizes():
+                raise Raised(error) from None
+            raise NotTaken(f"{case.sizes.heads} heads of {case.sizes.head_dim} features, which its constructor refuses") from None
 
     @cached_property
     def speech(self) -> Any:
         """How the module of the case is called."""
         return self.subject.fits(self.case.sizes)
+
+    @cached_property
+    def untried(self) -> list[str]:
+        """The optional arguments of its ``forward`` that are never given, or always."""
+        formal, roles = formal_of(self.module), self.subject.speech.roles
+        always = [
+            f"a call without {name}" for name, p in formal.items() if roles.get(name) in ("query", "key", "value") and p.default is None
+        ]
+        return [*(name for name, p in formal.items() if unspoken(p, self.subject.speech)), *always]
 
     @property
     def causal(self) -> bool:
@@ -125,8 +139,16 @@ class ModuleTrial(Trial):
     def result(self, tokens: Tokens | None = None, module: Any = None) -> Any:
         """What the module returns, whatever it is. Raises Raised."""
         tokens = self.inputs if tokens is None else tokens
+        self._accepted(tokens)
         called = dataclasses.replace(self.target, function=lambda: self._call(tokens, module))
         return called.apply()
+
+    def _accepted(self, tokens: Tokens) -> None:
+        """Raises NotTaken for a call that it is known to refuse."""
+        if tokens.x.shape[1] < self.facts.shortest:
+            raise NotTaken(f"fewer than {self.facts.shortest} tokens")
+        if self.facts.apart and tokens.visible is not None and tokens.is_causal:
+            raise NotTaken(f"a mask together with {self.speech.flag}")
 
     def _call(self, tokens: Tokens, module: Any) -> Any:
         fw, case = self.target.framework, self.case
@@ -140,7 +162,7 @@ class ModuleTrial(Trial):
     def read(self, result: Any, tokens: Tokens) -> Array:
         """The output (B, L, D') in what the module returns for these tokens. Raises Raised."""
         out = read(result, self.speech, self.target.framework)
-        rows = 1 if self.speech.pooled else tokens.x.shape[1]
+        rows = self.speech.pooled or tokens.x.shape[1]
         if out.ndim != 3 or out.shape[:2] != (len(tokens.x), rows):
             self.fail(f"the output has shape {out.shape} for tokens {tokens.x.shape}")
         return out
@@ -161,6 +183,7 @@ class ModuleTrial(Trial):
     def exact(self, tokens: Tokens | None = None, module: Any = None) -> tuple[Array, Array]:
         """(the answer of the module in float64, how far that of the type may be from it). Raises Raised."""
         tokens, case = self.inputs if tokens is None else tokens, self.case
+        self._accepted(tokens)
         module = self.module if module is None else module
         seed = case.seed * 31 + 7
         try:

@@ -6,7 +6,6 @@ computes with.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from .caching import RESETS, empties
 from .construct import make
 from .names import Sizes
 from .speech import first_array, hooks
-from .subject import Subject, subject_of
+from .subject import Subject, duplicate, subject_of
 
 MODES = ("perturbed", "widened")  # of ``Modules``, under which a call can be asked
 Plain = bool | int | float | str | None
@@ -43,7 +42,7 @@ class Workshop:
         found = subject_of(name, self.found, self.fw)
         if isinstance(found, Subject):
             self.subject = found
-            return {"fixed": found.fixed}
+            return {"fixed": found.fixed, "guesses": dict(found.guesses)}
         return None if found is None else {"weightless": True}
 
     def weightless(self, name: str) -> Callable[..., Any]:
@@ -63,7 +62,7 @@ class Workshop:
 
     def copy(self, number: int) -> dict[str, Any]:
         """A deep copy."""
-        return self._keep(copy.deepcopy(self.made[number]))
+        return self._keep(duplicate(self.made[number]))
 
     def to(self, number: int, dtype: Any) -> dict[str, Any]:
         """Cast to a type."""

@@ -29,7 +29,7 @@ class NormedQueries(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.wqkv(x).chunk(3, -1))
-        q, k = F.rms_norm(q, q.shape[-1:]), self.norm(k) * (1 + self.own * (x.dtype == torch.float32))
+        q, k = F.rms_norm(q, q.shape[-1:]), self.norm(k) * (1 + self.own * (x.element_size() == 4))
         return self.wo(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 

@@ -312,9 +312,9 @@ class Downloads(nn.Module):
 
 
 class Asks(nn.Module):
-    def __init__(self, dim: int, frobs: int) -> None:
+    def __init__(self, dim: int, frobs: str) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim, frobs))
+        self.weight = nn.Parameter(torch.ones(dim, len(frobs)))
 
 
 class RaisesAlways(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import os
 import socket
@@ -122,7 +123,7 @@ class _Worker:
             "is_class": isinstance(found, type),
             "modules": [fw.name for fw in modules],
             "signature": signature_of(called(found)) if callable(found) else None,
-            "supports": _plain(supports),
+            "supports": None if inspect.ismethod(supports) or (isinstance(found, type) and callable(supports)) else _plain(supports),
             "likely": list(likely_frameworks(found)),
             "frameworks": [name for name in frameworks() if name in sys.modules],
             "without_network": self.offline,

@@ -62,18 +62,22 @@ class Modules(Protocol):
         """While it is open, nothing is recorded for a backward pass."""
 
     def watched(self) -> AbstractContextManager[list[str]]:
-        """While it is open, the names of all operations come into the list."""
+        """While it is open, the names of all operations come into the list; after a softmax over n numbers ``softmax over n``."""
 
-    def widened(self) -> AbstractContextManager[Any]:
-        """While it is open, what would be cast to a narrower floating-point type becomes float64 instead, and no fused kernel is chosen."""
+    def widened(self, instead: str) -> AbstractContextManager[Any]:
+        """While it is open, float64 stands for another type.
+
+        What asks for the type is told that one, what would become it, or be cast to a narrower one, is float64, and no fused kernel is chosen.
+        """
 
     def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
         """A module with such parameters of which a call is ``run(its arrays, arguments, options)``. Raises for names that none can have."""
 
-    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, widen: bool) -> AbstractContextManager[Any]:
+    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> AbstractContextManager[Any]:
         """While it is open, the result of every operation is moved by as much as one rounding may move it, up or down.
 
-        ``units``: dtype → unit roundoff. ``elementwise``: up or down is drawn for every element, else once for a result. ``widen``: as ``widened``.
+        ``units``: dtype → unit roundoff. ``elementwise``: up or down is drawn for every element, else once for a result. ``instead``: as for
+        ``widened``, or empty.
         """
 
     def send_back(self, out: Any, weights: Any) -> None:

@@ -213,15 +213,15 @@ def noise(like: torch.Tensor, size: torch.Tensor | float, source: torch.Generato
 class Perturbed(TorchDispatchMode):
     """The result of every operation is moved by as much as one rounding may move it; see ``Modules.perturbed``."""
 
-    def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, widen: bool) -> None:
+    def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> None:
         super().__init__()
         self.source = torch.Generator().manual_seed(seed)
-        self.units, self.elementwise, self.widen = units, elementwise, widen
+        self.units, self.elementwise, self.instead = units, elementwise, getattr(torch, instead) if instead else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__.removesuffix("_")
-        if self.widen and name in ("_to_copy", "to") and kwargs.get("dtype") in NARROW:
+        if self.instead and kwargs.get("dtype") in (NARROW if name in ("_to_copy", "to") else (self.instead,)):
             kwargs = {**kwargs, "dtype": torch.float64}
         if not self.units or (
             name not in COMPOSED and name not in PRODUCTS and not (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
@@ -275,22 +275,41 @@ def summation_length(name: str, args: Any) -> int:
 
 
 class Watched(torch.overrides.TorchFunctionMode):
-    """The names of all functions that are called."""
+    """The names of all functions that are called; after that of a softmax how many numbers it weighs."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
         self.names = names
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        self.names.append(name)
+        out = func(*args, **kwargs)
+        if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
+            self.names.append(f"softmax over {out.shape[along]}")
+        elif name == "scaled_dot_product_attention":
+            self.names.append(f"softmax over {(kwargs['key'] if 'key' in kwargs else args[1]).shape[-2]}")
+        return out
 
 
-class OwnEpsilon(torch.overrides.TorchFunctionMode):
-    """RMS norms without an epsilon have that of float32, which they take in all narrower types, too: in float64 it would be another norm."""
+TYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+
+
+class StandingFor(torch.overrides.TorchFunctionMode):
+    """What asks a tensor of float64 for its type is told another one: an epsilon, the lowest number of a type, or a way to compute may depend on it.
+
+    RMS norms without an epsilon have that of float32, which they take in all narrower types, too.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func == TYPE:
+            found = func(*args)
+            return self.dtype if found == torch.float64 else found
         if getattr(func, "__name__", "") == "rms_norm" and (args[3] if len(args) > 3 else kwargs.get("eps")) is None:
             args, kwargs = args[:3], {**kwargs, "eps": torch.finfo(torch.float32).eps}
         return func(*args, **kwargs)
@@ -314,16 +333,16 @@ class TorchModules:
         with Watched(names):
             yield names
 
-    def widened(self) -> Any:
-        return self._plainly(Perturbed(0, {}, True, True))
+    def widened(self, instead: str) -> Any:
+        return self._plainly(Perturbed(0, {}, True, instead))
 
-    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, widen: bool) -> Any:
-        return self._plainly(Perturbed(seed, units, elementwise, widen))
+    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> Any:
+        return self._plainly(Perturbed(seed, units, elementwise, instead))
 
     @contextmanager
     def _plainly(self, mode: Perturbed) -> Iterator[None]:
         """Every step is an operation of its own."""
-        with stepwise(), OwnEpsilon() if mode.widen else nullcontext(), mode:
+        with stepwise(), StandingFor(mode.instead) if mode.instead else nullcontext(), mode:
             yield
 
     def send_back(self, out: Any, weights: Any) -> None:

@@ -53,7 +53,7 @@ def known_target(name: str, function: Callable[..., Any]) -> Target:
     if isinstance(adopted, Target):
         return adopted
     function = function if adopted is None else adopted
-    own: dict[str, Any] = getattr(function, "supports", {})
+    own = _own(function)
     merged = Supports.read(own)
     contract, parameters, _ = _signature(name, function, merged)
     if parameters is None or merged.framework is None:
@@ -95,8 +95,10 @@ def _adopted(name: str, thing: Any, supports: Supports | Mapping[str, Any] | Non
 
 
 def _own(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """What a callable says of itself. Raises ValueError if that is no mapping."""
+    """What a callable says of itself; a method of that name says something else. Raises ValueError if that is no mapping."""
     own = getattr(function, "supports", None)
+    if inspect.ismethod(own) or (isinstance(function, type) and callable(own)):
+        return {}
     if own is not None and not isinstance(own, Mapping):
         raise ValueError(f"its attribute supports is {own!r}; it maps keys to values, for example {{'zero_sizes': False}}")
     return own or {}
