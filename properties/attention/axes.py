@@ -30,6 +30,11 @@ class Axes:
     answers: tuple[str, ...] = ("",)  # of ANSWERS
 
     @property
+    def side_by_side(self) -> bool:
+        """Whether heads lie side by side in features."""
+        return self.queries.endswith("(hd)")
+
+    @property
     def folded(self) -> bool:
         """Whether there is no axis of the batch, or none of heads: a mask is cut, or folded, with them."""
         return bool(self.each) or "(bh)" in self.queries
@@ -45,6 +50,7 @@ LAYOUTS = {
     "lhd": Axes("(length, heads, dim), a call for each sequence", "lhd", each="b", answers=("", "l(hd)")),
     "bdl": Axes("(batch · heads, dim, length)", "(bh)dl"),
     "bl(hd)": Axes("(batch, length, heads · dim)", "bl(hd)"),
+    "l(hd)": Axes("(length, heads · dim), a call for each sequence", "l(hd)", each="b"),
     "kv": Axes("(batch, heads, length, dim), keys and values without heads; a call for each of theirs", "bgld", "bld", each="k"),
     "lkgd": Axes(
         "(length, key heads, group, dim), keys and values (length, heads, dim); a call for each sequence", "lkgd", "lkd", each="b"

@@ -7,6 +7,7 @@ writes into the same memory.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -59,7 +60,12 @@ class Backward(Run):
     def limits(self) -> gradient_bound.GradientBound:
         """How far the gradients of a correct attention may be from the exact ones."""
         self.trial.bounds.add(self.number)
-        return gradient_bound.rigorous(self.gradients, self.trial.arithmetic)
+        limits = gradient_bound.rigorous(self.gradients, self.trial.arithmetic)
+        if not self.trial.target.mixes_heads:
+            return limits
+        q, k, v = limits.q, limits.k, limits.v
+        lost = np.any([np.isinf(part).any(axis=(1, 2, 3), keepdims=True) for part in (q, k, v)], axis=0)
+        return replace(limits, q=np.where(lost, np.inf, q), k=np.where(lost, np.inf, k), v=np.where(lost, np.inf, v))
 
     def inside(self, name: str, says: str, where: Array | bool = True) -> None:
         """The gradient of q, k, v, the mask or the sinks is as near to the exact one as its bound allows."""

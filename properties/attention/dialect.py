@@ -14,12 +14,15 @@ import numpy as np
 
 from ..engine.contained.stub import Stub
 from ..engine.core.contract import Formal
+from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
+from .given_weights import found as found_weights
+from .given_weights import ways
 from .inputs import SCALES, Inputs
-from .question import HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, Pace, Question, causal_by_default, exactly, meant
+from .question import DIMS, HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, WIDTHS, Pace, Question, causal_by_default, exactly, meant
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 from .window import window_of
 
@@ -59,6 +62,7 @@ def _demands() -> Iterator[tuple[str, int, int]]:
             yield layout, dim, multiple
 
 
+OWN = {"heads": HEADS, "dim": DIMS, "width": WIDTHS, "into": INTO}  # what only the adapted callable knows → the parameters given it
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 HEAD_DIMS = (16, 32, 64, 128, 256)
@@ -168,7 +172,7 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
-    off, reading = _nearest(question, [one for one in _readings(question, formal, works) if layout in (None, one.layout)])
+    off, reading = _nearest(question, [one for one in _readings(question, formal, works, layout) if layout in (None, one.layout)])
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     if not works and (why := _no_function(question, reading)):
         raise CannotRun(f"as {axes} it answers {why}")
@@ -182,7 +186,10 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
-    if reading.operands:
+    learned |= {reading.dim: "the width of a head"} if reading.dim else {}
+    learned |= {reading.width: "the width of the tokens"} if reading.width else {}
+    learned |= {"weights": reading.weights.words(reading.operands)} if reading.weights else {}
+    if reading.operands and not reading.weights:
         learned["operands"] = f"by keyword: {', '.join(reading.operands)}"
     if reading.module:
         learned["first argument"] = "a module, of which num_key_value_groups, head_dim, training and the like are read"
@@ -269,11 +276,15 @@ def _result(question: Question, reading: Reading, inputs: Inputs) -> dict[str, s
     return {"result": words[0]} if words and words[0] else {}
 
 
-def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Reading]:
-    """Those that are tried, from the simplest on."""
+def _readings(question: Question, formal: Formal, works: bool, layout: str | None) -> Iterator[Reading]:
+    """Those that are tried, from the simplest on; ``layout``: of one alone, unless None."""
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in formal.values())
     module = bool(positional) and positional[0].name in ("module", "self_attn")
+    matrices, biases = found_weights([p.name for p in formal.values() if p.default is p.empty])
+    if matrices:
+        yield from _projected(question, formal, matrices, biases, layout)
+        return
     if len(positional) >= 3 or variadic:
         yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), LAYOUTS, works)
     elif not positional:
@@ -282,6 +293,33 @@ def _readings(question: Question, formal: Formal, works: bool) -> Iterator[Readi
             yield from _spelled(formal, set(operands), Reading(operands=operands), LAYOUTS, works)
     if positional and not works:
         yield from _spelled(formal, {positional[0].name}, Reading(), PACKED, works)
+
+
+def _projected(
+    question: Question, formal: Formal, matrices: Mapping[str, str], biases: Mapping[str, str], layout: str | None
+) -> Iterator[Reading]:
+    """Of what is given weights: square ones where no others are answered."""
+    tokens = [
+        p.name
+        for p in formal.values()
+        if p.default is p.empty
+        and p.name not in (*matrices, *biases, *HEADS, *DIMS, *WIDTHS, *IDLE, *INTO)
+        and (meant(p.name) or p.name) not in PARAMETERS
+    ]
+    if not 1 <= len(tokens) <= 3:
+        return
+    named = [p.name for p in formal.values() if p.default is p.empty and p.name in HEADS]
+    for square in (False, True):
+        answered = False
+        for way in ways(len(tokens), matrices, biases, square):
+            wanted = ("bl(hd)", "l(hd)") if named or way.by_head else ("(bh)ld", "ld")
+            layouts = {name: axes for name, axes in LAYOUTS.items() if axes.queries in wanted and layout in (None, name)}
+            plain = Reading(operands=tuple(tokens), weights=way, square="all" if len(tokens) == 1 else "")
+            for reading in _spelled(formal, {*tokens, *matrices, *biases}, plain, layouts, False):
+                answered = answered or question.answer(reading, question.inputs()) is not None
+                yield reading
+        if answered:
+            return
 
 
 def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool) -> Iterator[Reading]:
@@ -305,17 +343,16 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 given[p.name] = False
             elif ours in NEUTRAL:
                 neutral[ours] = p.name
-            elif p.name in HEADS or p.name in INTO:
-                own["heads" if p.name in HEADS else "into"] = p.name
+            elif name := next((name for name, names in OWN.items() if p.name in names), ""):
+                own[name] = p.name
             elif ours != "scale":
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral
-        base = replace(
-            plain, given=given, names=names, scaled=scaled, neutral=neutral, heads=own.get("heads", ""), into=own.get("into", "")
-        )
+        base = replace(plain, given=given, names=names, scaled=scaled, neutral=neutral)
+        base = replace(base, heads=own.get("heads", ""), dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
         for layout, axes in layouts.items():
             for answer in axes.answers:
                 yield replace(base, layout=layout, answer=answer)

@@ -58,6 +58,8 @@ MORE = {
 PADDING = ("key_padding_mask", "padding_mask", "key_mask")  # (batch, keys); PyTorch documents the first, True where hidden
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
 HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h")  # where required
+DIMS = ("d_k", "dk", "head_dim", "dim_head", "d_head", "head_size", "d_key", "key_dim", "dim_k", "depth")  # likewise: that of a head
+WIDTHS = ("d_model", "embed_dim", "n_embd", "emb_dim", "hidden_size", "hidden_dim", "d_embed", "dim", "d")  # likewise: of the queries given
 INTO = ("out", "output")  # likewise: the answer is written into it
 NEUTRAL = ("sinks", "alibi_slopes")  # where required: what changes nothing is given
 OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
@@ -154,8 +156,11 @@ class Question:
     def view(self, reading: Reading, supports: dict[str, Any] | None = None) -> Target:
         """The target in a reading."""
         layout: dict[str, Any] = {"layout": "blhd"} if reading.layout == "blhd" else {}
+        given = reading.weights
         return replace(
             self.target,
+            mixes_heads=self.target.mixes_heads or (given is not None and given.mixes_heads),
+            enlarges=given.enlarges if given else self.target.enlarges,
             function=adapted(self.target.function, reading, self.target.framework),
             supports=replace(self.target.supports, **layout, **(supports or {})),
         )

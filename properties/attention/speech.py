@@ -17,7 +17,9 @@ from ..engine.core.contract import Formal
 from ..engine.core.target import NotTaken, innermost
 from ..engine.frameworks import Framework
 from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
+from .given_weights import Weights, own_features, tokens_and_weights
 
+PARTS = 16  # calls that one is made of at most, where there are as many queries as keys in each
 # The value by which a mask marks what is visible.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
@@ -52,6 +54,9 @@ class Reading:
     scaled: bool = False  # a scale is always passed
     grouped: bool = False  # heads may be grouped, without a flag
     heads: str = ""  # the parameter that is given the number of heads
+    dim: str = ""  # the parameter that is given the width of a head
+    width: str = ""  # the parameter that is given that of the first array
+    weights: Weights | None = None  # it is given tokens, and the weights of projections
     into: str = ""  # the parameter that is given an array for the answer
     square: str = ""  # of SQUARE: as many queries as keys alone
     always: bool = False  # it is causal, whatever is asked
@@ -104,7 +109,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             if axes.packed is not None:
                 _write_back(given[0], axes, (q, k, v), fw)
             one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
-            answers.append(fw.stack(result) if one_a_head else result_array(result, fw))
+            answers.append(fw.stack(result) if one_a_head else _own(result_array(result, fw), reading, sizes, fw))
             seconds.append(None if one_a_head else second_array(result, fw))
         if not answers:
             return fw.full((*q.shape[:3], v.shape[3]), 0.0, *fw.describe(q)[1:])
@@ -163,8 +168,13 @@ def _ask(
     """One call of theirs, with what only it knows."""
     more = dict(kwargs)
     heads = sizes["k"] * sizes["g"]
+    if reading.weights:
+        given, made = tokens_and_weights(reading.weights, given, _heads_of_a_call(reading, sizes), fw)
+        more |= made
     if reading.heads:
         more[reading.heads] = heads
+    if reading.width:
+        more[reading.width] = given[0].shape[-1]
     if reading.into:
         example = given[0][0] if isinstance(given[0], list) else given[0]
         more[reading.into] = fw.full(_shape_of_answer(reading, sizes), float("nan"), *fw.describe(example)[1:])
@@ -174,6 +184,16 @@ def _ask(
     else:
         result = function(*first, *given, **more)
     return more[reading.into] if reading.into and result is None else result
+
+
+def _heads_of_a_call(reading: Reading, sizes: Mapping[str, int]) -> int:
+    """How many lie side by side in the features of one call."""
+    return sizes["k"] * sizes["g"] if known(reading.layout).side_by_side else 1
+
+
+def _own(out: Any, reading: Reading, sizes: Mapping[str, int], fw: Framework) -> Any:
+    """An answer without the features that square weights add."""
+    return own_features(reading.weights, out, _heads_of_a_call(reading, sizes), sizes["d"], fw) if reading.weights else out
 
 
 def _module(q: Any, sizes: Mapping[str, int], fw: Framework) -> SimpleNamespace:
@@ -236,6 +256,8 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
             found += [part(i, i + 1, s - 1) for i in range(begun, n)]
         else:
             plain = {"is_causal": False} if causal else {}
+            if n - begun > PARTS * s:
+                raise NotTaken(f"more than {PARTS} times as many queries as keys, which are asked in parts")
             found += [part(i, min(i + s, n), 0, **plain) for i in range(begun, n, s)]
         out, second = zip(*found, strict=True)
         whole_out = fw.concatenate(out, rows)
@@ -295,6 +317,8 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
                 masks[theirs] = say(value, how, q, fw)
         elif not (ours == "enable_gqa" and reading.grouped) and ours != reading.beside:
             kwargs[ours] = value
+    if reading.dim:
+        kwargs[reading.dim] = q.shape[-1] * (reading.weights.wider if reading.weights else 1)
     if reading.scaled and options.get("scale") is None:
         kwargs[reading.names["scale"]] = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
     return masks, kwargs

@@ -61,6 +61,7 @@ class Target:
     observed: Mapping[str, Any] = field(default_factory=dict)  # keys of supports that were seen to hold, and are not claimed
     declared: frozenset[str] = frozenset()  # keys of supports that somebody has declared
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
+    enlarges: float = 1.0  # so many times as large as the logits are products in it before they are scaled, and overflow as much earlier
     like: Target | None = None  # a reference, which is asked the same
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -96,7 +96,8 @@ class Trial:
     @cached_property
     def arithmetic(self) -> Arithmetic:
         """The declared arithmetic, or the loosest sane one."""
-        return self.supports.declared(self.case.dtype)
+        own = self.supports.declared(self.case.dtype)
+        return own if self.target.enlarges == 1 else replace(own, max_s=own.max_s / self.target.enlarges)
 
     @property
     def answers(self) -> list[tuple[Array, Array]]:

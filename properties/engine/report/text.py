@@ -25,7 +25,8 @@ SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
-TOLD = 9  # lines of what it speaks, refuses and so on, unless verbose
+SCREEN = 24  # lines of a report that is not verbose
+LEAST, TOLD = 4, 9  # of them what it speaks, refuses and so on
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -211,22 +212,24 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     unread = len(report.findings) - len(report.explained)
     lines += [f"  unread    {unread} findings: the time for explaining was over"] * bool(report.explained and unread)
     told = [*dialect_lines(report.target), *edge_lines(outcomes)]
+    last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
     if verbose:
         lines += told + theme_lines(outcomes) + feature_lines(outcomes) + not_tried_lines(report)
         lines += ["  process   the checker's own, which the target could reach"] * (not report.contained)
+        lines += ranges_lines(outcomes) + last
     else:
         known = [s for s in report.statuses if s.state == "still there"]
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
         told += [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
+        below = theme_lines_in_short(outcomes) + ranges_lines(outcomes) + [part for line in last for part in wrapped(line)]
+        room = min(TOLD, max(SCREEN - len(lines) - len(below), LEAST))
+        shown = room if len(told) <= room else room - 1
         speaks = [line for line in told if line.startswith("  speaks")]
-        others = [line for line in told if line not in speaks][:TOLD]  # what is not as usual comes before what is
-        told_here = speaks[: TOLD - len(others)] + others
+        others = [line for line in told if line not in speaks][:shown]  # what is not as usual comes before what is
+        told_here = speaks[: shown - len(others)] + others
         lines += [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in told_here]
-        lines += [f"            and {len(told) - TOLD} more (-v: all)"] * (len(told) > TOLD)
-        lines += theme_lines_in_short(outcomes)
-    lines += ranges_lines(outcomes)
-    last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
-    lines += last if verbose else [part for line in last for part in wrapped(line)]
+        lines += [f"            and {len(told) - shown} more (-v: all)"] * (len(told) > shown)
+        lines += below
     return "\n".join(lines)
 
 
@@ -327,9 +330,7 @@ def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
     judged = sum(o.notes.judged for o in report.outcomes.values())
     if judged:
         share = sum(o.notes.adequate for o in report.outcomes.values()) / judged
-        lines.append(
-            f"  adequate  {share:.0%} of {judged} judged case{'s' * (judged != 1)} tell the right answer and a trivially wrong one apart"
-        )
+        lines.append(f"  adequate  {share:.0%} of {judged} judged case{'s' * (judged != 1)} tell right answers from trivially wrong ones")
     used = fractions(report)
     named: set[str] = set()
     fits: list[str] = []
@@ -339,11 +340,11 @@ def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
             claimed, most = report.target.supports.declared(dtype).name, used[f"{dtype} {kind}"]
             fits.append(f"{dtype} {kind}")
             lines += [f"  arithmetic  {dtype}: {claimed} is claimed, {kind} fits, too: at most {most:.2f} of its bound used"] * verbose
-    lines += [f"  fits      tighter arithmetic than it is held to, too: {', '.join(fits)}"] * bool(fits and not verbose)
+    lines += [f"  fits      tighter arithmetic, too: {', '.join(fits)}"] * bool(fits and not verbose)
     ill = sum(o.notes.ill_posed for o in report.outcomes.values())
     compared = sum(o.notes.compared for o in report.outcomes.values())
     if ill:
-        lines.append(f"  no bound  for {ill:,} of {ill + compared:,} elements (rounding may change everything there)")
+        lines.append(f"  no bound  for {ill:,} of {ill + compared:,} elements, which rounding may turn around")
     return lines
 
 
