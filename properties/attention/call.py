@@ -9,6 +9,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.core.target import NotTaken, Target
 from ..engine.frameworks import Buffers
 from .inputs import Inputs
+from .speech import formal_of
 
 # Layouts that differ between the tensors; every other layout is that of all of them.
 LAYOUT_OF = {
@@ -31,8 +32,8 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
     defaults = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": True, "dropout_p": 0.0}
-    taken = target.parameters if inputs.explicit else ()
-    options: dict[str, Any] = {name: value for name, value in defaults.items() if name in taken}
+    taken = [name for name in target.parameters if name in defaults] if inputs.explicit else []
+    options: dict[str, Any] = {name: defaults[name] for name in taken if defaults[name] is not None or _none_is_taken(target, name)}
     if inputs.mask is not None:
         options["attn_mask"] = target.ranked(place("mask", inputs.mask))
     if inputs.is_causal:
@@ -55,6 +56,12 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
     if inputs.dropout:
         options["dropout_p"] = inputs.dropout
     return tensors, options
+
+
+def _none_is_taken(target: Target, name: str) -> bool:
+    """Whether None may be given for a parameter: not where its default is something else, as in ``scale=1.0``."""
+    formal = formal_of(target.function)
+    return name not in formal or formal[name].default in (None, formal[name].empty)
 
 
 def answer(target: Target, inputs: Inputs, buffers: Buffers) -> Any:

@@ -21,9 +21,9 @@ from ..exact.arithmetic import arithmetic
 from .call import answer
 from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
-from .question import ADDED_KINDS, NEAR, Question, exactly
+from .question import ADDED_KINDS, NEAR, Question, exactly, meant
 from .second_mask import with_second_mask
-from .speech import ADDED, BESIDE, Reading, adapted, second_array
+from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
@@ -151,7 +151,8 @@ class Conventions:
         other, off = min(others, key=lambda pair: pair[1])
         if self._nearer(off, usual[1]):
             self.facts["default_scale"] = other
-            record = self.wrong if self.documented else self.differs
+            says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
+            record = self.wrong if self.documented and not (says_so and other == "1") else self.differs
             record["scale"] = (
                 f"a call without a scale is answered with {other}, not with {usual[0]} (Vaswani et al. 2017), off by {usual[1]:.2g}; "
                 f'declare default_scale = "{other}" if that is meant'

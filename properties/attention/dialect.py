@@ -22,7 +22,22 @@ from .dialect_parameters import Learner
 from .given_weights import found as found_weights
 from .given_weights import ways
 from .inputs import SCALES, Inputs
-from .question import DIMS, HEADS, IDLE, INTO, NEAR, NEUTRAL, OPERANDS, WIDTHS, Pace, Question, causal_by_default, exactly, meant
+from .question import (
+    DIMS,
+    HEADS,
+    IDLE,
+    INTO,
+    NEAR,
+    NEUTRAL,
+    OPERANDS,
+    WIDTHS,
+    Pace,
+    Question,
+    causal_by_default,
+    exactly,
+    meant,
+    sizes_told,
+)
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 from .window import window_of
 
@@ -63,6 +78,7 @@ def _demands() -> Iterator[tuple[str, int, int]]:
 
 
 OWN = {"heads": HEADS, "dim": DIMS, "width": WIDTHS, "into": INTO}  # what only the adapted callable knows → the parameters given it
+SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 HEAD_DIMS = (16, 32, 64, 128, 256)
@@ -172,7 +188,9 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
-    off, reading = _nearest(question, [one for one in _readings(question, formal, works, layout) if layout in (None, one.layout)])
+    flag = _flag(formal)
+    readings = [one for one in _readings(question, formal, works, layout) if layout in (None, one.layout)]
+    off, reading = _nearest(question, readings, flag)
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     if not works and (why := _no_function(question, reading)):
         raise CannotRun(f"as {axes} it answers {why}")
@@ -184,6 +202,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     if (window := question.target.supports.window) is not None:
         learned["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
     learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
+    learned |= {theirs: SIZE_WORDS[letter] for theirs, letter in reading.told.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
     learned |= {reading.dim: "the width of a head"} if reading.dim else {}
@@ -196,18 +215,26 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     return reading, learned | _result(question, reading, plain)
 
 
-def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Reading]:
-    """How far off the nearest reading is, and the reading: of any lengths, of as many queries as keys, of what is always causal."""
+def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
+    """How far off the nearest reading is, and the reading: of any lengths, of as many queries as keys, of what is always causal.
+
+    One in which it raises under its own ``flag`` of causality, as a function of matrices does that takes more axes by chance, is the last choice.
+    """
     fitting: list[tuple[float, Reading]] = []
+    raising: list[tuple[float, Reading]] = []
     for square in ("", "all"):
         for reading in (replace(one, square=square) for one in readings):
             off = _off(question, reading)
             if off is not None:
                 fitting.append((off, reading))
-                if off < NEAR:
+                if off < NEAR and _raises_if_causal(question, reading, flag):
+                    raising.append((off, reading))
+                elif off < NEAR:
                     return off, _in_a_window(question, reading) or reading
         if fitting:
             break
+    if raising:
+        return raising[0]
     if fitting and _no_function(question, fitting[0][1]):
         return fitting[0]
     for _, reading in fitting:
@@ -223,6 +250,23 @@ def _nearest(question: Question, readings: list[Reading]) -> tuple[float, Readin
         raise CannotRun("")
     question.scale = SCALES[0]
     return fitting[0]  # it is wrong in every reading: then in the simplest
+
+
+def refuses_its_flag(target: Target, formal: Formal, device: str) -> bool:
+    """Whether a callable that is called as the contract says raises where its flag of causality is set."""
+    layout = Reading(layout=target.supports.layout)
+    return target.supports.length_multiple == 1 and _raises_if_causal(_question(target, device), layout, _flag(formal))
+
+
+def _flag(formal: Formal) -> str:
+    """The parameter whose name says causality; empty if there is none."""
+    return next((name for name in formal if (meant(name) or name) == "is_causal"), "")
+
+
+def _raises_if_causal(question: Question, reading: Reading, flag: str) -> bool:
+    """Whether it raises where its flag of causality is set, for as many queries as keys, too."""
+    asked = replace(reading, names={**reading.names, "is_causal": flag})
+    return bool(flag) and question.answer(asked, question.inputs(queries=7, keys=7, is_causal=True)) is None
 
 
 def _no_function(question: Question, reading: Reading) -> str:
@@ -322,6 +366,12 @@ def _projected(
             return
 
 
+def _untold(axes: Axes, told: Mapping[str, str], heads: bool) -> int:
+    """How many axes of a layout a callable is not told that is told its lengths: of sequences, and of heads."""
+    sequences, of_heads = "b" not in axes.each, not {"k", "g"} <= set(axes.each) and "h" in axes.queries
+    return (sequences and "b" not in told.values()) + (of_heads and not heads) if told else 0
+
+
 def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool) -> Iterator[Reading]:
     """In every layout, with what must be given beside the operands; nothing where something must be that is not known."""
     required = [
@@ -329,6 +379,7 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
     ]
     names = {p: p for p in ("is_causal", "scale") if p in formal}
     names |= {ours: p.name for p in required if (ours := meant(p.name)) in ("scale",)}
+    told = sizes_told([p.name for p in required])
     for none in (0.0, None):
         given: dict[str, Any] = {}
         own: dict[str, str] = {}
@@ -345,15 +396,15 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 neutral[ours] = p.name
             elif name := next((name for name, names in OWN.items() if p.name in names), ""):
                 own[name] = p.name
-            elif ours != "scale":
+            elif ours != "scale" and p.name not in told:
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral
-        base = replace(plain, given=given, names=names, scaled=scaled, neutral=neutral)
+        base = replace(plain, given=given, names=names, scaled=scaled, neutral=neutral, told=told)
         base = replace(base, heads=own.get("heads", ""), dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
-        for layout, axes in layouts.items():
+        for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, "heads" in own)):
             for answer in axes.answers:
                 yield replace(base, layout=layout, answer=answer)
                 if works:

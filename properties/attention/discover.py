@@ -16,11 +16,11 @@ from .case import Case
 from .inputs import Inputs, make_inputs
 
 
-def smoke_inputs(supports: Supports, dtype: str, device: str) -> Inputs:
+def smoke_inputs(supports: Supports, dtype: str, device: str, seed: int = 0) -> Inputs:
     """One small call with all sizes different, no feature used."""
     dim = supports.head_dims[0] if supports.head_dims else 4
     length = 5 if supports.length_multiple == 1 else supports.length_multiple
-    return make_inputs(Case(batch=2, kv_heads=3, queries=length, keys=length, dim=dim, dtype=dtype, device=device))
+    return make_inputs(Case(batch=2, kv_heads=3, queries=length, keys=length, dim=dim, dtype=dtype, device=device, seed=seed))
 
 
 def smoke(target: Target, dtype: str, device: str) -> str:

@@ -57,12 +57,69 @@ MORE = {
 }
 PADDING = ("key_padding_mask", "padding_mask", "key_mask")  # (batch, keys); PyTorch documents the first, True where hidden
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
-HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h")  # where required
-DIMS = ("d_k", "dk", "head_dim", "dim_head", "d_head", "head_size", "d_key", "key_dim", "dim_k", "depth")  # likewise: that of a head
-WIDTHS = ("d_model", "embed_dim", "n_embd", "emb_dim", "hidden_size", "hidden_dim", "d_embed", "dim", "d")  # likewise: of the queries given
-INTO = ("out", "output")  # likewise: the answer is written into it
+HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h", "nh", "H", "NH")  # where required
+DIMS = (
+    "d_k",
+    "dk",
+    "head_dim",
+    "dim_head",
+    "d_head",
+    "head_size",
+    "d_key",
+    "key_dim",
+    "dim_k",
+    "depth",
+    "hs",
+    "hd",
+)  # likewise: that of a head
+WIDTHS = (
+    "d_model",
+    "embed_dim",
+    "n_embd",
+    "emb_dim",
+    "hidden_size",
+    "hidden_dim",
+    "d_embed",
+    "dim",
+    "d",
+    "D",
+    "C",
+)  # likewise: of the queries given
+INTO = ("out", "output", "o", "O", "Out", "Output")  # likewise: the answer is written into it
+BATCHES = ("batch_size", "batch", "bs", "bsz", "nb", "num_batches", "B", "b")  # likewise: the number of sequences
+# Likewise, the number of queries; and of keys, where another one says that of the queries.
+LENGTHS = (
+    *("seq_len", "seqlen", "seq_length", "sequence_length", "n_ctx", "N_CTX", "context_length", "num_tokens", "n_tokens", "L", "T", "t"),
+    *("q_len", "len_q", "seqlen_q", "seq_len_q", "q_seq_len", "n_q", "Lq", "Tq", "Nq", "M", "m", "N", "n", "S", "s"),
+)
+KEY_LENGTHS = (
+    "k_len",
+    "kv_len",
+    "len_k",
+    "seqlen_k",
+    "seqlen_kv",
+    "seq_len_k",
+    "seq_len_kv",
+    "kv_seq_len",
+    "n_k",
+    "n_kv",
+    "Lk",
+    "Tk",
+    "Nk",
+)
+SHORT_KEYS = ("N", "n", "S", "s")  # the number of keys beside another length, as in (M, N) and (L, S)
 NEUTRAL = ("sinks", "alibi_slopes")  # where required: what changes nothing is given
 OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
+
+
+def sizes_told(names: list[str]) -> dict[str, str]:
+    """The parameters among these that are told the number of sequences, of queries or of keys → b, l or s."""
+    found = {name: "b" for name in names if name in BATCHES} | {name: "s" for name in names if name in KEY_LENGTHS}
+    lengths = [name for name in names if name in LENGTHS]
+    found |= dict.fromkeys(lengths, "l")
+    if len(lengths) == 2 and lengths[1] in SHORT_KEYS:
+        found[lengths[1]] = "s"
+    return found
 
 
 def meant(name: str) -> str | None:

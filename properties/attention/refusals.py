@@ -10,11 +10,15 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
 from ..engine.contained.link import Gone
 from ..engine.core.target import Raised, Target
+from .backward import OPERANDS, forward, place_grad
 from .call import attend
 from .case import Case
+from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
 
 SIZES = {"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7}
@@ -39,6 +43,9 @@ def with_refusals(target: Target, device: str) -> Target:
     )
     facts |= {"mask_kinds": kinds} if kinds else {}
     facts |= {"mask_axes": axes} if axes else {}
+    if target.supports.gradients is None and (why := no_backward(target)):
+        facts["gradients"] = False
+        said["gradients"] = why
     parameters = target.parameters
     if "return_lse" in parameters and (why := refusal(target, lambda seed: make_inputs(Case(seed=seed)).but(return_lse=True))):
         said["return_lse"] = why
@@ -54,6 +61,27 @@ def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
     for seed in (0, 1):
         try:
             attend(target, asked(seed))
+        except Raised as raised:
+            if isinstance(raised.error, Gone):
+                return ""
+            said = str(raised)
+        else:
+            return ""
+    return said
+
+
+def no_backward(target: Target) -> str:
+    """What its backward pass says if it raises at each of two calls; empty if it answers, is none, or ends its process instead."""
+    said = ""
+    for seed in (0, 1):
+        inputs = smoke_inputs(target.supports, target.dtypes[0], target.supports.devices[0], seed)
+        if not target.framework.gradients:
+            return ""
+        try:
+            out, _, send_back = forward(target, inputs, target.buffers(), OPERANDS)
+            if send_back is None:
+                return ""
+            send_back(place_grad(target, np.ones(target.read(out).shape), inputs, target.buffers(), "contiguous"))
         except Raised as raised:
             if isinstance(raised.error, Gone):
                 return ""

@@ -56,6 +56,7 @@ class Reading:
     heads: str = ""  # the parameter that is given the number of heads
     dim: str = ""  # the parameter that is given the width of a head
     width: str = ""  # the parameter that is given that of the first array
+    told: Mapping[str, str] = field(default_factory=dict)  # their parameter → the size that it is given: b sequences, l queries, s keys
     weights: Weights | None = None  # it is given tokens, and the weights of projections
     into: str = ""  # the parameter that is given an array for the answer
     square: str = ""  # of SQUARE: as many queries as keys alone
@@ -146,7 +147,7 @@ def _sizes(q: Any, k: Any, v: Any, reading: Reading, fw: Framework) -> dict[str,
     """The size of each letter of an answer."""
     if reading.layout == "blhd":
         q, k = (fw.permute(x, (0, 2, 1, 3)) for x in (q, k))
-    return {**sizes_of(q, k), "d": v.shape[3]}
+    return {**sizes_of(q, k), "s": k.shape[2], "d": v.shape[3]}
 
 
 def _native(out: Any, sizes: dict[str, int], reading: Reading, fw: Framework) -> Any:
@@ -171,6 +172,7 @@ def _ask(
     if reading.weights:
         given, made = tokens_and_weights(reading.weights, given, _heads_of_a_call(reading, sizes), fw)
         more |= made
+    more |= {theirs: sizes[letter] for theirs, letter in reading.told.items()}
     if reading.heads:
         more[reading.heads] = heads
     if reading.width:

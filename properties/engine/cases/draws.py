@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -64,7 +65,12 @@ def pick(table: Sequence[Any]) -> Strategy:
 
 
 def _index(table: Sequence[Any]) -> Strategy:
-    return st.integers(FIRST, FIRST + len(table) - 1)
+    return _below(len(table))
+
+
+@cache  # Hypothesis keeps its own, which costs more than the draws: a record of a target has hundreds of tables
+def _below(count: int) -> Strategy:
+    return st.integers(FIRST, FIRST + count - 1)
 
 
 def record(kind: Callable[..., Any], fields: dict[str, Strategy]) -> Strategy:

@@ -21,6 +21,7 @@ from . import wire
 from .arena import Arena
 from .limits import end_with_parent, restrict, without_network
 from .load import NotLoaded, called, load
+from .signatures import with_signature
 from .values import LONGEST, Taking, Telling, signature_of
 
 WORKSHOPS: list[Callable[[Any, Framework], Any]] = []  # what a contract has for modules: it makes and calls them in this process
@@ -105,6 +106,7 @@ class _Worker:
         """What a text names: (handle, what is known of it without a call)."""
         os.chdir(folder)  # where the judge is now, not where it was when the template was made
         found, attribute = load(text)
+        found = with_signature(found)
         if made:
             found = WORKSHOPS[0](found, with_modules(found)[0]).weightless(text)
         if variant:

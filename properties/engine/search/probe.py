@@ -9,6 +9,7 @@ from typing import Any
 
 from ..contained.link import Gone
 from ..contained.load import called
+from ..contained.signatures import with_signature
 from ..contained.stub import Stub
 from ..core.contract import Contract, contract_named, contracts, recognised
 from ..core.supports import MEANT, Supports
@@ -28,6 +29,7 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
+    function = with_signature(function)
     adopted = _adopted(name, function, supports, device or "cpu")
     if isinstance(adopted, Target):
         return adopted
