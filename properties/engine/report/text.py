@@ -26,7 +26,7 @@ READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
 SCREEN = 24  # lines of a report that is not verbose
-LEAST, TOLD = 4, 9  # of them what it speaks, refuses and so on
+LEAST, TOLD, SPOKEN = 4, 9, 3  # of them what it speaks, refuses and so on; of these what it speaks, if the others need the rest
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
 
@@ -220,17 +220,31 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     else:
         known = [s for s in report.statuses if s.state == "still there"]
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
-        told += [f"  not tried {what}: {why}" for what, why in report.target.untried.items()]
+        told += not_tried_in_short(report.target.untried)
         below = theme_lines_in_short(outcomes) + ranges_lines(outcomes) + [part for line in last for part in wrapped(line)]
         room = min(TOLD, max(SCREEN - len(lines) - len(below), LEAST))
-        shown = room if len(told) <= room else room - 1
-        speaks = [line for line in told if line.startswith("  speaks")]
-        others = [line for line in told if line not in speaks][:shown]  # what is not as usual comes before what is
-        told_here = speaks[: shown - len(others)] + others
-        lines += [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in told_here]
-        lines += [f"            and {len(told) - shown} more (-v: all)"] * (len(told) > shown)
+        others = [line for line in told if not line.startswith("  speaks")]
+        spoken = spoken_in_short(report.target.learned, max(SPOKEN, room - len(others)))
+        left = room - len(spoken)
+        shown = others if len(others) <= left else others[: left - 1]  # what is not as usual
+        lines += spoken + [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in shown]
+        lines += [f"            and {len(others) - len(shown)} more (-v: all)"] * (len(others) > len(shown))
         lines += below
     return "\n".join(lines)
+
+
+def spoken_in_short(learned: Mapping[str, str], most: int) -> list[str]:
+    """What it speaks in so many lines, one after the other; the last one ends in … where there is more."""
+    lines = _listed("speaks", [f"{what}: {how}" for what, how in learned.items()], "; ")
+    return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: WIDTH - 12] + " … (-v: all)"]
+
+
+def not_tried_in_short(untried: Mapping[str, str]) -> list[str]:
+    """What is not tried, one line a reason."""
+    reasons: dict[str, list[str]] = {}
+    for what, why in untried.items():
+        reasons.setdefault(why, []).append(what)
+    return [f"  not tried {', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 def edge_lines(outcomes: Sequence[Outcome]) -> list[str]:
@@ -270,10 +284,10 @@ def theme_lines_in_short(outcomes: Sequence[Outcome]) -> list[str]:
     return wrapped + [f"  bound     at most {used:.2f} of it is used"] * bool(used)
 
 
-def _listed(word: str, names: Sequence[str]) -> list[str]:
+def _listed(word: str, names: Sequence[str], between: str = ", ") -> list[str]:
     """A line, or a few, of names."""
     first, rest = f"  {word:<10}", " " * 12
-    return textwrap.wrap(", ".join(names), WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False) if names else []
+    return textwrap.wrap(between.join(names), WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False) if names else []
 
 
 def ranges_lines(outcomes: Sequence[Outcome]) -> list[str]:
