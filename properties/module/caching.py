@@ -21,8 +21,9 @@ from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers, Framework
 from .away import Away
 from .construct import recipes
-from .facts import NEGLIGIBLE, formal_of, mask_says
+from .facts import NEGLIGIBLE, mask_says
 from .names import FORWARD_ROLES, Sizes, role
+from .readings import formal_of
 from .speech import Keeping, Past, Speech, Tokens, call, hooks, read, under
 from .subject import Subject, answer, tokens_for
 

@@ -21,7 +21,10 @@ from typing import Any
 
 from ..engine.contained.watch import in_time
 from ..engine.core.target import CannotRun, first_line
+from ..engine.frameworks import Framework
 from .names import CONFIGS, CONSTRUCTOR_ROLES, Sizes, role
+from .readings import settle
+from .speech import hooks
 
 Maker = Callable[[Sizes], Any]
 # Roles of which a default is made small.
@@ -310,12 +313,14 @@ def _role(name: str) -> str:
     return role(name, CONSTRUCTOR_ROLES)
 
 
-def make(name: str, maker: Maker, sizes: Sizes) -> Any:
+def make(name: str, maker: Maker, sizes: Sizes, fw: Framework) -> Any:
     """The module. Raises CannotRun with one sentence: what it lacks, that it needs a GPU, that it downloads."""
     with offline() as reached:
         try:
-            with in_time(slow=True):
+            with in_time(slow=True), hooks(fw).making():
                 made = maker(sizes)
+                if hooks(fw).unmade(made):
+                    settle(made, fw)
         except CannotRun:
             raise
         except (Exception, SystemExit) as error:
@@ -326,6 +331,8 @@ def make(name: str, maker: Maker, sizes: Sizes) -> Any:
             raise CannotRun(f"{name} cannot be made: {_said(error)}") from None
     if reached:
         raise CannotRun(f"{name} cannot be made: its constructor reaches for the network ({reached[0]}); give an instance")
+    if hooks(fw).unmade(made):
+        raise CannotRun(f"{name} cannot be made: its parameters get their shapes in a first call, and none is understood; give an instance")
     return made
 
 

@@ -24,6 +24,7 @@ from . import cases
 from .away import Away
 from .cases import MODULE, Case
 from .contained import held_to
+from .facts import CHOSEN
 from .learn import learned
 from .measure import measured
 from .pairing import paired
@@ -217,6 +218,8 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
         "logits alone": "" if facts.in_logits else f"more than weights may depend on positions: {facts.positions}",
         "whole": "some tokens never see each other: a window" if facts.local else "",
+        "steady": f"{facts.sparse}, and rounding may change the choice" if facts.sparse.startswith(CHOSEN) else "",
+        "dense": f"some tokens may not be seen: {facts.sparse}" if facts.sparse else "",
         "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
         "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
@@ -270,6 +273,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["cache"] = speech.keeping.words
     elif subject.untold:
         words["cache"] = f"none that is understood: {subject.untold}"
+    if facts.sparse:
+        words["sparse"] = facts.sparse
     if facts.local:
         words["window"] = "some tokens never see each other"
     if facts.sinks:

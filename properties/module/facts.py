@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,12 +11,14 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
+from .readings import formal_of
 from .speech import PLACED, Tokens, under
 from .subject import Facts, Subject, answer, dropouts, tokens_for
 
 OF_CLASSES = ("class", "cls")  # in the name of what is for one token that stands for a class
-MEMORY, SHORT, LONG = 7, 8, 12
+MEMORY, SHORT, LONG, BLOCKS = 7, 8, 12, 16
 FAR = (40, 60)  # lengths at which a window of up to 39 tokens shows
+CALM = 0.5  # of the matrices: logits without a scale, as T5's, are then so near that no token has a weight of 0
 NEGLIGIBLE = 1e-9  # an influence that is nobody's intention
 ORDERED = (
     "arange",
@@ -35,16 +36,15 @@ ORDERED = (
     "lstm",
     "gru",
 )
+CHOOSING = ("topk", "sort", "argsort", "kthvalue", "quantile")  # with which the tokens that are seen may be chosen
+CHOSEN = "tokens may be chosen"
+RECTIFYING = ("relu", "relu_", "clamp", "clamp_min", "threshold")  # of features without a softmax: a token of which all are 0 is unseen
+VANISHING = 1e-12  # of the answer: an influence that fades away, and is below the rounding a few tokens on
 COUNTING = ("nonzero", "argwhere", "masked_select", "unique", "bincount", "histc")  # of which the numbers decide about shapes
 SOFTMAXES = ("softmax", "scaled_dot_product_attention", "multi_head_attention_forward")
 OVER = "softmax over "
 UNLIKE = 11  # a length that is no number of features or heads
 WEIGHING = ("softmax", "attention", "attn", "sdpa", "mha", "flash", "exp")  # in the name of what may give weights that sum to one
-
-
-def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
-    forward = getattr(module, "forward", module)
-    return inspect.signature(forward).parameters
 
 
 def influences(subject: Subject, module: Any, length: int, memory: int | None = None, seed: int = 3) -> Array:
@@ -90,6 +90,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         routed=_routes(subject, module),
         statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
         joined=_joined(subject, module),
+        sparse=_sparse(subject, module, facts.longest),
     )
     both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
@@ -154,7 +155,7 @@ def _length(subject: Subject, wanted: int) -> int:
 def _causal(subject: Subject, module: Any) -> str:
     """Why no token may see a later one: by its name, or because hardly any does; empty if they may."""
     kind = type(module).__name__.lower()
-    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")) and not mask_says(module):
+    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")) and not _mask_may_say(subject, module):
         return f"its name is {type(module).__name__}"
     for name in ("is_causal", "causal"):
         if getattr(module, name, None) is True and not mask_says(module):
@@ -162,10 +163,18 @@ def _causal(subject: Subject, module: Any) -> str:
     length = _length(subject, SHORT)
     if length < 3:
         return ""
-    visible = influences(subject, module, length) > NEGLIGIBLE
+    lengths = (length,) if subject.facts.lengths else (length, BLOCKS)  # in blocks, few tokens see later ones, and few see earlier ones
+    return "tokens see no later ones" if all(_hides_later(subject, module, each) for each in lengths) else ""
+
+
+def _hides_later(subject: Subject, module: Any, length: int) -> bool:
+    """Whether far more later tokens than earlier ones are unseen; so does what takes fewer tokens than that."""
+    try:
+        visible = influences(subject, module, length) > NEGLIGIBLE
+    except (Exception, SystemExit):
+        return True
     later, earlier = ~np.tri(length, dtype=bool), np.tri(length, k=-1, dtype=bool)
-    hidden = float((~visible[later]).mean() - (~visible[earlier]).mean())
-    return "tokens see no later ones" if hidden >= 0.5 else ""
+    return float((~visible[later]).mean() - (~visible[earlier]).mean()) >= 0.5
 
 
 def _hides_memory(subject: Subject, module: Any) -> bool:
@@ -230,6 +239,26 @@ def _no_softmax(subject: Subject, module: Any) -> str:
     return "the softmax is over features" if over and over <= features - {length} else ""
 
 
+def _sparse(subject: Subject, module: Any, longest: int) -> str:
+    """Why a token may not be seen at all, by no mistake: tokens are chosen, features are 0, or what is far fades away; empty if none is."""
+    length = _length(subject, SHORT)
+    called = _computed(subject, module, length, _memory(subject))
+    if (chosen := next((name for name in called if name in CHOOSING), "")) and not _routes(subject, module):
+        return f"{CHOSEN}: it computes with {chosen}"
+    if _no_softmax(subject, module) and (cut := next((name for name in called if name in RECTIFYING), "")):
+        return f"features may be 0, by {cut}, without a softmax"
+    if subject.speech.pooled or not subject.facts.sees_itself or subject.facts.lengths:
+        return ""
+    calm = subject.module("float64", "cpu", 1, gain=CALM)
+    tokens, moved = (tokens_for(subject.speech, 2, longest, None, seed) for seed in (3, 4))
+    other = tokens.x.copy()
+    other[0, 0] = moved.x[0, 0]
+    plain, changed = (answer(subject, calm, each)[0] for each in (tokens, dataclasses.replace(tokens, x=other)))
+    moves = np.abs(changed - plain).max(1) / (np.abs(plain).max() or 1.0)
+    felt = moves[moves > 0]
+    return "what is far fades away" if len(felt) and felt.min() < VANISHING < felt.max() else ""
+
+
 def _routes(subject: Subject, module: Any) -> str:
     """The function with which it finds out how many tokens go somewhere; empty if all take the same way."""
     with under(module, subject.framework, "watched") as called:
@@ -242,6 +271,14 @@ def mask_says(module: Any) -> bool:
     return any(hasattr(inner, "config") for inner in module.modules()) and "attention_mask" in formal_of(module)
 
 
+def _mask_may_say(subject: Subject, module: Any) -> bool:
+    """Whether a class that is called masked or causal is so by the mask that it is given: one of tokens, or one that has to be given."""
+    formal = formal_of(module)
+    masks = [p for p in formal.values() if role(p.name, FORWARD_ROLES) in ("mask", "padding")]
+    named = "masked" in type(module).__name__.lower() and bool(masks)
+    return named or mask_says(module) or subject.speech.masked or any(p.default is p.empty for p in masks)
+
+
 def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     """Whether some tokens never see each other, the same ones whatever the length."""
     if subject.speech.pooled or not facts.sees_itself or facts.lengths:
@@ -250,22 +287,32 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     asked = np.tri(SHORT, dtype=bool) if facts.causal else np.ones_like(short)
     near = short | np.eye(SHORT, dtype=bool)
     neighbours = bool(near.diagonal(-1).any()) or bool(near.diagonal(1).any())
-    alone = (near & asked).sum(0)[:-1].min() <= 1  # a token that no other one sees is forgotten, not far
-    return bool((asked & ~short).any()) and neighbours and not alone and bool((short == long[:SHORT, :SHORT])[asked].all())
+    apart = [near.diagonal(k) for k in range(1 - SHORT, 1 if facts.causal else SHORT)]
+    by_distance = all(each.all() or not each.any() for each in apart)  # every other token, say
+    alone = (near & asked).sum(0)[: -1 if neighbours else -2].min() <= 1  # a token that no other one sees is forgotten, not far
+    same = bool((short == long[:SHORT, :SHORT])[asked].all())
+    return bool((asked & ~short).any()) and (neighbours or by_distance) and not alone and same
 
 
 def _forgets_the_far(subject: Subject, module: Any, facts: Facts) -> bool:
-    """Whether the first token is seen by the next ones alone, by as many whatever the length: a window wider than the lengths above."""
+    """Whether a token is seen by the next ones alone, by as many whatever the length, or wherever it stands: a window wider than those above."""
     if subject.speech.pooled or not facts.sees_itself or facts.lengths or facts.longest < FAR[1]:
         return False
-    reached = []
-    for length in FAR:
-        tokens, moved = (tokens_for(subject.speech, 2, length, None, seed) for seed in (3, 4))
-        other = tokens.x.copy()
-        other[0, 0] = moved.x[0, 0]
-        plain, changed = (answer(subject, module, each)[0] for each in (tokens, dataclasses.replace(tokens, x=other)))
-        reached.append(1 + np.flatnonzero((plain != changed).any(1)).max(initial=-1))
-    return bool(reached[0] == reached[1] and SHORT < reached[0] < FAR[0])
+    reached = [_reach(subject, module, length, 0) for length in FAR]
+    if reached[0] == reached[1] and SHORT <= reached[0] < FAR[0]:
+        return True
+    whole = facts.longest
+    first, second = (_reach(subject, module, whole, token) for token in (0, 1))
+    return SHORT <= first < whole and second == first + 1
+
+
+def _reach(subject: Subject, module: Any, length: int, token: int) -> int:
+    """Up to where rows of so many tokens move with one of them."""
+    tokens, moved = (tokens_for(subject.speech, 2, length, None, seed) for seed in (3, 4))
+    other = tokens.x.copy()
+    other[0, token] = moved.x[0, token]
+    plain, changed = (answer(subject, module, each)[0] for each in (tokens, dataclasses.replace(tokens, x=other)))
+    return int(1 + np.flatnonzero((plain != changed).any(1)).max(initial=-1))
 
 
 def _has_a_row_a_token(module: Any, longest: int) -> str:

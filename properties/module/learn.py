@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -17,15 +16,15 @@ from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers
 from .caching import with_keeping
 from .construct import needs_gpu
-from .facts import NEGLIGIBLE, by_type, formal_of, found_out, influences
+from .facts import NEGLIGIBLE, by_type, found_out, influences
 from .masks import documented, taken_apart, with_mask
-from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import PLACED, SQUARES, TABLES, Saying, Speech, call, first_array, hooks, under
+from .names import FORWARD_ROLES, Sizes, role
+from .readings import formal_of, speeches_of
+from .speech import SQUARES, TABLES, Saying, Speech, call, first_array, hooks, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
-TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
 TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
@@ -64,7 +63,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     formal = formal_of(module)
     said: list[str] = []
     nothing = False
-    speeches = list(_speeches(subject, module, formal))
+    speeches = list(speeches_of(subject.fixed, module, formal))
     speeches += _masked([speech for speech in speeches if speech.layout == "bld"])
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
@@ -148,51 +147,6 @@ def _pools(subject: Subject, module: Any, memory: int | None) -> bool:
     return out.shape[1] == subject.speech.pooled
 
 
-def _speeches(subject: Subject, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
-    """Ways to call it, the most usual first."""
-    for layout, width in product(("bld", "bdhw", "bhwd", "bdl", "ld"), _widths(subject, module)):
-        for roles, extra in _readings(formal):
-            by_position = tuple(
-                name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
-            )
-            turned = {"angles", "cosine", "complex angles"} & set(roles.values())
-            for table in TABLES if turned and layout == "bld" else list(TABLES)[:1]:
-                sizes = _heads(module, width)
-                yield Speech(roles, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
-
-
-def _heads(module: Any, width: int) -> tuple[int, int]:
-    """(features of a head, heads), as far as attributes say."""
-    sizes = {
-        role(name, CONSTRUCTOR_ROLES): value
-        for name, value in vars(module).items()
-        if isinstance(value, int) and not isinstance(value, bool)
-    }
-    heads = sizes.get("heads") or Sizes().heads
-    return sizes.get("head_dim") or max(width // heads, 1), heads
-
-
-def _turned(module: Any) -> int:
-    """How many features of a head turn with positions, where an attribute tells it; 0: all."""
-    return next((value for name, value in vars(module).items() if name in TURNED and type(value) is int), 0)
-
-
-def _widths(subject: Subject, module: Any) -> list[int]:
-    """Numbers of features that a token may have: that of a class is made so; else what attributes and layers say."""
-    found = [] if subject.fixed else [Sizes().heads * Sizes().head_dim]
-    found += [v for n, v in vars(module).items() if type(v) is int and role(n, CONSTRUCTOR_ROLES) == "width"] + [_first_layer(module)]
-    for inner in module.modules():
-        found += [
-            getattr(inner, name) for name in ("in_features", "embed_dim", "in_channels") if isinstance(getattr(inner, name, None), int)
-        ]
-    found += [max(p.shape) for p in module.parameters() if p.ndim == 1][:1] + [p.shape[0] for p in module.parameters() if p.ndim > 1]
-    return [width for width in dict.fromkeys(found) if width][:6]
-
-
-def _first_layer(module: Any) -> int:
-    return next((m.in_features for m in module.modules() if isinstance(getattr(m, "in_features", None), int)), 0)
-
-
 def _masked(speeches: Iterable[Speech]) -> Iterator[Speech]:
     """The same with a mask that hides nothing, where one has to be given and None is not taken."""
     for speech in speeches:
@@ -201,48 +155,6 @@ def _masked(speeches: Iterable[Speech]) -> Iterator[Speech]:
             rest = {other: value for other, value in speech.extra.items() if other != name}
             for shape, how in product(("b1ls", "ls", "bs", "bls"), documented(name)):
                 yield replace(speech, extra=rest, mask=Saying(name, shape, how), masked=True)
-
-
-def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-    """(roles, what else is passed): what each argument may be."""
-    usable = [p for p in formal.values() if p.kind is not p.VAR_KEYWORD]
-    known = {p.name: role(p.name, FORWARD_ROLES) for p in usable}
-    required = [p for p in usable if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    roles: dict[str, str] = {}
-    extra: dict[str, Any] = {}
-    unknown: list[str] = []
-    asked = "query" in known.values()
-    for at, parameter in enumerate(usable):
-        name, meant = parameter.name, known[parameter.name]
-        needed = parameter in required or parameter.kind is parameter.VAR_POSITIONAL
-        if at == 0 and not (asked or meant in ("query", "key", "value")):
-            roles[name] = "tokens"
-        elif (
-            (meant in ("query", "key", "value") and (asked or needed))
-            or (meant == "memory" and needed)
-            or (meant in (*PLACED, "no bias") and needed)
-        ):
-            roles[name] = meant
-        elif needed and meant in ("weights", "use cache", "causal"):
-            extra[name] = False
-        elif needed and meant in ("mask", "padding", "past"):
-            extra[name] = None
-        elif needed:
-            unknown.append(name)
-    supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and p not in required}
-    memory = [p.name for p in usable if known[p.name] == "memory" and p.name not in roles][:1]
-    if not unknown:
-        yield roles, extra
-        if supplied:
-            yield {**roles, **supplied}, extra
-        for name in memory:  # optional by its default, and yet there is no call without one
-            yield {**roles, name: "memory"}, extra
-        return
-    for guess in ("tokens again", "memory", "none", "zero"):
-        more = dict.fromkeys(unknown, {"tokens again": "key", "memory": "memory"}.get(guess, ""))
-        values = dict.fromkeys(unknown, None if guess == "none" else 0)
-        for also in ({}, supplied) if supplied else ({},):
-            yield (roles | more | also, extra) if guess in ("tokens again", "memory") else (roles | also, extra | values)
 
 
 # ---------------------------------------------------------------- axes

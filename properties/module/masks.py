@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..engine.core.target import first_line
-from .facts import MEMORY, NEGLIGIBLE, formal_of, with_hidden
+from .facts import MEMORY, NEGLIGIBLE, with_hidden
 from .names import FORWARD_ROLES, role
+from .readings import formal_of
 from .speech import SAYINGS, Saying, Tokens, under
 from .subject import Subject, answer, tokens_for
 
@@ -122,7 +123,7 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     try:
         whole, out = answer(other, module, plain), answer(other, module, masked)
         moved = answer(other, module, changed(masked, places))
-        moved_visible = answer(other, module, changed(masked, dict.fromkeys(range(BATCH), (0,))))
+        seen = [answer(other, module, changed(masked, {b: (at,)})) for b, at in ((0, 0), (1, 0), (BATCH - 1, plain.keys - 2))]
     except (Exception, SystemExit):
         return "refused"
     if out.shape != whole.shape:
@@ -135,7 +136,7 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     size = np.abs(whole).max()
     with np.errstate(invalid="ignore"):
         leaks = not (np.abs(moved - out)[rows] <= NEGLIGIBLE * size).all()
-        sees = bool((np.abs(moved_visible - out).max(2)[:, 1:] > NEGLIGIBLE * size).any()) or subject.speech.pooled
+        sees = subject.speech.pooled or all((np.abs(each - out).max(2) > NEGLIGIBLE * size).sum() > (plain.memory is None) for each in seen)
         same = bool((np.abs(out - whole) <= NEGLIGIBLE * size).all())
     if not leaks and sees and not same:
         return "right"

@@ -43,7 +43,7 @@ SCALES: dict[str, Callable[[int, int, int], float]] = {  # of (features of a hea
 }
 USUAL = "1/sqrt(head_dim)"
 KNOWN = (USUAL, "1", "1/head_dim")  # T5's, and that of maximal update parametrisation: conventions, not the usual one
-CASES = ((1, 5), (2, 7))  # seed, tokens
+CASES = ((1, 5), (2, 7), (3, 65))  # seed, tokens, at most as many as are taken: a window shows where there are many
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,12 +277,13 @@ def _rows(fused: str, order: str, q_size: int, k_size: int, heads: int, d: int, 
 
 def confirmed(subject: Subject) -> tuple[Structure | None, Structure | None]:
     """(the structure that answers as the module does, and alone; the first that its names allow). None where there is none."""
-    if subject.speech.layout not in ("bld", "lbd") or subject.speech.pooled or subject.facts.lengths:
+    if subject.speech.layout not in ("bld", "lbd") or subject.speech.pooled or subject.facts.lengths or subject.facts.local:
         return None, None
     tried = []
     for seed, length in CASES:
         try:
             module = subject.module("float64", "cpu", seed)
+            length = min(length, subject.facts.longest)
             tokens = tokens_for(subject.speech, 2, length, None if subject.facts.sees_itself else 6, seed)
             exact, allowed = bound.spread(subject, module, subject.speech, tokens, "float64", "cpu", seed)
         except (Exception, SystemExit):

@@ -40,6 +40,7 @@ class Facts:
     apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later
+    sparse: str = ""  # why a token may not be seen at all, by no mistake
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
     longest: int = 65
     shortest: int = 1  # that is taken of one sequence alone
@@ -83,7 +84,7 @@ class Subject:
         fw = self.framework
         sizes = replace(sizes, ungrouped=self.facts.ungrouped)
         with fw.chance(luck):
-            made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes)
+            made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes, fw)
         set_dropout(made, sizes.dropout)
         made.eval()  # one of its own may return nothing
         made = made.to(fw.named_dtype("float64"))
@@ -206,7 +207,7 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
     for maker in recipes(cls, given):
         try:
             with fw.chance(0):
-                made = make(name, maker, Sizes())
+                made = make(name, maker, Sizes(), fw)
         except CannotRun as error:
             said.append(error if not maker.guesses else CannotRun(f"{question(cls, next(iter(maker.guesses)), given)}; {error}"))
             continue

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..engine.core.declare import declare
 from .cases import MANY, MODULE
+from .facts import CALM
 from .speech import Tokens
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name)
-CALM = 0.5  # of the matrices: logits without a scale, as T5's, are then so near that no token has a weight of 0
 
 
 def somewhere(t: ModuleTrial, count: int) -> int:
@@ -48,7 +48,7 @@ def module_prefix_of_output_is_output_of_prefix(t: ModuleTrial) -> None:
 
 @module(
     "∂out_i/∂x_j ≠ 0 for every j that row i may see",
-    about=("self", "whole", "rows", "alike"),
+    about=("self", "whole", "rows", "alike", "dense"),
     length=(*MANY, 17, 17, 31, 33, 33, 65),
     memory=None,
     padded=False,
@@ -215,7 +215,7 @@ def module_a_memory_twice_is_the_memory(t: ModuleTrial) -> None:
 
 @module(
     "out(x twice)_i = out(x)_i",
-    about=("open", "self", "unordered", "whole", "sum to one", "lengths"),
+    about=("open", "self", "unordered", "whole", "steady", "sum to one", "lengths"),
     length=(2, 3, 4, 5, 7, 8, 16),
     memory=None,
     padded=False,

@@ -15,8 +15,8 @@ from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, NotTaken, Raised
 from ..engine.core.trial import Trial
 from . import bound
-from .facts import formal_of
 from .names import Sizes
+from .readings import formal_of
 from .speech import Tokens, arguments_of, call, first_array, hooks, read, unspoken
 from .subject import Facts, Subject
 

@@ -9,7 +9,7 @@ from .trial import ModuleTrial
 module = partial(declare, contract=MODULE.name)
 
 
-@module("|out − out of the twin in float64| ≤ propagated bound", dtypes=("float32", "bfloat16", "float16"))
+@module("|out − out of the twin in float64| ≤ propagated bound", about=("steady",), dtypes=("float32", "bfloat16", "float16"))
 def module_is_as_near_to_its_twin_as_rounding_explains(t: ModuleTrial) -> None:
     """Every element is as near to that of the same module in float64 as one rounding for every operation explains."""
     exact, allowed = t.exact()

@@ -58,7 +58,7 @@ class Workshop:
             self.begin(name)
         if self.subject is None:
             raise CannotRun(f"{name} is no module with weights any more")
-        return self._keep(make(name, self.subject.maker, Sizes(**sizes)))
+        return self._keep(make(name, self.subject.maker, Sizes(**sizes), self.fw))
 
     def copy(self, number: int) -> dict[str, Any]:
         """A deep copy."""

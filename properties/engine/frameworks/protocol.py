@@ -58,6 +58,12 @@ class Modules(Protocol):
     def is_class(self, thing: Any) -> bool:
         """Whether it is a class of them."""
 
+    def making(self) -> AbstractContextManager[Any]:
+        """While it is open, memory that is made and not written to holds no numbers, instead of whatever it held before."""
+
+    def unmade(self, module: Any) -> bool:
+        """Whether some of its parameters get their shape in a first call."""
+
     def still(self) -> AbstractContextManager[Any]:
         """While it is open, nothing is recorded for a backward pass."""
 

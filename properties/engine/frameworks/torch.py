@@ -283,7 +283,8 @@ class Watched(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        self.names.append(name)
+        kernel = args[1] if name.startswith("conv") and len(args) > 1 else kwargs.get("weight")
+        self.names.append(f"pointwise {name}" if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1} else name)
         out = func(*args, **kwargs)
         if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
             self.names.append(f"softmax over {out.shape[along]}")
@@ -323,6 +324,20 @@ class TorchModules:
 
     def is_class(self, thing: Any) -> bool:
         return isinstance(thing, type) and issubclass(thing, torch.nn.Module)
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        before = torch.get_deterministic_debug_mode()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is not deterministic
+            torch.set_deterministic_debug_mode("warn")  # what is not written to is NaN then
+            try:
+                yield
+            finally:
+                torch.set_deterministic_debug_mode(before)
+
+    def unmade(self, module: Any) -> bool:
+        return any(torch.nn.parameter.is_lazy(x) for x in (*module.parameters(), *module.buffers()))
 
     def still(self) -> Any:
         return torch.no_grad()
