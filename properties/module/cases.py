@@ -133,7 +133,21 @@ FIELDS: dict[str, tuple[Any, ...]] = {
 }
 # What modules a property is about, of all that there are.
 ABOUT = (
-    *("causal", "open", "self", "rows", "unordered", "logits alone", "whole", "dense", "steady", "sum to one", "lengths", "memory", "one at a time"),
+    *(
+        "causal",
+        "open",
+        "self",
+        "rows",
+        "unordered",
+        "logits alone",
+        "whole",
+        "dense",
+        "steady",
+        "sum to one",
+        "lengths",
+        "memory",
+        "one at a time",
+    ),
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
     *("angles", "gradients", "named", "structure"),
 )

@@ -283,3 +283,70 @@ def at_home(text: str) -> Target:
     with containing(ALWAYS):
         (target,) = find_targets(text, Builtins())
     return target
+
+
+SEVERAL = """
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass
+class Answer:
+    hidden: Any
+    output: Any
+
+
+def turn(x):
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def rotary(q, k, cos, sin):
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return q * cos + turn(q) * sin, k * cos + turn(k) * sin
+
+
+def rotary_that_cuts_keys_off(q, k, cos, sin):
+    return rotary(q, k.detach(), cos, sin)
+
+
+def attend(q, k, v):
+    return (q @ k.mT / max(q.shape[-1], 1) ** 0.5).softmax(-1) @ v
+
+
+def in_a_dictionary(q, k, v):
+    return {"attn_output": attend(q, k, v)}
+
+
+def in_a_dictionary_without_keys(q, k, v):
+    return {"attn_output": attend(q, k.detach(), v)}
+
+
+def in_a_dataclass(q, k, v):
+    return Answer(None, attend(q, k, v))
+
+
+def in_a_dataclass_without_keys(q, k, v):
+    return Answer(None, attend(q, k.detach(), v))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "prop"),
+    [
+        ("rotary", "rotation_gradient_turns_back"),
+        ("in_a_dictionary", "gradients_are_inside_the_bound"),
+        ("in_a_dataclass", "gradients_are_inside_the_bound"),
+    ],
+)
+def test_a_gradient_comes_back_through_every_array_of_an_answer(name: str, prop: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(SEVERAL)
+    twin = "rotary_that_cuts_keys_off" if name == "rotary" else f"{name}_without_keys"
+    for text, wrong in ((name, False), (twin, True)):
+        with containing(ALWAYS):
+            (target,) = find_targets(f"{tmp_path / 'mine.py'}:{text}", Builtins())
+            outcome = search(target, PROPERTIES[prop], Plan(examples=6))
+        assert (outcome.finding is not None) == wrong and outcome.cases, text

@@ -237,7 +237,7 @@ class Link:
         return max(IMPATIENT if self.hung else LEAST, TIMES * self.longest)
 
     def call(self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any], leaves: list[Any]) -> Any:
-        """(the answer, the number of the call, whether a gradient can be sent back, memory that its graph needs).
+        """(the answer, the number of the call, which arrays of numbers in it carry a gradient, memory that its graph needs).
 
         Raises as the target does, and Gone.
         """
@@ -263,12 +263,12 @@ class Link:
             self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
         came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts), number)
         try:
-            value, sends_back = answer
-            decoded = came.decode(value)
+            value, carries = answer
+            decoded, carries = came.decode(value), list(map(bool, carries))
         except (Unfit, TypeError, ValueError):
             raise self._broken("answered what is no answer") from None
         self._watch(number, came.owners)
-        return decoded, number, bool(sends_back), [*sent.retained, *came.owners]  # while it is held, the graph there is kept, too
+        return decoded, number, carries, [*sent.retained, *came.owners]  # while it is held, the graph there is kept, too
 
     def _watch(self, number: int, owners: list[Any]) -> None:
         """Ask the process to keep an answer as long as somebody here holds an array of it."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from ..cases.coordinates import Array
 from ..frameworks import Framework, frameworks
+from ..frameworks.protocol import Answered
 from .link import Gone, Link
-from .values import ITEMSIZE, Arguments, Remote, ToldDict, ToldList, contiguous, identifier
+from .values import ITEMSIZE, Arguments, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
 
 
 class Stub:
@@ -82,17 +83,17 @@ class ContainedLink(Link):
             return self.call(fw, handle, method, arguments, options, [])[0]
         whole: list[Any] = []
 
-        def run(detached: Sequence[Any]) -> tuple[list[Any], Any]:
+        def run(detached: Sequence[Any]) -> Answered:
             swap = dict(zip(map(id, leaves), detached, strict=True))
             given, named = _swapped(arguments, swap), _swapped(options, swap)
-            answer, number, sends_back, retained = self.call(fw, handle, method, given, named, list(detached))
+            answer, number, carries, retained = self.call(fw, handle, method, given, named, list(detached))
             whole[:] = [answer]
-            found = list(_arrays(answer, fw))
-
-            return found, _Back(self, fw, number, retained) if sends_back else None
+            found = list(numbers_in(answer, fw))
+            carries = [*carries, *[False] * len(found)][: len(found)]
+            return found, carries, _Back(self, fw, number, retained) if any(carries) else None
 
         answers = fw.bridged(run, leaves)
-        return _swapped(whole[0], dict(zip(map(id, _arrays(whole[0], fw)), answers, strict=True)))
+        return _swapped(whole[0], dict(zip(map(id, numbers_in(whole[0], fw)), answers, strict=True)))
 
     def remote(self, fw: Framework, handle: int, name: str, methods: Any, held: Any) -> Any:
         return remote(self, handle, name, methods, held)
@@ -126,6 +127,9 @@ def _arrays(value: Any, fw: Framework) -> Iterator[Any]:
 def _swapped(value: Any, by: Mapping[int, Any]) -> Any:
     if id(value) in by:
         return by[id(value)]
+    if isinstance(value, Remote):
+        for name, part in vars(value).items():
+            setattr(value, name, _swapped(part, by))
     if not isinstance(value, tuple | list | dict):
         return value
     items: Any = {name: _swapped(item, by) for name, item in value.items()} if isinstance(value, dict) else [_swapped(x, by) for x in value]

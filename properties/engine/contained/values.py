@@ -9,7 +9,7 @@ import ctypes
 import keyword
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -34,11 +34,39 @@ ITEMSIZE = {
     "complex64": 8,
     "complex32": 4,
 }
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 DEEPEST, MOST, LONGEST = 5, 100_000, 2_000  # nested containers, elements of one, characters of a text
 
 
 class Unfit(Exception):
     """What arrived describes no value."""
+
+
+def numbers_in(value: Any, fw: Framework) -> Iterator[Any]:
+    """The arrays of floating-point numbers in an answer, in the order in which they are told; of an object its attributes."""
+    if fw.is_array(value):
+        if fw.describe(value)[1] in FLOATS:
+            yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from numbers_in(item, fw)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from numbers_in(item, fw)
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        yield from (part for part in _attributes(value).values() if fw.is_array(part) and fw.describe(part)[1] in FLOATS)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The public attributes of an object that can be looked at."""
+    found = {}
+    for name in dir(value)[:1000] if type(value).__module__ != "numpy" else ():
+        if not name.startswith("_"):
+            try:
+                found[name] = getattr(value, name)
+            except Exception:  # what cannot be looked at is not there
+                continue
+    return found
 
 
 @lru_cache(4096)
@@ -314,13 +342,7 @@ class Telling:
             return ["u", type(value).__name__]
         methods: dict[str, Any] = {}
         held: dict[str, Any] = {}
-        for name in dir(value)[:1000]:
-            if name.startswith("_"):
-                continue
-            try:
-                part = getattr(value, name)
-            except Exception:  # what cannot be looked at is not there
-                continue
+        for name, part in _attributes(value).items():
             if self.fw.is_array(part) and len(held) < 32:
                 held[name] = self.encode(part, depth + 1)
             elif callable(part) and len(methods) < 256:

@@ -22,7 +22,7 @@ from .arena import Arena
 from .limits import end_with_parent, restrict, without_network
 from .load import NotLoaded, called, load
 from .signatures import with_signature
-from .values import LONGEST, Taking, Telling, signature_of
+from .values import LONGEST, Taking, Telling, numbers_in, signature_of
 
 WORKSHOPS: list[Callable[[Any, Framework], Any]] = []  # what a contract has for modules: it makes and calls them in this process
 KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
@@ -81,7 +81,7 @@ class _Worker:
         self.handles = itertools.count()
         self.shop = -1  # the handle of what makes modules, if the target is one
         self.results: OrderedDict[int, Telling] = OrderedDict()  # call → the arrays and containers of its answer
-        self.graphs: dict[int, tuple[Any, Any, Any]] = {}  # call → what sends a gradient back, its framework, the leaves
+        self.graphs: dict[int, tuple[Any, Any]] = {}  # call → what sends gradients back, and its framework
         self.chances: list[ExitStack] = []
         self.changed: list[str] = []
 
@@ -143,7 +143,7 @@ class _Worker:
         forget: list[int],
         drop: list[int],
     ) -> Any:
-        """Call a thing, or a method of it: (the answer, whether a gradient can be sent back)."""
+        """Call a thing, or a method of it: (the answer, which of its arrays of numbers carry a gradient that can be sent back)."""
         for old in forget:
             self.results.pop(old, None)
             self.graphs.pop(old, None)
@@ -155,12 +155,13 @@ class _Worker:
         named = {name: taking.value(value) for name, value in options.items()}
         function = self._thing(thing, method)
         telling = Telling(library, self.arguments, self.answers, self._keep)
-        send_back = None
+        send_back, carries = None, list[bool]()
         with np.errstate(all="ignore"), library.settings_kept() as changed:
             if record and thing == self.shop:
                 result, send_back = self.things[thing].recorded(given, taking.leaves)
+                carries = [send_back is not None]
             elif record:
-                result, send_back = self._recorded(function, library, given, named, taking.leaves)
+                result, carries, send_back = self._recorded(function, library, given, named, taking.leaves)
             else:
                 result = function(*given, **named)
             self.changed = changed()
@@ -168,10 +169,10 @@ class _Worker:
         said = telling.encode(result)
         self.results[number] = telling
         if send_back is not None:
-            self.graphs[number] = (send_back, library, None)
+            self.graphs[number] = (send_back, library)
         while len(self.results) > KEPT:
             self.graphs.pop(self.results.popitem(last=False)[0], None)
-        return [said, send_back is not None]
+        return [said, carries]
 
     def do_tell(self, thing: int, method: str, fw: str, arguments: list[Any]) -> None:
         """Call a method of a thing, whose answer nobody needs."""
@@ -181,8 +182,8 @@ class _Worker:
 
     def _recorded(
         self, function: Callable[..., Any], library: Any, given: list[Any], named: dict[str, Any], leaves: list[Any]
-    ) -> tuple[Any, Any]:
-        """The whole answer, and what sends a gradient of its first array back to the leaves."""
+    ) -> tuple[Any, list[bool], Any]:
+        """The whole answer, which of its arrays of numbers carry a gradient, and what sends gradients of all of them back to the leaves."""
         whole: list[Any] = []
 
         def run(*recorded: Any) -> Any:
@@ -195,14 +196,14 @@ class _Worker:
                 return type(value)(map(swapped, value)) if type(value) in (tuple, list) else value
 
             whole[:] = [function(*map(swapped, given), **{name: swapped(value) for name, value in named.items()})]
-            return whole[0][0] if isinstance(whole[0], tuple | list) and whole[0] else whole[0]
+            return tuple(numbers_in(whole[0], library))
 
         _, send_back = library.record(run, leaves)
-        return whole[0], send_back
+        return whole[0], [send_back is not None and library.asks(x) for x in numbers_in(whole[0], library)], send_back
 
     def do_back(self, number: int, grad: Any, pushed: Any) -> Any:
-        """The gradients of the leaves of a call; what these send back to ``grad`` and the leaves, where gradients of them are pushed."""
-        send_back, library, _ = self.graphs[number]
+        """The gradients of the leaves of a call; what these send back to those in ``grad`` and the leaves, where gradients of them are pushed."""
+        send_back, library = self.graphs[number]
         telling = Telling(library, self.arguments, self.answers, self._keep)
         taking = Taking(library, self.arguments, self.things, self.results)
         grad = taking.value(grad)

@@ -17,7 +17,7 @@ import numpy as np
 from ..cases.coordinates import Array
 from .machine import numbers
 from .numpy import NumpyFramework
-from .protocol import Function, SendBack, Variant
+from .protocol import Answered, Function, SendBack, Variant
 from .variants import over_batch
 
 PLATFORM = {"cuda": "gpu"}  # what JAX calls a device
@@ -127,6 +127,8 @@ class JaxFramework(NumpyFramework):
         out, pull = jax.vjp(function, *leaves)
 
         def send_back(grad_out: Any, again: bool = False) -> list[Any]:
+            if isinstance(out, tuple):
+                grad_out = tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(grad_out, out, strict=True))
             return list(pull(grad_out))
 
         return out, send_back
@@ -175,20 +177,21 @@ class JaxFramework(NumpyFramework):
     def asks(self, array: Any) -> bool:
         return isinstance(array, jax.core.Tracer)
 
-    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+    def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         """A function with a derivative of its own, which JAX calls with arrays as it calls it for a gradient."""
-        sends_back: list[SendBack | None] = []
+        sends_back: list[tuple[list[bool], SendBack | None]] = []
 
         def forward(*given: Any) -> tuple[tuple[Any, ...], None]:
-            answers, send_back = call(given)
-            sends_back.append(send_back)
+            answers, carries, send_back = call(given)
+            sends_back.append((carries, send_back))
             return tuple(answers), None
 
         def backward(_: None, pushed: Sequence[Any]) -> tuple[Any, ...]:
-            (send_back,) = sends_back
+            ((carries, send_back),) = sends_back
             if send_back is None:
                 return tuple(map(jnp.zeros_like, leaves))
-            return tuple(send_back(pushed[0], True))
+            grads = send_back([g if has else None for g, has in zip(pushed, carries, strict=True)], True)
+            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))
 
         elsewhere = jax.custom_vjp(lambda *given: forward(*given)[0])
         elsewhere.defvjp(forward, backward)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..cases.coordinates import Array
 from .machine import numbers
-from .protocol import LAYOUTS, Function, Modules, SendBack, Variant
+from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant
 
 NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int64", "bool")}  # str of a dtype is slow
 
@@ -121,7 +121,7 @@ class NumpyFramework:
     def asks(self, array: Any) -> bool:
         return False
 
-    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+    def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         return call(leaves)[0]
 
 

@@ -35,7 +35,14 @@ class SendBack(Protocol):
     """The backward pass of one call."""
 
     def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
-        """The gradients of the leaves, None for one that the output does not depend on. ``again``: it will be called once more."""
+        """The gradients of the leaves, None for one that the output does not depend on. ``again``: it will be called once more.
+
+        ``grad_out``: of the output; of several outputs a list, None for one of which there is no gradient.
+        """
+
+
+# Arrays, which of them carry a gradient, and what sends gradients of all of them back: a list, None for those of which there is none.
+Answered = tuple[list[Any], list[bool], SendBack | None]
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,7 @@ class Framework(Protocol):
         """Shape, name of the dtype, kind of device."""
 
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
-        """function(*leaves), and what sends a gradient of it back to the leaves; None if the output carries no gradient.
+        """function(*leaves), an array or a tuple of them, and what sends gradients of it back to the leaves; None if it carries none.
 
         The leaves use the memory of the arrays that are given.
         """
@@ -200,5 +207,5 @@ class Framework(Protocol):
     def asks(self, array: Any) -> bool:
         """Whether a gradient will be asked of an array, by what is computed now."""
 
-    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
-        """What a call elsewhere answers to the leaves; a gradient of the first answer goes back through what it gives besides."""
+    def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
+        """What a call elsewhere answers to the leaves; gradients go back through what it gives besides."""

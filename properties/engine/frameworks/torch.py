@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, numbers
-from .protocol import LAYOUTS, Function, Modules, SendBack, Variant
+from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant
 from .variants import over_batch
 
 
@@ -412,22 +412,32 @@ class Shadow(torch.nn.Module):
 class Back:
     """The backward pass of one call: see ``SendBack``."""
 
-    def __init__(self, out: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
-        self.out, self.leaves = out, leaves
+    def __init__(self, out: torch.Tensor | tuple[torch.Tensor, ...], leaves: Sequence[torch.Tensor]) -> None:
+        self.outs, self.leaves = out if isinstance(out, tuple) else (out,), leaves
+
+    def _pushed(self, grad_out: Any) -> list[tuple[torch.Tensor, Any]]:
+        """(an output, the gradient of it) for every one that carries a gradient and is given one."""
+        grads = grad_out if isinstance(grad_out, list | tuple) else [grad_out]
+        return [(out, grad) for out, grad in zip(self.outs, grads, strict=False) if grad is not None and out.requires_grad]
 
     def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
-        return list(torch.autograd.grad(self.out, self.leaves, grad_out, retain_graph=again, allow_unused=True))
+        pushed = self._pushed(grad_out)
+        if not pushed:
+            return [None] * len(self.leaves)
+        outs, grads = zip(*pushed, strict=True)
+        return list(torch.autograd.grad(outs, self.leaves, grads, retain_graph=again, allow_unused=True))
 
     def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:
-        """What the gradients of the leaves, each with the gradient that is pushed into it, send back to grad_out and to the leaves."""
-        sent = grad_out.detach().requires_grad_()
-        arrays = [sent, *self.leaves]
-        grads = torch.autograd.grad(self.out, self.leaves, sent, create_graph=True, allow_unused=True)
-        for array in arrays:
+        """What the gradients of the leaves, each with the gradient that is pushed into it, send back to those in grad_out and to the leaves."""
+        given = grad_out if isinstance(grad_out, list | tuple) else [grad_out]
+        sent = [None if grad is None else grad.detach().requires_grad_() for grad in given]
+        outs, used = zip(*self._pushed(sent), strict=True)
+        grads = torch.autograd.grad(outs, self.leaves, used, create_graph=True, allow_unused=True)
+        for array in (*used, *self.leaves):
             array.grad = None
         parts = [(g * p).sum() for g, p in zip(grads, pushed, strict=True) if g is not None]
         torch.stack(parts).sum().backward(retain_graph=True)  # not grad: see ``slopes``
-        return [array.grad for array in arrays]
+        return [None if array is None else array.grad for array in (*sent, *self.leaves)]
 
 
 class Bridge(torch.autograd.Function):
@@ -435,32 +445,34 @@ class Bridge(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Function, *leaves: Any) -> Any:
-        answers, ctx.send_back = call([x.detach() for x in leaves])
-        ctx.mark_non_differentiable(*(answers if ctx.send_back is None else answers[1:]))
+        answers, carries, ctx.send_back = call([x.detach() for x in leaves])
+        ctx.mark_non_differentiable(*(x for x, has in zip(answers, carries, strict=True) if not has))
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*leaves)
         return tuple(answers)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         if not torch.is_grad_enabled():
-            return None, *ctx.send_back(grads[0], True)
-        return None, *BridgeBack.apply(ctx.send_back, grads[0], *ctx.saved_tensors)
+            return None, *ctx.send_back(list(grads), True)
+        return None, *BridgeBack.apply(ctx.send_back, len(grads), *grads, *ctx.saved_tensors)
 
 
 class BridgeBack(torch.autograd.Function):
     """The backward pass of a call elsewhere, as an operation of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, send_back: Any, grad: Any, *leaves: Any) -> Any:
-        ctx.send_back = send_back
-        ctx.save_for_backward(grad)
-        found = send_back(grad.detach(), True)
-        return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True))
+    def forward(ctx: Any, send_back: Any, count: int, *arrays: Any) -> Any:
+        ctx.send_back, ctx.given = send_back, [grad is not None for grad in arrays[:count]]
+        ctx.save_for_backward(*(grad for grad in arrays[:count] if grad is not None))
+        found = send_back([None if grad is None else grad.detach() for grad in arrays[:count]], True)
+        return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, arrays[count:], strict=True))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *pushed: Any) -> Any:
-        return None, *ctx.send_back.bend(ctx.saved_tensors[0], pushed)
+        saved = iter(ctx.saved_tensors)
+        return None, None, *ctx.send_back.bend([next(saved) if has else None for has in ctx.given], pushed)
 
 
 class TorchFramework:
@@ -518,8 +530,8 @@ class TorchFramework:
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
         asking = [x.detach().requires_grad_() for x in leaves]
         out = function(*asking)
-
-        return out, Back(out, asking) if isinstance(out, torch.Tensor) and out.requires_grad else None
+        carries = any(x.requires_grad for x in (out if isinstance(out, tuple) else (out,)) if isinstance(x, torch.Tensor))
+        return out, Back(out, asking) if carries else None
 
     @contextmanager
     def chance(self, seed: int) -> Iterator[None]:
@@ -615,7 +627,7 @@ class TorchFramework:
     def asks(self, array: Any) -> bool:
         return bool(array.requires_grad) and torch.is_grad_enabled()
 
-    def bridged(self, call: Callable[[Sequence[Any]], tuple[list[Any], SendBack | None]], leaves: Sequence[Any]) -> list[Any]:
+    def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         return list(Bridge.apply(call, *leaves))
 
 
