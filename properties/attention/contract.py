@@ -89,7 +89,7 @@ class Attention(Contract):
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
             return None
-        works = works and not dialect.refuses_its_flag(target, formal, device)
+        works = works and not question.out_of_order(formal) and not dialect.refuses_its_flag(target, formal, device)
         if works and not question.other_names(formal):
             if dialect.always_hides(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)

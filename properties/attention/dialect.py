@@ -36,6 +36,7 @@ from .question import (
     causal_by_default,
     exactly,
     meant,
+    out_of_order,
     sizes_told,
 )
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
@@ -81,7 +82,7 @@ OWN = {"heads": HEADS, "dim": DIMS, "width": WIDTHS, "into": INTO}  # what only 
 SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
-HEAD_DIMS = (16, 32, 64, 128, 256)
+HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a module may be made for
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
@@ -329,6 +330,8 @@ def _readings(question: Question, formal: Formal, works: bool, layout: str | Non
     if matrices:
         yield from _projected(question, formal, matrices, biases, layout)
         return
+    if named := out_of_order(formal):
+        yield from _spelled(formal, set(named), Reading(operands=named), LAYOUTS, False)
     if len(positional) >= 3 or variadic:
         yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), LAYOUTS, works)
     elif not positional:

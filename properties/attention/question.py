@@ -109,7 +109,11 @@ KEY_LENGTHS = (
 )
 SHORT_KEYS = ("N", "n", "S", "s")  # the number of keys beside another length, as in (M, N) and (L, S)
 NEUTRAL = ("sinks", "alibi_slopes")  # where required: what changes nothing is given
-OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
+OPERANDS = (
+    ("q", "query", "queries", "xq", "qs", "query_states", "query_layer"),
+    ("k", "key", "keys", "xk", "ks", "key_states", "key_layer"),
+    ("v", "value", "values", "xv", "vs", "value_states", "value_layer"),
+)
 
 
 def sizes_told(names: list[str]) -> dict[str, str]:
@@ -120,6 +124,20 @@ def sizes_told(names: list[str]) -> dict[str, str]:
     if len(lengths) == 2 and lengths[1] in SHORT_KEYS:
         found[lengths[1]] = "s"
     return found
+
+
+def named_operands(names: list[str]) -> tuple[str, ...]:
+    """Of three names those of queries, keys and values, in this order; none where they do not say it."""
+    plain = {name.lower().strip("_"): name for name in names}
+    found = [[plain[name] for name in known if name in plain] for known in OPERANDS]
+    return tuple(name for (name,) in found) if len(names) == 3 and all(len(each) == 1 for each in found) else ()
+
+
+def out_of_order(formal: Formal) -> tuple[str, ...]:
+    """The names of queries, keys and values of a callable that takes them in another order; none where it does not."""
+    first = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:3]
+    named = named_operands(first)
+    return named if named and list(named) != first else ()
 
 
 def meant(name: str) -> str | None:

@@ -210,6 +210,15 @@ class Shared:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)
 
+    @contextmanager
+    def avoiding(self) -> Iterator[None]:
+        before, self._link.avoiding = self._link.avoiding, True
+        try:
+            with self._base.avoiding():
+                yield
+        finally:
+            self._link.avoiding = before
+
     def ended(self) -> tuple[str, ...]:
         """What ended the processes of the target so far, in the words that follow "it"."""
         return tuple(self._link.ends)

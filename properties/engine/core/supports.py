@@ -51,6 +51,7 @@ MEANT = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
+    "scales": ("any", "not negative", "positive"),
     "default_scale": ("1/sqrt(dim)", "1", "1/dim"),
     "result": ("same", "wider"),
     "empty_rows": ("zero", "nan", "mean"),
@@ -77,6 +78,8 @@ class Supports:
     length_multiple: int = 1  # the numbers of queries and of keys are multiples of it
     # every query sees so many keys before its own and so many behind it, always; -1: no limit. For what has no such argument
     window: tuple[int, int] | None = None
+    groups: tuple[int, ...] | None = None  # how many query heads may share a head of keys, such as `[1, 2, 4, 8]`
+    scales: str = "any"  # which scales may be given: any, not negative, positive
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
@@ -171,6 +174,7 @@ SCHEMA: dict[str, Key] = {
     "dtypes": Key(some_of(DTYPES)),
     "parameters": Key(some_of(empty=True)),
     "head_dims": Key(sizes),
+    "groups": Key(sizes),
     "max_length": Key(optional(number(1))),
     "length_multiple": Key(number(1)),
     "window": Key(optional(sides)),
@@ -192,7 +196,7 @@ SCHEMA: dict[str, Key] = {
     "fill": Key(optional(POSITIVE)),
     **{key: _word(key) for key in CHOICES},
 }
-LISTS = ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes", "window")
+LISTS = ("devices", "dtypes", "parameters", "head_dims", "groups", "mask_kinds", "mask_axes", "window")
 
 
 def _value(key: str, value: Any) -> Any:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .supports import Supports
 
 
+SAID = 300  # characters of an exception that are told
+
+
 class CannotRun(Exception):
     """The target cannot be checked at all; the message says in one sentence what to change."""
 
@@ -152,9 +155,9 @@ def _hint(options: Mapping[str, Any]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without what follows it."""
+    """What an exception says, without what follows it; no more than a few lines of a terminal."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
+    return "" if not lines else lines[0] if len(lines[0]) <= SAID else f"{lines[0][:SAID]}…"
 
 
 def blame(raised: Raised) -> str:

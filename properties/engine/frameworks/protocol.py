@@ -177,6 +177,12 @@ class Framework(Protocol):
     def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
         """While it is open, says which settings of the process have changed since it was opened; afterwards they are as before."""
 
+    def faulty(self, dtype: str, device: str) -> str:
+        """What below it is known to compute wrongly in such calls on this machine, and can be left out; empty if nothing is."""
+
+    def avoiding(self) -> AbstractContextManager[Any]:
+        """While it is open, that is left out."""
+
     def facts(self, device: str) -> dict[str, Any]:
         """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""
 

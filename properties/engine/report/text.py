@@ -334,8 +334,11 @@ def not_tried_lines(report: Report) -> list[str]:
 
 def left_out_lines(report: Report) -> list[str]:
     """Cases that came to calls which the target says it does not take."""
-    left: Counter[str] = sum((outcome.notes.not_taken for outcome in report.outcomes.values()), Counter())
-    return [f"  left out  {cases(count)}, which came to {why}" for why, count in left.items()]
+    outcomes = report.outcomes.values()
+    left: Counter[str] = sum((outcome.notes.not_taken for outcome in outcomes), Counter())
+    blamed: Counter[str] = sum((outcome.notes.blamed for outcome in outcomes), Counter())
+    lines = [f"  below     {cases(count)} wrong, and right without {what}" for what, count in blamed.items()]
+    return lines + [f"  left out  {cases(count)}, which came to {why}" for why, count in left.items()]
 
 
 def arithmetic_lines(report: Report, verbose: bool) -> list[str]:
