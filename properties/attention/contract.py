@@ -78,6 +78,7 @@ class Attention(Contract):
         if self.name == ATTENTION.name:
             target = dialect.masks_of_other_axes(target, device) or target
             target = dialect.square_where_causal(target, device) or target
+            target = dialect.with_groups(target, device)
         return with_conventions(with_refusals(target, device), device)
 
     def expected(self, target: Target, prop: Property) -> bool:

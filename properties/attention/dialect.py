@@ -124,6 +124,24 @@ def made_for(question: Question, reading: Reading) -> int:
     return best if off is not None and off < NEAR else 0
 
 
+def with_groups(target: Target, device: str) -> Target:
+    """The target with grouped heads, where it takes fewer heads of keys without a flag, and answers as grouped attention in either order does."""
+    if "enable_gqa" in target.parameters or {"parameters", "groups"} & target.declared:
+        return target
+    question = _question(target, device)
+    reading, inputs = Reading(layout=target.supports.layout, grouped=True), question.inputs(kv_heads=2, group=2)
+    out = question.answer(reading, inputs)
+    tiled = inputs.but(**{name: np.tile(getattr(inputs, name), (1, 2, 1, 1)) for name in "kv"})
+    if out is None or min(np.abs(out - exactly(one, "top-left").out).max() for one in (inputs, tiled)) >= NEAR:
+        return target
+    return replace(
+        target,
+        function=adapted(target.function, reading, target.framework),
+        parameters=(*target.parameters, "enable_gqa"),
+        learned={**target.learned, "grouped heads": "without a flag"},
+    )
+
+
 def always_hides(target: Target, device: str) -> bool:
     """Whether it is wrong as an attention of all keys, and right as one that is always causal, or always has a window."""
     if "is_causal" in target.parameters or "attn_mask" in target.parameters:
@@ -414,7 +432,7 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:
             rest = {name: value for name, value in given.items() if name != theirs}
-            for kind, how in ((ADDED, ADDED), ("bool", SAID[0])):
+            for kind, how in ((ADDED, ADDED), ("bool", SAID[0]), ("bool", SAID[1])):
                 for layout, axes in layouts.items():
                     for answer in axes.answers:
                         yield replace(base, given=rest, masked=True, said={kind: (theirs, how)}, layout=layout, answer=answer)

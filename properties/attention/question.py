@@ -147,7 +147,23 @@ def meant(name: str) -> str | None:
 
 def other_names(formal: Formal) -> bool:
     """Whether a signature has other names for what is confirmed by effect, or is causal unless a parameter says otherwise."""
-    return any((meant(name) in LEARNED and meant(name) not in formal) or causal_by_default(p) for name, p in formal.items())
+    return any(
+        (meant(name) in LEARNED and meant(name) not in formal) or causal_by_default(p) or may_be_a_number(p) for name, p in formal.items()
+    )
+
+
+def may_be_a_number(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is a window by its name, and one number by its default."""
+    return parameter.name == "window_size" and (parameter.default is None or type(parameter.default) is int)
+
+
+def documented_corner(formal: Formal) -> tuple[str, str]:
+    """(the causal corner that is documented for a signature, by whom); empty where none is known. PyTorch's ``is_causal`` is asked elsewhere."""
+    if "causal" in formal and "softmax_scale" in formal and {"window_size", "return_attn_probs", "cache_seqlens"} & set(formal):
+        return "bottom-right", "flash-attention (since 2.1)"
+    if "causal" in formal and {"kv_layout", "custom_mask"} & set(formal):
+        return "bottom-right", "FlashInfer"
+    return "", ""
 
 
 def causal_by_default(parameter: inspect.Parameter) -> bool:
@@ -268,10 +284,24 @@ class Question:
             worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
         return worst
 
+    def nearest_corner(self, reading: Reading) -> str:
+        """The causal corner that its frontier is nearer to, where it ends at neither: by how many keys rows see of which all weigh alike."""
+        inputs = self.inputs(queries=3, keys=11, is_causal=True)
+        counted = np.broadcast_to(np.arange(inputs.shape[3], dtype=np.float64)[:, None], inputs.v.shape)
+        out = self.answer(reading, inputs.but(q=np.zeros_like(inputs.q), v=counted))
+        if out is None or not np.isfinite(out).all():
+            return "top-left"
+        seen = 2 * out.mean(axis=(0, 1, 3)) + 1  # the mean of 0 … n − 1 is (n − 1)/2
+        beyond = float(np.median(seen - np.arange(1, 4)))
+        return "bottom-right" if abs(beyond - 8) < abs(beyond) else "top-left"
+
     def rows_without_keys(self, reading: Reading, inputs: Inputs, causal: str = "top-left") -> str:
-        """What its rows give that see no key: zero, nan or mean, as near as the bound of its arithmetic allows; empty if none of them."""
+        """What its rows give that see no key: zero, nan or mean, as near as the bound of its arithmetic allows, or nearly as if they saw all.
+
+        Empty if it is none of these.
+        """
         out = self.answer(reading, inputs)
-        for convention in CHOICES["empty_rows"]:
+        for convention in CHOICES["empty_rows"][:-1]:
             exact = exactly(inputs, causal, convention)
             if out is None or exact.empty is None:
                 return ""
@@ -280,7 +310,9 @@ class Question:
                 near = (np.abs(out - exact.out) <= allowed) | (np.isnan(out) & np.isnan(exact.out))
             if near[exact.empty].all():
                 return convention
-        return ""
+        assert out is not None and exact.empty is not None
+        free = exactly(replace(inputs, mask=None, is_causal=False), causal)
+        return "all" if np.abs(out - free.out)[exact.empty].max(initial=0.0) < NEAR else ""
 
 
 _made = functools.lru_cache(128)(make_inputs)  # a few small calls, asked in many readings

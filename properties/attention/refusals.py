@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
 from ..engine.contained.link import Gone
-from ..engine.core.target import Raised, Target
+from ..engine.core.target import NotTaken, Raised, Target
 from .backward import OPERANDS, forward, place_grad
 from .call import attend
 from .case import Case
@@ -145,7 +145,7 @@ def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
         try:
             attend(target, asked(seed))
         except Raised as raised:
-            if isinstance(raised.error, Gone):
+            if isinstance(raised, NotTaken) or isinstance(raised.error, Gone):
                 return ""
             said = str(raised)
         else:

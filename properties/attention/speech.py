@@ -363,6 +363,9 @@ def mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...
     if reading.form == "as it is" and not folded:
         return mask
     whole_mask = mask.reshape((1,) * (4 - len(mask.shape)) + tuple(mask.shape))
+    if reading.form == "bs" and folded:  # a row of it for each sequence of the call
+        part = fw.expand(whole_mask, (b, h, 1, s))
+        return part[at["b"]][0, 0] if "b" in at else part.reshape((b * h, s))
     if reading.form in ("ls", "bs"):
         part = fw.expand(whole_mask, (1, 1, n, s) if reading.form == "ls" else (b, 1, 1, s))
         return part[0, 0] if reading.form == "ls" else part[:, 0, 0]

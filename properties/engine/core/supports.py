@@ -54,7 +54,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "scales": ("any", "not negative", "positive"),
     "default_scale": ("1/sqrt(dim)", "1", "1/dim"),
     "result": ("same", "wider"),
-    "empty_rows": ("zero", "nan", "mean"),
+    "empty_rows": ("zero", "nan", "mean", "all"),
     "masked_nan": ("contained", "leaks"),
     "pairing": ("interleaved", "half"),
     "activation": ("relu", "gelu"),
@@ -93,6 +93,7 @@ class Supports:
     default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none; 1 is that of T5
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     empty_rows: str = "zero"  # what a row gives that sees no key
+    empty_rows_added: str | None = None  # likewise where what hides the keys is added to the logits; None: the same
     masked_nan: str = "leaks"  # NaN in a hidden key or value may reach the rows of its own batch element; contained: it reaches nothing
     # the size of what hidden logits are given or get added, where that is not −∞ and visible ones may come near it
     fill: float | None = None
@@ -194,6 +195,7 @@ SCHEMA: dict[str, Key] = {
     "norm_first": Key(FLAG),
     "eps": Key(POSITIVE),
     "fill": Key(optional(POSITIVE)),
+    "empty_rows_added": Key(optional(one_of(lambda: CHOICES["empty_rows"]))),
     **{key: _word(key) for key in CHOICES},
 }
 LISTS = ("devices", "dtypes", "parameters", "head_dims", "groups", "mask_kinds", "mask_axes", "window")
