@@ -51,7 +51,7 @@ class Learner:
         if start.parameters is None:
             if self.reading.always:
                 self._always()
-            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._log_sum_exp):
+            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._asked_for):
                 learn_one()
             self._square()
             self._together()
@@ -136,16 +136,15 @@ class Learner:
             self._take("is_causal", reading, f"is_causal, {corner}" + _but(known[corner]), theirs)
             return
 
-    def _log_sum_exp(self) -> None:
-        """Whether, where it is asked for, a number for every row comes back beside the output."""
-        if "return_lse" in self.parameters:
-            return
-        for theirs in (name for name in self.formal if (meant(name) or name) == "return_lse"):
-            reading = replace(self.reading, names={**self.reading.names, "return_lse": theirs})
-            if second := self._second(reading, self.question.inputs().but(return_lse=True)):
-                self.untried.pop(theirs, None)
-                self._take("return_lse", replace(reading, second=second), f"{BESIDE['return_lse']} comes back, too", theirs)
-                return
+    def _asked_for(self) -> None:
+        """Whether, where they are asked for, a number for every row, or weights, come back beside the output."""
+        for ours, words in BESIDE.items():
+            for theirs in (name for name in self.formal if (meant(name) or name) == ours and ours not in self.parameters):
+                reading = replace(self.reading, names={**self.reading.names, ours: theirs})
+                if second := self._second(reading, self.question.inputs().but(**{ours: True})):
+                    self.untried.pop(theirs, None)
+                    self._take(ours, replace(reading, second=second), f"{words} come{'s' * (ours == 'return_lse')} back, too", theirs)
+                    break
 
     def _second(self, reading: Reading, inputs: Inputs) -> str:
         """The axes of what comes back beside the output, of sizes that all differ; empty if nothing does."""

@@ -29,7 +29,8 @@ The analysis is that of Blanchard, Higham & Higham (2021, section 4), with one r
 is accumulated, as in Blanchard, Higham, Lopez, Mary & Pranesh (SIAM J. Sci. Comput. 42, 2020, on block FMA). Numerators are
 stored before they are divided, so they may overflow where the result does not. Where weights are kept as logarithms
 (``log_softmax``, or s_j - ln sum_j e_j by hand, stored: part of ``+lse``) the errors u |ln p_j|, and u |ln sum_j e_j| where that is
-stored before it is subtracted, are not renormalised, and belong to tau: the division-free softmax, again. A state that is stored and added to from block to block is not among these: that is ``same``.
+stored before it is subtracted, are not renormalised, and belong to tau: the division-free softmax, again. A state that is stored
+and added to from block to block is not among these: that is ``same``.
 
 Every bound is +inf where nothing can be promised: the answer is not finite, may overflow on the way, or rounding
 destroys it.

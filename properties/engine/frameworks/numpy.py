@@ -79,6 +79,13 @@ class NumpyFramework:
         finally:
             np.random.set_state(before)
 
+    def dropper(self, probability: float) -> Function | None:
+        def drop(x: Any) -> Any:
+            kept = np.random.random(np.shape(x)) >= probability
+            return (np.where(kept, x, 0) / (1 - probability)).astype(x.dtype)
+
+        return drop
+
     def drawn(self) -> float:
         return float(np.random.random())
 

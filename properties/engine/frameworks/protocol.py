@@ -171,6 +171,9 @@ class Framework(Protocol):
     def chance(self, seed: int) -> AbstractContextManager[Any]:
         """While it is open, random numbers start from the seed; afterwards they go on as before."""
 
+    def dropper(self, probability: float) -> Function | None:
+        """A function of an array that drops elements, and scales the others, by the random numbers above; None if there is none."""
+
     def drawn(self) -> float:
         """The next random number."""
 

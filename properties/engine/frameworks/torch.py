@@ -541,6 +541,9 @@ class TorchFramework:
                 torch.cuda.manual_seed_all(seed)
             yield
 
+    def dropper(self, probability: float) -> Function | None:
+        return torch.nn.Dropout(probability)
+
     def drawn(self) -> float:
         return float(torch.rand(()))
 
