@@ -63,7 +63,7 @@ class Attention(Contract):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         wrong = discover.smoke(target, dtype, device)
-        if not wrong and (axes := discover.reads_other_axes(target, dtype, device)):
+        if not wrong and not target.asked_enough() and (axes := discover.reads_other_axes(target, dtype, device)):
             declare = ": declare supports['layout'] = 'blhd'" if axes == "(batch, length, heads, dim)" else ""
             return f"it answers as if q, k and v were {axes}{declare}"
         return wrong

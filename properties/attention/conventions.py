@@ -75,7 +75,7 @@ class Conventions:
             differs={**target.differs, **self.differs},
             wrong={**target.wrong, **self.wrong},
             observed={**target.observed, **self.observed},
-            untried={**target.untried, **self.question.pace.untried()},
+            untried={**target.untried, **target.pace.untried()},
         )
 
     def _is_said_better(self, name: str) -> bool:

@@ -31,7 +31,6 @@ from .question import (
     NEUTRAL,
     OPERANDS,
     WIDTHS,
-    Pace,
     Question,
     causal_by_default,
     exactly,
@@ -48,13 +47,12 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     own call, so that only names are learned."""
     dtypes = [name for name in ("float64", "float32") if name in target.framework.dtypes]
     dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
-    pace = Pace(target.framework.costly_shapes)
     nearest = ""
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
-            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, pace)
+            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device)
             try:
                 reading, learned = _called(question, formal, works, layout)
             except CannotRun as error:
@@ -67,8 +65,8 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                 own_target = replace(question.target, supports=replace(question.target.supports, head_dims=(own,)))
                 question = replace(question, target=own_target, scale=SCALES[0])
             found = Learner(question, formal, frozenset(declared), reading, learned, works).learn()
-            return replace(found, untried={**found.untried, **pace.untried()})
-    raise CannotRun("; ".join((nearest, *pace.untried().values())))
+            return replace(found, untried={**found.untried, **target.pace.untried()})
+    raise CannotRun("; ".join((nearest, *target.pace.untried().values())))
 
 
 def _demands() -> Iterator[tuple[str, int, int]]:
@@ -335,7 +333,7 @@ def _result(question: Question, reading: Reading, inputs: Inputs) -> dict[str, s
         words.append(result_words(result, question.target.framework))
         return result
 
-    Question(replace(question.target, function=watched), question.dtype, question.device, question.pace).answer(reading, inputs)
+    Question(replace(question.target, function=watched), question.dtype, question.device).answer(reading, inputs)
     return {"result": words[0]} if words and words[0] else {}
 
 

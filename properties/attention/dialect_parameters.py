@@ -336,6 +336,10 @@ class Learner:
                 if best and best[0] < NEAR:
                     if best[2] == "b1ls" and kind == ADDED and how in whole:
                         self.wrong[theirs] = f"of what is added to each head, all get that of the first, off by {whole[how]:.2g}"
+                    elif best[2] == "ls" and how in whole and not axes_of(self.reading.layout).folded:
+                        self.wrong[theirs] = (
+                            f"one mask for all is heeded; one that varies from sequence to sequence is not, off by {whole[how]:.2g}"
+                        )
                     return best
         return best
 

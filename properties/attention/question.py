@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +18,8 @@ from .call import attend
 from .case import Case
 from .cases import always
 from .inputs import SCALES, Inputs, make_inputs, problem_of
-from .speech import Reading, adapted
+from .speech import BESIDE, Reading, adapted
 
-SECONDS, SLOW, MOST = 1.5, 0.05, 20.0  # for the answers of one that takes long for each; what is long; and for any
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
 # The parameters whose other names are confirmed by effect.
@@ -148,7 +146,8 @@ def meant(name: str) -> str | None:
 def other_names(formal: Formal) -> bool:
     """Whether a signature has other names for what is confirmed by effect, or is causal unless a parameter says otherwise."""
     return any(
-        (meant(name) in LEARNED and meant(name) not in formal) or causal_by_default(p) or may_be_a_number(p) for name, p in formal.items()
+        (meant(name) in (*LEARNED, *BESIDE) and meant(name) not in formal) or causal_by_default(p) or may_be_a_number(p)
+        for name, p in formal.items()
     )
 
 
@@ -172,38 +171,13 @@ def causal_by_default(parameter: inspect.Parameter) -> bool:
 
 
 @dataclass
-class Pace:
-    """How long the answers of a target took. A slow one is asked for a second or two; a busy machine makes none slow, nor compiling."""
-
-    compiles: bool = False  # every new shape costs far more than a call
-    calls: int = 0
-    seconds: float = 0.0
-    unasked: int = 0
-
-    @property
-    def over(self) -> bool:
-        """Whether no more is asked."""
-        return self.seconds > (SECONDS if self.seconds > SLOW * self.calls and not self.compiles else MOST)
-
-    def untried(self) -> dict[str, str]:
-        """What is not tried because the target is too slow."""
-        if not self.unasked:
-            return {}
-        return {"all of its conventions": f"a call takes {self.seconds / self.calls:.2g} s, so {self.unasked} questions were not asked"}
-
-
-@dataclass
 class Question:
     """What is asked of a target in one reading after the other."""
 
     target: Target
     dtype: str
     device: str
-    pace: Pace = None  # type: ignore[assignment]  # its own, where none is shared
     scale: str = SCALES[0]  # what the logits are multiplied by where nothing is said
-
-    def __post_init__(self) -> None:
-        self.pace = self.pace or Pace(self.target.framework.costly_shapes)
 
     def inputs(self, **sizes: Any) -> Inputs:
         """A small call with all sizes different."""
@@ -258,16 +232,12 @@ class Question:
 
     def answer(self, reading: Reading, inputs: Inputs) -> Array | None:
         """What it answers, None if it raises, gives nothing of the right form, or is too slow to be asked more."""
-        if self.pace.over:
-            self.pace.unasked += 1
+        if self.target.asked_enough():
             return None
-        began = time.monotonic()
         try:
             out = attend(self.view(reading), inputs)
         except Raised:
             return None
-        finally:
-            self.pace.calls, self.pace.seconds = self.pace.calls + 1, self.pace.seconds + time.monotonic() - began
         return out if out.shape == (*inputs.q.shape[:3], inputs.v.shape[3]) else None
 
     def off(self, reading: Reading, *asked: Inputs, causal: str = "top-left") -> float | None:

@@ -30,10 +30,11 @@ def with_second_mask(target: Target, question: Question) -> Target:
     (theirs,) = names
     untried = {name: why for name, why in target.untried.items() if name != theirs}
     said, off = _said(question, theirs)
-    if not said and (theirs not in PADDING or not np.isfinite(off)):
+    if not said and not np.isfinite(off):
         return replace(target, untried={**untried, theirs: "beside the mask that is tried: it hides what it says in no form that is known"})
     if not said:
-        says = f"its answers are those of no padding mask (batch, keys), be True hidden or seen, off by {off:.2g}"
+        forms = "padding mask (batch, keys), be True hidden or seen" if theirs in PADDING else "mask in any form that is known"
+        says = f"its answers are those of no {forms}, off by {off:.2g}"
         return replace(target, untried=untried, wrong={**target.wrong, theirs: says})
     how = "; ".join(how if form == "as it is" else f"{how}, of axes ({', '.join(form)})" for how, form in said.values())
     taken = set(target.supports.mask_axes)
