@@ -13,6 +13,7 @@ from properties.catalogue import select
 from properties.engine.core.attempt import blamed
 from properties.engine.core.target import Target
 from properties.engine.frameworks.torch import TorchFramework
+from properties.engine.report.text import verdict_text
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search
@@ -38,6 +39,8 @@ def test_right_ones_are_let_go(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), select(THEMES), Plan(examples=3, strict=False))
     assert not report.findings and not report.target.wrong
     assert sum(outcome.status == "passed" for outcome in report.outcomes.values()) > 12
+    screen = verdict_text(report).splitlines()
+    assert len(screen) <= 24 and max(map(len, screen)) <= 80, "\n".join(screen)
 
 
 @pytest.mark.parametrize("name", WRONG)

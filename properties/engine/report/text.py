@@ -26,6 +26,7 @@ READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
 SCREEN = 24  # lines of a report that is not verbose
+SPARED = ("no bound", "fits", "adequate", "on ", "left out", "bound")  # what is left out first where there is no room
 LEAST, TOLD, SPOKEN = 4, 9, 3  # of them what it speaks, refuses and so on; of these what it speaks, if the others need the rest
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
@@ -208,9 +209,9 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     )
     lines += [counted] if verbose else wrapped(counted)
     lines += wrong_lines(report.target)
-    lines += [f"  incomplete  {report.incomplete}"] * (report.verdict == "incomplete")
+    lines += _line(f"  incomplete  {report.incomplete}", verbose) * (report.verdict == "incomplete")
     unread = len(report.findings) - len(report.explained)
-    lines += [f"  unread    {unread} findings: the time for explaining was over"] * bool(report.explained and unread)
+    lines += _line(f"  unread    {unread} findings: the time for explaining was over", verbose) * bool(report.explained and unread)
     told = [*dialect_lines(report.target), *edge_lines(outcomes)]
     last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
     if verbose:
@@ -221,7 +222,8 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         known = [s for s in report.statuses if s.state == "still there"]
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
         told += not_tried_in_short(report.target.untried)
-        below = theme_lines_in_short(outcomes) + ranges_lines(outcomes) + [part for line in last for part in wrapped(line)]
+        parts = [*([line] for line in theme_lines_in_short(outcomes)), *([line] for line in ranges_lines(outcomes)), *map(wrapped, last)]
+        below = fitting(parts, SCREEN - len(lines) - LEAST)
         room = min(TOLD, max(SCREEN - len(lines) - len(below), LEAST))
         others = [line for line in told if not line.startswith("  speaks")]
         spoken = spoken_in_short(report.target.learned, max(SPOKEN, room - len(others)))
@@ -231,6 +233,20 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         lines += [f"            and {len(others) - len(shown)} more (-v: all)"] * (len(others) > len(shown))
         lines += below
     return "\n".join(lines)
+
+
+def _line(line: str, verbose: bool) -> list[str]:
+    """A line of a report, in several where they are to be no wider than a screen."""
+    return [line] if verbose else wrapped(line)
+
+
+def fitting(parts: Sequence[Sequence[str]], room: int) -> list[str]:
+    """Lines that stand together, so many that they fit: those that say least of a verdict are left to ``-v`` first."""
+    left = list(parts)
+    for word in SPARED:
+        if sum(map(len, left)) > room:
+            left = [part for part in left if not (part and part[0].startswith(f"  {word}"))]
+    return [line for part in left for line in part]
 
 
 def spoken_in_short(learned: Mapping[str, str], most: int) -> list[str]:
