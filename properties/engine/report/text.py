@@ -94,10 +94,11 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     if verbose:
         return findings
     named = {f.prop.name: [reading.name for reading in report.explained.get(f.prop.name, Explanation()).readings] for f in findings}
+    looser = {name: explained.looser for name, explained in report.explained.items() if explained.looser}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = naming_all([f for f in findings if named[f.prop.name]], named)
     for f in [f for f in gross if not named[f.prop.name]]:
-        if len(full) < IN_FULL and not any(_same(f, shown) for shown in full):
+        if len(full) < IN_FULL and not any(_same(f, shown) or looser.get(f.prop.name) == looser.get(shown.prop.name, "") for shown in full):
             full.append(f)
     return full
 
@@ -106,7 +107,15 @@ def _same(f: Finding, shown: Finding) -> bool:
     """Whether a finding shows, for all that is known, the mistake of another that is shown already."""
     if f.violation.raised or shown.violation.raised:
         return f.violation.says == shown.violation.says
-    return set(shown.matters) <= set(f.matters)
+    ours, theirs = _features(f), _features(shown)
+    return set(shown.matters) <= set(f.matters) or theirs <= ours or bool(theirs & ours)
+
+
+def _features(f: Finding) -> set[str]:
+    """What a finding needs beside sizes and numbers: the parameters of a call that its property asks for, or that matter."""
+    fields = f.case.fields()
+    needs = {field.needs for field in fields.values() if field.needs}
+    return {fields[name].needs for name in f.matters if name in fields and fields[name].needs} | (needs & set(f.prop.needs))
 
 
 def findings_text(report: Report, total: int, verbose: bool = False) -> str:
