@@ -16,7 +16,7 @@ from ..engine.contained.load import called
 from ..engine.core.contract import Formal
 from ..engine.core.target import NotTaken, innermost
 from ..engine.frameworks import Framework
-from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
+from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, unpacked, whole
 from .given_weights import Weights, own_features, tokens_and_weights
 
 PARTS = 16  # calls that one is made of at most, where there are as many queries as keys in each
@@ -108,7 +108,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
             result = _ask(function, reading, given, kwargs | here, sizes, fw)
-            if axes.packed is not None:
+            if axes.packed:
                 _write_back(given[0], axes, (q, k, v), fw)
             one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
             answers.append(fw.stack(result) if one_a_head else _own(result_array(result, fw), reading, sizes, fw))
@@ -136,10 +136,9 @@ def formal_of(function: Callable[..., Any]) -> Formal:
 
 def _write_back(packed: Any, axes: Axes, operands: Sequence[Any], fw: Framework) -> None:
     """Into the operands what a call has written into the array in which they were packed, so that it is seen."""
-    assert axes.packed is not None
+    parts = unpacked(packed, axes, operands[0], fw)
     for at, x in enumerate(operands):
-        part = packed[(slice(None),) * axes.packed + (at,)]
-        after = fw.read(whole([part], axes, "", sizes_of(x, x), fw))
+        after = fw.read(parts[at])
         if not np.array_equal(after, fw.read(x), equal_nan=True):
             fw.assign(x, after)
 
