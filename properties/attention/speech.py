@@ -20,6 +20,7 @@ from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, unpacked, w
 from .given_weights import Weights, own_features, tokens_and_weights
 
 PARTS = 16  # calls that one is made of at most, where there are as many queries as keys in each
+ROWS = 17  # of what is always causal, rows that are asked one by one at most
 # The value by which a mask marks what is visible.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
@@ -252,14 +253,16 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
             within = slice(at, at + last - first)
             return result_array(result, fw)[(slice(None),) * rows + (within,)], None if second is None else second[:, :, within]
 
-        found = [part(0, min(n, s), 0)] if causal else []
         begun = min(n, s) if causal else 0
+        if reading.always and n - begun > ROWS:
+            raise NotTaken(f"more than {ROWS} queries that see all keys, each of which is a call")
+        if n - begun > PARTS * s:
+            raise NotTaken(f"more than {PARTS} times as many queries as keys, which are asked in parts")
+        found = [part(0, min(n, s), 0)] if causal else []
         if reading.always:  # what sees all keys is a last row
             found += [part(i, i + 1, s - 1) for i in range(begun, n)]
         else:
             plain = {"is_causal": False} if causal else {}
-            if n - begun > PARTS * s:
-                raise NotTaken(f"more than {PARTS} times as many queries as keys, which are asked in parts")
             found += [part(i, min(i + s, n), 0, **plain) for i in range(begun, n, s)]
         out, second = zip(*found, strict=True)
         whole_out = fw.concatenate(out, rows)
