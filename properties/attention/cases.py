@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
 from ..engine.frameworks import has_layout
 from .case import Case
-from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, OF_MODELS, PROFILES
+from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, MOST_DIMS, OF_MODELS, PROFILES
 
 
 def wrong_least(value: Any) -> str:
@@ -164,7 +164,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         if profile is OF_MODELS:  # in a type in which models compute, of which the exact answer costs less, too
             drawn["dtype"] = pick([dtype for dtype in _dtypes(target, prop, dtypes) if dtype != "float64"] or ["float64"])
         if supports.head_dims:
-            drawn["dim"] = pick(supports.head_dims)
+            drawn["dim"] = _head_dim(supports.head_dims, tables["dim"])
         elif supports.value_dim:
             width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
             drawn["value_dim"] = width
@@ -179,6 +179,12 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
         return independent(either(plain))
     return independent(either(plain + masked * prop.domain.get("masked", 1)))
+
+
+def _head_dim(dims: tuple[int, ...], table: Sequence[int]) -> Strategy:
+    """One of the head dims that a target takes: of a table of a profile, of those that are drawn most, or any."""
+    usual = [[dim for dim in sizes if dim in dims] for sizes in (table, MOST_DIMS)]
+    return either([pick(sizes) for sizes in (*usual, dims) if sizes])
 
 
 def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:

@@ -23,6 +23,7 @@ from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.core.trial import Violation
 from . import backward, cases, dialect, dialect_parameters, discover, edges, measure, pictures, precision, question
+from .answers import answers
 from .case import Case
 from .cases import ATTENTION
 from .conventions import as_declared, with_conventions
@@ -83,6 +84,9 @@ class Attention(Contract):
 
     def expected(self, target: Target, prop: Property) -> bool:
         return super().expected(target, prop) and not (target.supports.window and prop.domain.get("moves"))
+
+    def questions(self, target: Target) -> dict[str, str]:
+        return answers(target)
 
     def learned_supports(self, target: Target) -> dict[str, Any]:
         return as_declared(target)

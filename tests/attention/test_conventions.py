@@ -24,6 +24,7 @@ from properties.engine.core.target import Target
 from properties.engine.doors import cli
 from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
+from properties.engine.report.dialect import handshake_text
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, verify_target
 from properties.engine.search.search import Plan
@@ -192,6 +193,20 @@ def test_a_busy_machine_makes_no_target_slow(monkeypatch: pytest.MonkeyPatch) ->
     began, found = clock[0], conventions.with_conventions(target, "cpu")
     assert found.untried == target.untried and found.supports.default_scale == "1"
     assert clock[0] - began > 0.5
+
+
+@pytest.mark.parametrize("facts", [{}, {"scale_of": "eighth", "corner": "bottom-right", "rows": "mean"}], ids=["usual", "its own"])
+def test_every_question_has_an_answer(facts: Any) -> None:
+    """In words that a reader finds in the report, or else the usual one."""
+    target = spoken(kernel(**facts))
+    answers = target.kind.questions(target)
+    assert all(answers.values()) and len(answers) >= 25
+    assert answers["default scale"].startswith(target.wrong.get("scale", "1/sqrt(dim)"))
+    assert answers["causal corner"].startswith(target.wrong.get("causal corner", "top-left"))
+    assert answers["rows without keys"] == target.differs["rows without keys"]
+    text = handshake_text(target, "cpu", verbose=True)
+    assert all(f"{question} " in text and answer in text for question, answer in answers.items())
+    assert f"{len(answers)} questions" in handshake_text(target, "cpu")
 
 
 # ---------------------------------------------------------------- edges

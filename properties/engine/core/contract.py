@@ -135,6 +135,10 @@ class Contract(ABC):
         """The target as it is spoken with from now on: without the classes of calls that it refuses, always and by raising."""
         return target
 
+    def questions(self, target: Target) -> dict[str, str]:
+        """Every question of the handshake → the target's answer, the usual ones included."""
+        return {}
+
     def learned_supports(self, target: Target) -> dict[str, Any]:
         """What the handshake has found out, as keys of supports."""
         return {}

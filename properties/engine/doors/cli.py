@@ -199,7 +199,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
             if not (options.strict or builtins.has(target.name)):
                 target = target.kind.handshake(target, options.device)
             if options.handshake:
-                print(paint(dialect.handshake_text(target, options.device), out), file=out)
+                print(paint(dialect.handshake_text(target, options.device, options.verbose), out), file=out)
                 spoken.append(target)
                 continue
             if not (options.strict or builtins.has(target.name)):

@@ -50,8 +50,8 @@ def wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent=" " * 12, break_long_words=False)
 
 
-def handshake_text(target: Target, device: str) -> str:
-    """All that the questions before a search have found out."""
+def handshake_text(target: Target, device: str, verbose: bool = False) -> str:
+    """All that the questions before a search have found out; ``verbose``: every question, with the usual answers, too."""
     s = target.supports
     lines = [headline("SPEAKS", target, device), f"  takes     {', '.join(target.parameters) or 'no parameter but q, k and v'}"]
     if "attn_mask" in target.parameters:
@@ -59,6 +59,12 @@ def handshake_text(target: Target, device: str) -> str:
     lines += wrong_lines(target) + dialect_lines(target)
     lines += [f"  seen      {key} = {value!r}" for key, value in target.observed.items()]
     lines += [f"  not tried {what}: {why}" for what, why in target.untried.items()]
+    answers = target.kind.questions(target)
+    if verbose and answers:
+        width = max(map(len, answers))
+        lines += ["", f"  {'question':<{width}}  answer", *(f"  {question:<{width}}  {answer}" for question, answer in answers.items())]
+    elif answers:
+        lines.append(f"  asked     {len(answers)} questions (-v: every answer)")
     return "\n".join(lines)
 
 

@@ -1,0 +1,66 @@
+"""The answers of a target to every question that is asked of an attention, the usual ones included.
+
+The rows of docs/explanation/conventions.md, in their order; where an answer was learned, its words are those of the report.
+"""
+
+from __future__ import annotations
+
+from ..engine.core.target import Target
+from ..exact.arithmetic import default_arithmetic
+from .axes import LAYOUTS
+
+SCALES = {"any": "any", "not negative": "those that are not negative", "positive": "positive ones alone"}
+MASKED_NAN = {"leaks": "may reach the rows of its own batch element", "contained": "reaches nothing"}
+
+
+def answers(target: Target) -> dict[str, str]:
+    """Question → answer."""
+    s, takes = target.supports, set(target.parameters)
+    told = {**target.learned, **target.refuses, **target.differs, **target.wrong}
+    found: dict[str, str] = {
+        "axes of q, k and v": told.get("axes", LAYOUTS[s.layout].words),
+        "what comes back": told.get("result", "an array, of the axes of q" if "axes" not in told else "an array"),
+        "beside it": told.get(
+            "beside the output", _asked(takes, "need_weights", "weights") or _asked(takes, "return_lse", "a log-sum-exp") or "nothing"
+        ),
+        "lengths": told.get("lengths", "any" if s.length_multiple == 1 else f"multiples of {s.length_multiple}"),
+        "longest": f"{s.max_length} tokens" if s.max_length else "any",
+        "head dims": told.get("head dims", ", ".join(map(str, s.head_dims)) if s.head_dims else "any"),
+        "width of values": told.get("width of values", "any" if s.value_dim else "that of keys"),
+        "sizes of zero": told.get("sizes of zero", "taken" if s.zero_sizes else "not taken"),
+        "grouped heads": told.get("grouped heads", "where enable_gqa says so" if "enable_gqa" in takes else "not taken"),
+        "default scale": told.get("scale", s.default_scale),
+        "scales that are taken": SCALES[s.scales] if "scale" in takes else "none is given",
+        "causality": told.get("causality", "where is_causal says so" if "is_causal" in takes else "none"),
+        "window": told.get("window", "where window_size says so" if "window_size" in takes else "none"),
+        "dtype that comes back": told.get("dtype", "that of the queries" if s.result == "same" else "a wider one"),
+        "gradients": told.get(
+            "gradients", "flow" if s.gradients else "none flow" if s.gradients is False else "are asked for in the search"
+        ),
+        "dropout": "where dropout_p says so" if "dropout_p" in takes else "none",
+    }
+    if "is_causal" in takes:
+        found["causal corner"] = told.get("causal corner", s.causal)
+        found["a single query"] = told.get("a single query", "as any other")
+    if "attn_mask" in takes:
+        found |= {
+            "what masks say": ", ".join(s.mask_kinds),
+            "axes along which masks vary": ", ".join(axes or "none" for axes in s.mask_axes),
+            "least number of axes of a mask": str(s.mask_rank),
+            "hidden logits": told.get("hidden logits", f"get {s.fill:g} less" if s.fill else "get −∞"),
+            "rows without keys": told.get("rows without keys", s.empty_rows),
+            "rows without keys, mask added": s.empty_rows_added or "the same",
+            "NaN in a hidden key or value": MASKED_NAN[str(target.observed.get("masked_nan", s.masked_nan))],
+        }
+    if {"attn_mask", "is_causal"} <= takes:
+        found["mask and causal"] = told.get("mask and causal", "both hide" if s.mask_and_causal else "not together")
+    if "return_lse" in takes:
+        found["log-sum-exp"] = told.get("log-sum-exp", "a natural logarithm")
+    for dtype in target.dtypes:
+        declared = (s.arithmetic or {}).get(dtype)
+        found[f"arithmetic of {dtype}"] = declared or f"held to {default_arithmetic(dtype).name}, the loosest that people write"
+    return found
+
+
+def _asked(takes: set[str], parameter: str, words: str) -> str:
+    return f"{words}, where {parameter} asks for them" if parameter in takes else ""
