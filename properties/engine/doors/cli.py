@@ -386,5 +386,6 @@ def entry() -> None:
     steady()
     if not CAN_FORK:
         sys.exit(main())
-    status = guarded(sys.argv[1:], main)
+    given = sys.argv[1:]
+    status = guarded(given, main, again=not given or given[0] not in WORDS or given[0] == "resume")
     sys.exit(status if status >= 0 else 128 - status)

@@ -26,18 +26,11 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
 
     A property that cannot be put to the target is named elsewhere.
     """
-    for what in ends:
-        return f"a call that was to show what the target takes {what}: what it would have shown is not known"
+    if why := too_little(target, ends):
+        return why
     judged, adequate = (sum(getattr(outcome.notes, name) for outcome in outcomes) for name in ("judged", "adequate"))
     if judged >= JUDGED and not adequate:
         return f"none of {judged} cases could tell a right answer and a trivially wrong one apart: declare less away"
-    if target.supports.max_length is not None and target.supports.max_length < SHORT:
-        length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
-        return f"{length}: declare a max_length from {SHORT} on"
-    if away := declared_away(target):
-        return (
-            f"the target says that it takes no {', '.join(away)}, which its signature has: say so in a file for --supports if it is meant"
-        )
     if not time_is_over:
         return ""
     able = [outcome for outcome in outcomes if not outcome.not_exercised and not outcome.finding]
@@ -46,6 +39,20 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
     if not short:
         return ""
     return f"time was over before {len(short)} of {len(able)} properties had {least} cases each: give more time, or fewer properties"
+
+
+def too_little(target: Target, ends: Collection[str] = ()) -> str:
+    """Why too little of it can be tried, whatever is searched; empty if enough can."""
+    for what in ends:
+        return f"a call that was to show what the target takes {what}: what it would have shown is not known"
+    if target.supports.max_length is not None and target.supports.max_length < SHORT:
+        length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
+        return f"{length}: declare a max_length from {SHORT} on"
+    if away := declared_away(target):
+        return (
+            f"the target says that it takes no {', '.join(away)}, which its signature has: say so in a file for --supports if it is meant"
+        )
+    return ""
 
 
 def declared_away(target: Target) -> list[str]:
