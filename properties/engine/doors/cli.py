@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
+from ..contained.limits import PR_SET_DUMPABLE, prctl
 from ..contained.link import Gone
 from ..contained.watch import do_not_wait
 from ..core.attempt import subject, try_case
@@ -32,7 +33,7 @@ from ..frameworks import Framework, framework, no_device
 from ..frameworks.machine import machine, machine_text
 from ..report import dialect, text
 from ..search.deviations import Deviation, read_deviations
-from ..search.find_target import Builtins, containing, find_targets
+from ..search.find_target import NEVER, Builtins, containing, find_targets
 from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
 from ..search.journal import Journal, digests
@@ -93,14 +94,17 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        with isolated(options.isolate), containing(which_contained(options)), listening():
+        which = which_contained(options)
+        if which == NEVER:
+            prctl(PR_SET_DUMPABLE, 1)  # whoever wants to may look into this process, as a debugger does
+        with isolated(options.isolate), containing(which), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
     except BrokenProcessPool:
         return killed("killed a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
-        print("attncheck: interrupted", file=sys.stderr)
+        print(f"attncheck: interrupted{resume.hint(options.journal)}", file=sys.stderr)
         return interrupted_status()
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)

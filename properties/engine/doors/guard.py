@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from ..contained.limits import PR_SET_DUMPABLE, prctl
 from ..contained.watch import wait_for_me
 from ..core.crash import CAN_FORK, ended, forked
 
@@ -40,6 +41,7 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int], again: bool 
         os.write(writing, b"%d" % status)
         return status
 
+    prctl(PR_SET_DUMPABLE, 0)  # nor may a target look into this process
     status = forked(run, forwards=(signal.SIGTERM,))
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:

@@ -24,15 +24,14 @@ from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
-from ..core.crash import dies_with_parent
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
 from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets
-from ..search.interrupt import listening, status
+from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
-from ..search.run import verify_target
+from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import resume
 from .arguments import count, duration, given, processes
@@ -124,15 +123,18 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
                     tell(one, console, scores)
             left = [(name, text) for name, text in asked if digest(name, text, how) not in before]
             for (name, text), one in judge_all(left, how, options.workers):
+                if one["verdict"] == "interrupted":  # it is judged when the run is gone on with
+                    raise KeyboardInterrupt
                 if journal:
                     journal.note(judged=one, digest=digest(name, text, how))
                 records.append(one)
                 tell(one, console, scores)
+                check()
         except KeyboardInterrupt:
             interrupted = True
     write(options, records)
     if interrupted:
-        print("attncheck: interrupted", file=sys.stderr)
+        print(f"attncheck: interrupted{resume.hint(journal)}", file=sys.stderr)
         return status()
     worse = gate.regressions(records, known) if known is not None else []
     for sentence in worse:
@@ -190,7 +192,7 @@ def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: in
             yield (name, text), judged(name, text, how)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=dies_with_parent) as pool:
+    with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=obey) as pool:
         tasks = {pool.submit(judged, name, text, how): (name, text) for name, text in asked}
         try:
             for task in as_completed(tasks):

@@ -28,6 +28,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "framework": report.target.framework.name,
         "device": report.device,
         "contained": report.contained,
+        "kept": report.kept,
         "machine": machine_json(report.machine),
         "dtypes": list(report.target.dtypes),
         "speaks": dict(report.target.learned),

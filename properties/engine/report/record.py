@@ -15,7 +15,7 @@ from .dialect import replay_of_conventions
 from .text import replay_line
 
 Record = dict[str, Any]
-FAILED = ("refuted", "incomplete", "cannot be run")
+FAILED = ("refuted", "incomplete", "cannot be run", "interrupted")
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -43,8 +43,8 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     ranges = Ranges()
     for outcome in outcomes:
         ranges.merge(outcome.ranges)
-    little = report.incomplete or "too little could be tried"
-    verdict = report.verdict if report.verdict in ("refuted", "nothing found") else "incomplete"
+    whys = {"incomplete": report.incomplete or "too little could be tried", "interrupted": "the run was ended before this was judged"}
+    verdict = report.verdict if report.verdict in ("refuted", "interrupted", "nothing found") else "incomplete"
     conventions = [
         {
             "property": f"documented {what}",
@@ -60,7 +60,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     return {
         "candidate": name,
         "verdict": verdict,
-        "why": little if verdict == "incomplete" else "",
+        "why": whys.get(verdict, ""),
         "contract": report.target.contract,
         "framework": report.target.framework.name,
         "dtypes": list(report.target.dtypes),
@@ -85,6 +85,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "speaks": {**report.target.learned, **report.target.differs},
         "refuses": dict(report.target.refuses),
         "untried": dict(report.target.untried),
+        "kept": report.kept,
         "tried": {name: list(ends) for name, ends in ranges.sizes.items()} | {"dtypes": dict(ranges.dtypes)},
         "round": round_number,
     }

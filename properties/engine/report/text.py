@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..cases.coordinates import Array
+from ..contained.apart import FILTER, NOTHING
 from ..core.declare import Property
 from ..core.explanation import Explanation, Reading
 from ..core.finding import Finding
@@ -179,6 +180,12 @@ def block_map(wrong: Array, columns: str = "features", height: int = 8, width: i
     return [f"{f'rows ↓ {columns} →' if i == 0 else '':<18} {line}" for i, line in enumerate(shades)]
 
 
+LESS_APART = {
+    FILTER: "the system gives the target no namespaces: a filter of calls keeps it from other processes and from the network",
+    NOTHING: "the system gives the target neither namespaces nor a filter of calls: it has a network, and may signal other processes",
+}
+
+
 def status_text(status: Status) -> str:
     """What became of a known deviation."""
     d = status.deviation
@@ -213,6 +220,7 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     lines += [f"  unread    {unread} findings: the time for explaining was over"] * bool(report.explained and unread)
     told = [*dialect_lines(report.target), *edge_lines(outcomes)]
     last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
+    last += [f"  apart     {said}" for kept, said in LESS_APART.items() if kept == report.kept]
     if verbose:
         lines += told + theme_lines(outcomes) + feature_lines(outcomes) + not_tried_lines(report)
         lines += ["  process   the checker's own, which the target could reach"] * (not report.contained)

@@ -78,14 +78,20 @@ class Report(Shown):
         return isinstance(self.target.framework, Shared)
 
     @property
+    def kept(self) -> str:
+        """What keeps the target's process from all others: ``contained.apart``; empty if it is this one."""
+        fw: Any = self.target.framework
+        return str(fw.kept()) if self.contained else ""
+
+    @property
     def surprises(self) -> list[Status]:
         """Deviations that are gone from the version on which they were seen, or whose time is over."""
         return [status for status in self.statuses if status.here and status.state != "still there"]
 
     @property
     def ok(self) -> bool:
-        """Whether time sufficed, nothing was found that was not known, and nothing known has gone unnoticed."""
-        return not self.found and not self.incomplete
+        """Whether it came to its end, nothing was found that was not known, and nothing known has gone unnoticed."""
+        return not self.found and not self.incomplete and not self.interrupted
 
     @property
     def found(self) -> bool:
@@ -94,9 +100,11 @@ class Report(Shown):
 
     @property
     def verdict(self) -> str:
-        """refuted, nothing tried, incomplete, too little tried, or nothing found."""
+        """refuted, interrupted, nothing tried, incomplete, too little tried, or nothing found."""
         if self.findings or self.target.wrong:
             return "refuted"
+        if self.interrupted:
+            return "interrupted"
         if not self.cases:
             return "nothing tried"
         return "incomplete" if self.incomplete else "nothing found" if self.enough else "too little tried"
