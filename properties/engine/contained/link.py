@@ -128,7 +128,7 @@ class Link:
         except Exception as error:
             if self.generation == 1:
                 self.end()
-                raise
+                raise NotLoaded(str(error) if isinstance(error, NotLoaded) else self._unreadable(error)) from None
             raise self._broken(f"ended the process, which cannot be started again: {error}") from None
         if not isinstance(known, dict) or not isinstance(known.get("handle"), int):
             raise self._broken("answered what is no answer")
@@ -136,6 +136,11 @@ class Link:
         self.held = known["held"] if isinstance(known.get("held"), int) else 0
         self.shop = known["shop"] if isinstance(known.get("shop"), int) else 0
         return known
+
+    def _unreadable(self, error: Exception) -> str:
+        """What is wrong with a target that raises where it is only looked at."""
+        said = (str(error).strip().splitlines() or [""])[0]
+        return f"{self.load['text']} cannot be looked at: {type(error).__name__}" + f": {said}" * bool(said)
 
     def _born(self, other: socket.socket) -> None:
         """Have a process started; by another template, if the one that there is does not answer. Raises Gone."""
