@@ -224,6 +224,8 @@ def _side_by_side(
 def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
     """What becomes of one candidate; nothing that it does is raised here."""
     began = time.monotonic()
+    if text.rpartition(":")[2] == ANY:
+        text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
     try:
         with containing(), redirect_stdout(sys.stderr), link.allowing(how["seconds"]):
             made = _judged(name, text, how, began)
@@ -239,11 +241,9 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
 def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Record:
     link.WAITED.clear()
     reference = referee(how["reference"]) if how["reference"] else None
-    place, _, attribute = text.rpartition(":")
-    if attribute == ANY:
-        text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
     target = candidate(name, text, reference, how["supports"])
-    if attribute == ANY:
+    place, _, attribute = text.rpartition(":")
+    if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
     here = "" if target.address else " --contained"
     target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{here} --round {how['round']}")
