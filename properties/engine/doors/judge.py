@@ -32,6 +32,7 @@ from ..report import record as gate
 from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets
 from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
+from ..search.own_words import ASKED, contradicted
 from ..search.pairs import pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
@@ -258,7 +259,10 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
         plan = dataclasses.replace(plan, deviations=known_of(target))
+    away = "" if reference else contradicted(target, dataclasses.replace(plan, examples=ASKED, shrink=False))
     made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
+    if away and made["verdict"] == "nothing found":
+        made |= {"verdict": "incomplete", "why": away}
     made["line"] = first_line(text)
     return made
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from ..core.trial import Violation, describe
 from ..core.words import cases
+from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report
 from .dialect import replay_of_conventions
@@ -84,6 +85,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "seconds": round(report.seconds, 3),
         "speaks": {**report.target.learned, **report.target.differs},
         "refuses": dict(report.target.refuses),
+        "declares": dict(report.own_words),
         "untried": dict(report.target.untried),
         "kept": report.kept,
         "tried": {name: list(ends) for name, ends in ranges.sizes.items()} | {"dtypes": dict(ranges.dtypes)},
@@ -105,7 +107,8 @@ def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") 
 def line(one: Record) -> str:
     """A record for a person."""
     first = one["findings"][0] if one["findings"] else None
-    why = f"{first['property']}: {first['says']}" if first else one["why"]
+    said = f"of itself it says {words_text(one['declares'])}" if one.get("declares") and not one["why"] else ""
+    why = f"{first['property']}: {first['says']}" if first else one["why"] or said
     return f"{one['verdict'].upper():<14}{one['candidate']}  {cases(one['cases'])}, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
 
 

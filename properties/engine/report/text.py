@@ -17,6 +17,7 @@ from ..core.finding import Finding
 from ..core.trial import describe
 from ..core.words import cases, ranges
 from ..frameworks.machine import machine_text
+from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report, Status
 from ..search.search import Outcome
@@ -228,7 +229,8 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     lines += _line(f"  incomplete  {report.incomplete}", verbose) * (report.verdict == "incomplete")
     unread = len(report.findings) - len(report.explained)
     lines += _line(f"  unread    {unread} findings: the time for explaining was over", verbose) * bool(report.explained and unread)
-    told = [*dialect_lines(report.target), *edge_lines(outcomes)]
+    said = [f"  declares  of itself: {words_text(report.own_words)}"] * bool(report.own_words)
+    told = [*said, *dialect_lines(report.target), *edge_lines(outcomes)]
     last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
     last += [f"  apart     {said}" for kept, said in LESS_APART.items() if kept == report.kept]
     if verbose:

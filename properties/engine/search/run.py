@@ -29,6 +29,7 @@ from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import ended, incomplete
+from .own_words import own_words
 from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
 
 
@@ -82,6 +83,11 @@ class Report(Shown):
         """What keeps the target's process from all others: ``contained.apart``; empty if it is this one."""
         fw: Any = self.target.framework
         return str(fw.kept()) if self.contained else ""
+
+    @property
+    def own_words(self) -> Mapping[str, Any]:
+        """What the target has declared of itself that nobody else has, where it is in a process of its own."""
+        return own_words(self.target)
 
     @property
     def surprises(self) -> list[Status]:
