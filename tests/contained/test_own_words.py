@@ -58,6 +58,7 @@ def test_what_somebody_else_declares_is_his(tmp_path: Path) -> None:
     supports = f"{{'mask_kinds': {value}, 'dtypes': ['float64'], 'framework': 'numpy', 'value_dim': True}}"
     mine = loaded(tmp_path, body, supports)
     assert own_words(mine) == {"mask_kinds": ("bool",), "dtypes": ("float64",)}
+    assert contradicted(mine, ASKED).startswith("the target says of itself mask_kinds = ['bool'], but answers")
     assert words_text(own_words(mine)) == "dtypes = ['float64'], mask_kinds = ['bool']"
     said = loaded(tmp_path, body, supports, beside={"mask_kinds": ["bool"]})
     assert own_words(said) == {"dtypes": ("float64",)} and contradicted(said, ASKED) == ""
