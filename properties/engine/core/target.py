@@ -94,6 +94,7 @@ class Target:
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
         """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
+        self.pace.check()
         with raising(options), self.framework.settings_kept(), self.pace.timed():
             return self.function(*arguments, **options)
 
@@ -109,6 +110,7 @@ class Target:
 
         Both raise Raised.
         """
+        self.pace.check()
         with raising({}):
             out, send_back = self.framework.record(lambda *given: self.first(call(*given)), leaves)
 

@@ -14,7 +14,7 @@ from ..core.contract import contracts
 from ..core.declare import Property
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
-from ..explain.explain import explain
+from ..explain.explain import explain, reading_time
 from ..explain.suspects import known_mistakes
 from ..report import dialect, text
 from ..search.deviations import Deviation
@@ -222,7 +222,9 @@ def verify(
     known = () if strict or case else known_of(target, device)
     plan = Plan(examples=1 if case else cases, device=device, strict=strict, deviations=known)
     if case is None:
-        return made_whole(verify_target(target, chosen(properties), plan, seconds=seconds, rank=catalogue.RANK), plan)
+        reading = reading_time(seconds)
+        made = verify_target(target, chosen(properties), plan, seconds=seconds, reading=reading, rank=catalogue.RANK)
+        return made_whole(made, plan, reading)
     report = Report(target, device, least=0)
     written = written_cases(target, case)
     for prop in chosen(properties):
@@ -253,14 +255,14 @@ def verify_pair(
         made.append(spoken_with(dataclasses.replace(target, address=None), device))
     pair = make_pair(*made)
     plan = Plan(examples=cases, device=device, strict=False)
-    report = verify_target(pair, pair_properties(pair), plan, seconds=seconds)
-    explain(report, [])
+    report = verify_target(pair, pair_properties(pair), plan, seconds=seconds, reading=reading_time(seconds))
+    explain(report, [], reading_time(seconds))
     return Verdict(report, plan)
 
 
-def made_whole(report: Report, plan: Plan) -> Verdict:
-    """The verdict on a report, whose findings are explained."""
-    explain(report, known_mistakes() if report.findings else [])
+def made_whole(report: Report, plan: Plan, seconds: float = reading_time(None)) -> Verdict:
+    """The verdict on a report, whose findings are explained, for so long."""
+    explain(report, known_mistakes() if report.findings else [], seconds)
     return Verdict(report, plan)
 
 

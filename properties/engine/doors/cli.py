@@ -27,7 +27,7 @@ from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
-from ..explain.explain import explain
+from ..explain.explain import SECONDS, explain, reading_time
 from ..explain.suspects import known_mistakes
 from ..frameworks import Framework, framework, no_device
 from ..frameworks.machine import machine, machine_text
@@ -312,11 +312,13 @@ def check(
     if options.journal and target.wrong:
         options.journal.note(target=target.name, wrong=dict(target.wrong))
     progress.start(target, plan, properties, options.time)
+    began = time.monotonic()
     report = verify_target(
         target,
         properties,
         plan,
         seconds=options.time,
+        reading=reading_time(options.time),
         progress=progress,
         workers=None if options.like else workers,
         source=source,
@@ -327,14 +329,14 @@ def check(
     missing: list[str] = []
     try:
         if ".py:" in target.name and not (options.isolate or options.like or report.interrupted):
-            until = time.monotonic() + ALONE_SECONDS
+            until = time.monotonic() + min(ALONE_SECONDS, reading_left(began, options.time) / 2)
             for outcome in report.outcomes.values():
                 if outcome.finding and time.monotonic() < until:
                     with contextlib.suppress(CannotRun, OSError):  # a file that can be imported once only, or is no longer there
                         outcome.finding = tried_alone(outcome.finding, load(source, plan.device))
         replay.keep(plan.database, report.findings)
         alone = any(finding.alone for finding in report.findings) and not options.like
-        explain(report, known_mistakes(missing) if alone else [])
+        explain(report, known_mistakes(missing) if alone else [], reading_left(began, options.time))
     except KeyboardInterrupt:  # what was found is told as it is
         report.interrupted = True
     print(paint(text.findings_text(report, plan.examples, options.verbose), out), end="", file=out, flush=True)
@@ -346,6 +348,11 @@ def check(
     else:
         print(paint(text.verdict_text(report, options.verbose), out), file=out, flush=True)
     return report
+
+
+def reading_left(began: float, seconds: float | None) -> float:
+    """How long findings are read: where a run has a time, what is left of it."""
+    return reading_time(seconds) if seconds is None else min(SECONDS, max(began + seconds - time.monotonic(), 0.0))
 
 
 def tried_alone(finding: Finding, fresh: Target) -> Finding:

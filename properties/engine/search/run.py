@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import multiprocessing
 import signal
 import sys
@@ -30,7 +31,7 @@ from .deviations import Deviation
 from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import ended, incomplete
 from .own_words import own_words
-from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
+from .search import FIRST_PASS, Outcome, Plan, inapplicable, same_subject, search_pass
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def verify_target(
     plan: Plan,
     *,
     seconds: float | None = None,
+    reading: float = 0.0,
     progress: Callable[[Property, Outcome | int], None] = lambda *_: None,
     workers: Workers | None = None,
     source: Mapping[str, Any] | None = None,
@@ -148,6 +150,8 @@ def verify_target(
     rank: Mapping[str, int] = MappingProxyType({}),
 ) -> Report:
     """Search all properties, breadth first: a few cases of each before any gets more; with ``seconds``, round after round until they are over.
+
+    ``reading``: so many of the seconds are left to read what was found, once something is.
 
     A refuted property is not searched again, the others are; with ``first`` nothing is, once one is refuted. The properties of a low
     ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``). What the plan's journal says
@@ -160,7 +164,7 @@ def verify_target(
     properties = tuple(properties)
     properties = tuple(p for p in properties if same_subject(p, target)) or properties
     parts = len(plan.passes())
-    number = 0
+    number, cut = 0, math.inf
     while True:
         this = dataclasses.replace(plan, round=plan.round + number // parts, part=number % parts, deadline=deadline)
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
@@ -180,7 +184,13 @@ def verify_target(
                 if plan.journal and outcome.prop.name not in known:
                     plan.journal.tried(this, outcome, time.monotonic() - began)
                 progress(outcome.prop, outcome)
+                if outcome.finding and deadline is not None and reading:
+                    cut = deadline - reading
                 if first and outcome.finding:
+                    break
+                if time.monotonic() > cut:
+                    for prop in new:
+                        found.setdefault(prop.name, Outcome(prop, target.name, not_exercised=inapplicable(target, prop, plan.dtypes)))
                     break
         except KeyboardInterrupt:  # what was found so far is worth telling
             report.interrupted = True
@@ -189,7 +199,7 @@ def verify_target(
             if prop.name in found:
                 report.add(found[prop.name])
         number += 1
-        over = (seconds is None and number >= parts) or (deadline is not None and time.monotonic() > deadline)
+        over = (seconds is None and number >= parts) or (deadline is not None and time.monotonic() > min(deadline, cut))
         if report.interrupted or over or not left or (first and report.findings):
             break
     report.rounds = number // parts

@@ -248,6 +248,8 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             return case in killed
         if simplest and simplest.pop():
             return False
+        if failing and plan.deadline is not None and time.monotonic() > plan.deadline:
+            return case in failing
         if failing and (case.seed not in (0, failing[0].seed) or shrunk[0] > SHRINKS):
             return case in failing
         shared = [d for d in known if d.matches(case)]
@@ -312,7 +314,8 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
         outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], killed=killed.get(failing[-1]))
     else:
         saved.keep(smallest)
-        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink, killed.get(smallest))
+        took = time.monotonic() - first[1]
+        outcome.finding = diagnose(target, prop, smallest, int(first[0]), took, plan.shrink, killed.get(smallest), plan.deadline)
     if outcome.finding:
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
