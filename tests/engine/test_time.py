@@ -87,11 +87,16 @@ def test_nothing_is_left_where_nothing_is_found(clock: Clock) -> None:
     assert not report.findings and clock.now - began > 90
 
 
-def test_shrinking_ends_with_the_run(clock: Clock) -> None:
+def test_shrinking_ends_soon_after_the_run(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "SHRINK_LATE", 0.0)
+    monkeypatch.setattr(diagnosis, "MATTERS", 100 * A_CALL)
     target, prop = target_of(clock), PROPERTIES["rows_sum_to_one"]
     whole = search.search(target, prop, search.Plan()).finding
     assert whole and whole.matters
     end = clock.now + whole.first_at * A_CALL  # a case of this property is a call
     cut = search.search(target, prop, search.Plan(deadline=end)).finding
-    assert cut and cut.first_at == whole.first_at and not cut.matters
-    assert clock.now <= end + 3 * A_CALL  # the last case drawn, the first after it, and the finding's own
+    assert cut and cut.first_at == whole.first_at and cut.shrink_seconds <= A_CALL
+    monkeypatch.setattr(diagnosis, "MATTERS", 2 * A_CALL)
+    end = clock.now + 6 * A_CALL
+    unread = diagnosis.diagnose(target, prop, whole.case, 1, 0.0)
+    assert not (unread.matters or unread.indifferent) and unread.violation.says == whole.violation.says and clock.now <= end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from ..cases.case import Case
@@ -15,23 +14,16 @@ from ..core.trial import Violation
 from ..frameworks import has_layout
 
 SLOW = 1.0  # seconds after which the fields that matter are not looked for, where each try may cost as much
+MATTERS = 10.0  # seconds for which they are looked for
 LAID_OUT = ("layout", "grad_layout")  # fields that say how arrays lie in memory
 
 
 def diagnose(
-    target: Target,
-    prop: Property,
-    case: Case,
-    first_at: int,
-    seconds: float,
-    thorough: bool = True,
-    killed: Violation | None = None,
-    until: float | None = None,
+    target: Target, prop: Property, case: Case, first_at: int, seconds: float, thorough: bool = True, killed: Violation | None = None
 ) -> Finding:
     """The finding of a smallest case: what is wrong on it, and, if thorough, which of its fields matter.
 
     ``killed``: the violation in the search, where the process did not come back. If the case alone does not end it, earlier calls had a part.
-    ``until``: after that the fields that matter are not looked for.
     """
     began = time.monotonic()
     violation = try_case(target, prop, case)
@@ -41,14 +33,14 @@ def diagnose(
     if violation is None:  # failed while searching, holds now
         violation = Violation("the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0)
         return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
-    matters, indifferent = _relevance_until(target, prop, case, math.inf if until is None else until) if thorough else ((), ())
+    matters, indifferent = _soon(target, prop, case) if thorough else ((), ())
     return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent, address=target.address)
 
 
-def _relevance_until(target: Target, prop: Property, case: Case, until: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Nothing, if it takes longer."""
+def _soon(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which fields matter; of a slow target, for which it takes long, none is named."""
     try:
-        with subject(target, prop).pace.ending(until):
+        with subject(target, prop).pace.ending(time.monotonic() + MATTERS):
             return relevance(target, prop, case)
     except NoMoreCalls:
         return (), ()

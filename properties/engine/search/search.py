@@ -42,6 +42,7 @@ FIRST_PASS, GROWTH = 4, 3  # cases of every property before any gets more; then 
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 SHRINKS = 400  # cases that shrinking tries at most; of the seed it tries 0 alone, since one is no simpler than another
 SHRINK_KILLED = 5.0  # seconds for which a case that kills is made smaller
+SHRINK_LATE = 30.0  # and any, when the time of the run is over
 RIGHT_KEPT = 6  # cases that hold, the first drawn, and as many that shrinking has tried
 
 
@@ -248,7 +249,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             return case in killed
         if simplest and simplest.pop():
             return False
-        if failing and plan.deadline is not None and time.monotonic() > plan.deadline:
+        if failing and plan.deadline is not None and time.monotonic() > plan.deadline + SHRINK_LATE:
             return case in failing
         if failing and (case.seed not in (0, failing[0].seed) or shrunk[0] > SHRINKS):
             return case in failing
@@ -314,8 +315,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
         outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], killed=killed.get(failing[-1]))
     else:
         saved.keep(smallest)
-        took = time.monotonic() - first[1]
-        outcome.finding = diagnose(target, prop, smallest, int(first[0]), took, plan.shrink, killed.get(smallest), plan.deadline)
+        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink, killed.get(smallest))
     if outcome.finding:
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
