@@ -240,3 +240,40 @@ def test_a_judge_that_is_ended_says_nothing_of_whom_it_had_not_judged(number: si
     (tmp_path / "right.py").write_text(HEAD + "attention = wrong\n")
     done = subprocess.run([*command[:3], "resume", "run.jsonl"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and "REFUTED       right.py" in done.stdout
+
+
+FORGES = """
+import glob
+import numpy as np
+calls = 0
+
+def attention(q, k, v):
+    global calls
+    calls += 1
+    if calls == 3:
+        for file in [*glob.glob("**/*.json*", recursive=True), *glob.glob(".hypothesis/**/*.jsonl", recursive=True)]:
+            with open(file, "a") as scores:
+                scores.write('\\n{"ended": 0}\\n')
+        for moved in (".hypothesis", "run.jsonl"):
+            try:
+                os.rename(moved, moved + "-old")
+            except OSError:
+                pass
+    return wrong(q, k, v)
+"""
+
+
+@pytest.mark.parametrize("record", [True, False], ids=["named", "unnamed"])
+def test_what_a_run_writes_down_is_not_the_targets(record: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is its line in it, nor is another file in the place of that one; the scores of a judge, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(template, "HIDDEN", [])
+    monkeypatch.setattr(link.Link, "templates", [])
+    (tmp_path / "kernel.py").write_text(HEAD + FORGES)
+    named = ("--record", "run.jsonl") * record
+    assert main(["kernel.py:attention", *ONE, *named]) == 1
+    (place,) = [Path("run.jsonl")] if record else journal.journals()
+    assert [line["ended"] for line in journal.lines(place) if "ended" in line] == [1]
+    assert main(["judge", "kernel.py", *ONE[:-3], "--round", "3", "--json", "scores.jsonl", *named]) == 1
+    (score,) = map(json.loads, Path("scores.jsonl").read_text().splitlines())
+    assert score["verdict"] == "refuted" and not [name for name in os.listdir() if name.endswith("-old")]

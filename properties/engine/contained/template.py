@@ -81,6 +81,12 @@ class Template:
             os.waitpid(self.pid, 0)
 
 
+def hide(place: str | os.PathLike[str]) -> None:
+    """No worker that is started from now on sees what is in this file or folder, where that can be done."""
+    if (path := os.path.abspath(place)) not in HIDDEN:
+        HIDDEN.append(path)
+
+
 def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -> int:
     """The number of a process that has imported the frameworks, and what makes modules, anew."""
     modules = [__name__, *(shop.__module__ for shop in WORKSHOPS), *sorted(knows)]

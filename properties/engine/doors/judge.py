@@ -26,6 +26,7 @@ from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
+from ..contained.template import hide
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
@@ -115,6 +116,8 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         out = sys.stdout
         scores = out if options.json == "-" else stack.enter_context(open(options.json, "w", encoding="utf-8")) if options.json else None
         console = sys.stderr if options.json == "-" else out
+        if scores not in (None, out):
+            hide(options.json)  # a candidate would write into it
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(listening())
         try:
