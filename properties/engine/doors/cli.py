@@ -336,7 +336,8 @@ def check(
                         outcome.finding = tried_alone(outcome.finding, load(source, plan.device))
         replay.keep(plan.database, report.findings)
         alone = any(finding.alone for finding in report.findings) and not options.like
-        explain(report, known_mistakes(missing) if alone else [], reading_left(began, options.time))
+        left = 0.0 if report.interrupted else reading_left(began, options.time)  # who ends a run does not wait
+        explain(report, known_mistakes(missing) if alone and left else [], left)
     except KeyboardInterrupt:  # what was found is told as it is
         report.interrupted = True
     print(paint(text.findings_text(report, plan.examples, options.verbose), out), end="", file=out, flush=True)
