@@ -109,6 +109,8 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        return no_memory(error)
     except Gone as gone:
         print(f"attncheck: a first call {gone}", file=sys.stderr)
         return 2
@@ -133,8 +135,16 @@ def word(name: str, arguments: Sequence[str]) -> int:
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        return no_memory(error)
     except Exception as error:
         return mistaken(error)
+
+
+def no_memory(error: MemoryError) -> int:
+    """Say that it is the machine's memory that is too small for what was asked."""
+    print(f"attncheck: there is not enough memory for such sizes: {error or 'give smaller ones'}", file=sys.stderr)
+    return 2
 
 
 def mistaken(error: Exception) -> int:
