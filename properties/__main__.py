@@ -1,5 +1,10 @@
 """``python -m properties`` is ``attncheck`` in a clone."""
 
-from .engine.doors.cli import entry
+import sys
 
-entry()
+try:
+    from .engine.doors.cli import entry
+
+    entry()
+except KeyboardInterrupt:  # before there was a run
+    sys.exit(130)

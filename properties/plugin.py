@@ -30,6 +30,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--cases", {"type": int, "default": 60, "metavar": "N", "help": "cases per property (default 60)"}),
     ("--round", {"type": int, "default": 0, "metavar": "N", "help": "another round draws other cases"}),
     ("--attncheck-strict", {"action": "store_true", "help": "refusals, edges and conventions that nobody declared are findings, too"}),
+    ("--attncheck-in-process", {"action": "store_true", "help": "the targets in the process of the tests, as for a debugger"}),
     ("--supports", {"metavar": "FILE.toml", "help": "what the targets support and which conventions they follow"}),
 )
 
@@ -49,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _option(config: pytest.Config, name: str) -> Any:
     declared = dict(OPTIONS)[f"--{name}"]
-    return config.getoption(name, declared.get("default"))
+    return config.getoption(f"--{name}", declared.get("default"))
 
 
 _TARGETS = pytest.StashKey[dict[str, Any]]()
@@ -62,26 +63,29 @@ def _found(config: pytest.Config) -> dict[str, Any]:
 
         from .engine.core.supports import Supports
         from .engine.core.target import CannotRun
-        from .engine.doors.known import known_by_effect
-        from .engine.search.find_target import Builtins, find_targets
+        from .engine.doors.asked import spoken_with
+        from .engine.doors.known import beside, known_by_effect
+        from .engine.search.find_target import NEVER, Builtins, containing, find_targets, users
         from .engine.search.search import Plan
 
         builtins, device = Builtins(), _option(config, "device")
         declared = _option(config, "supports")
         supports = Supports.in_file(declared) if declared else None
+        which = NEVER if _option(config, "attncheck-in-process") else users(device)
         names = _option(config, "impl") or [n for n in builtins.entries if builtins.unavailable(n, device) is None]
-        try:
-            targets = [target for name in names for target in find_targets(name, builtins, supports, device)]
-        except CannotRun as error:
-            raise pytest.UsageError(f"attncheck: {error}") from None
         known = builtins.deviations()
         strict = bool(_option(config, "attncheck-strict"))
-        foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
-        targets = [target for target in targets if target not in foreign]
-        foreign = [target.kind.handshake(target, device) for target in foreign]
-        if like := _option(config, "like"):
-            targets, foreign = [], _pairs([*targets, *foreign], like, builtins, device)
-        else:
+        try:
+            with containing(which):
+                targets = [target for name in names for target in find_targets(name, builtins, supports, device)]
+                foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
+                targets = [target for target in targets if target not in foreign]
+                foreign = [spoken_with(target, device) for target in foreign]
+                if like := _option(config, "like"):
+                    targets, foreign = [], [beside(target, like, builtins, device) for target in (*targets, *foreign)]
+        except CannotRun as error:
+            raise pytest.UsageError(f"attncheck: {error}") from None
+        if not like:
             known += tuple(deviation for target in foreign for deviation in known_by_effect(target, known, builtins, device))
         plan = Plan(
             examples=_option(config, "cases"),
@@ -92,17 +96,6 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         )
         config.stash[_TARGETS] = {"targets": targets, "foreign": foreign, "plan": plan}
     return config.stash[_TARGETS]
-
-
-def _pairs(targets: list[Any], like: str, builtins: Any, device: str) -> list[Any]:
-    """Each target beside its reference."""
-    from .engine.core.target import CannotRun
-    from .engine.doors.known import beside
-
-    try:
-        return [beside(target, like, builtins, device) for target in targets]
-    except CannotRun as error:
-        raise pytest.UsageError(f"attncheck: {error}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

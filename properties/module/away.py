@@ -138,7 +138,9 @@ class Away(Part):
         shop, place = self._shop, self._place
         if place["generation"] != shop.generation or not shop.runs:
             (method, arguments), *changes = self._history
-            place["number"] = int(shop.ask(method, *arguments)["number"])
+            told = shop.ask(method, *arguments)
+            with described():
+                place["number"] = int(told["number"])
             place["generation"] = shop.generation
             for method, arguments in changes:
                 shop.ask(method, place["number"], *arguments)
@@ -203,7 +205,9 @@ class Away(Part):
 
     def to(self, dtype: Any, device: str = "cpu") -> Away:
         """Cast to a type."""
-        self._become(self._shop.ask("to", self._alive(), dtype))
+        told = self._shop.ask("to", self._alive(), dtype)
+        with described():
+            self._become(told)
         self._history.append(("to", (dtype,)))
         return self
 
@@ -280,12 +284,19 @@ class State(dict[str, Any]):
 
 def whole(shop: Shop, history: list[tuple[str, tuple[Any, ...]]], told: Any) -> Away:
     """What stands for a module that is described so. Raises Gone for what is no description."""
-    try:
+    with described():
         kind, home = told["parts"][0][1:3]
         made: Away = type(identifier(str(kind)), (Away,), {"__module__": str(home)})(shop, history, told)
+        return made
+
+
+@contextmanager
+def described() -> Iterator[None]:
+    """Meanwhile a description of a module is read. Raises Gone for what is none."""
+    try:
+        yield
     except (TypeError, ValueError, KeyError, IndexError, AttributeError):
         raise Gone("answered what is no answer") from None
-    return made
 
 
 def _housed(fw: Framework, array: Any, asks: Any) -> Any:

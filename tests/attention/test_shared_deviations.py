@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from properties import check_attention, parametrize_with_properties, verify
+from properties.attention.case import Case
+from properties.catalogue import PROPERTIES
+from properties.engine.core.trial import Violation
 from properties.engine.doors.cli import main
+from properties.engine.search import alike as alike_module
+from properties.engine.search.alike import fails_alike
 
 ROOT = Path(__file__).parents[2]
 WRAPPER = """
@@ -66,3 +73,43 @@ def test_in_pytest(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "properties.plugin", "--impl", "right.py:attention", "--cases", "3", "-q"]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300)
     assert re.search(r"^\d{2,} passed", done.stdout, re.M) and done.returncode == 0, done.stdout
+
+
+IMPOSTOR = """
+import torch
+
+def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    if attn_mask is not None and attn_mask.ndim < 2 and key.shape[2] > 1 and query.shape[2] * query.shape[3] > 4:
+        attn_mask = None
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+"""
+
+
+def test_another_mistake_is_not_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a mask of one axis in their words on the case that is on record, and ignores it on larger ones, where they refuse it, too."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(IMPOSTOR)
+    Path("theirs.py").write_text(WRAPPER.format(""))
+    few = ("--property", "output_is_inside_the_bound", "--property", "masks", "--cases", "40", "--round", "3", "--json", "scores.jsonl")
+    assert main(["judge", "mine.py", "theirs.py", *few]) == 1
+    mine, theirs = map(json.loads, Path("scores.jsonl").read_text().splitlines())
+    assert theirs["verdict"] == "nothing found", theirs["findings"]
+    assert mine["verdict"] == "refuted" and mine["findings"][0]["kind"] == "differs"
+
+
+def test_words_are_compared_without_their_numbers() -> None:
+    case, prop = Case(keys=2), PROPERTIES["output_is_inside_the_bound"]
+
+    def alike(says: str, raised: bool, like: str, dtype: str = "float64") -> bool:
+        made = Violation(says, 0.0, 0.0, 0.0, raised=raised)
+        return fails_alike(SimpleNamespace(like=like), prop, dataclasses.replace(case, dtype=dtype), made, "cpu")  # type: ignore[arg-type]
+
+    there = Violation("row 12, feature 3 is off: got 1.5e-07, expected nan", 0.0, 0.0, 0.0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(alike_module, "try_case", lambda *_: there)
+        assert alike("row 1, feature 0 is off: got -0.25, expected inf", False, "torch_sdpa.math")
+        assert not alike("row 1, key 0 is off: got -0.25, expected inf", False, "torch_sdpa.math")
+        assert not alike(there.says, True, "torch_sdpa.math") and not alike(there.says, False, "none.such")
+        assert not alike(there.says, False, "torch_sdpa.math", "float8")
+        patched.setattr(alike_module, "try_case", lambda *_: None)
+        assert not alike(there.says, False, "torch_sdpa.math")

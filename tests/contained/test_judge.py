@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -269,3 +271,48 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     assert main(["judge", "candidates/same.py", *rest, "--supports", "facts.toml"]) == 2
     (said,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
     assert said["verdict"] == "cannot be run" and "--supports says nothing" in json.dumps(said)
+
+
+def killing(name: str, text: str, how: dict[str, Any]) -> Any:
+    """A judge of one candidate that is killed over one of them."""
+    if "dies" in name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"candidate": name, "verdict": "nothing found"}
+
+
+def test_who_kills_a_process_of_ours_takes_nobody_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was asked beside it, or after it, has a verdict all the same, once."""
+    monkeypatch.setattr(door, "judged", killing)
+    names = ["a", "dies", "b", "c", "dies too", "d"]
+    made = dict(door.judge_all([(name, name) for name in names], {}, 2))
+    assert {name: one["verdict"] for (name, _), one in made.items()} == {
+        name: "cannot be run" if "dies" in name else "nothing found" for name in names
+    }
+    assert made["dies", "dies"]["why"] == "the process that judged it was killed"
+
+
+def test_what_fails_in_the_checker_is_one_candidates_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(door, "candidate", broken)
+    how = {"seconds": None, "reference": None, "supports": None, "contract": "attention"}
+    made = door.judged("mine", "mine.py:attention", how)
+    assert (made["verdict"], made["why"]) == ("cannot be run", "the checker failed: ZeroDivisionError: ours")
+    assert "ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "supports, says",
+    [
+        ("property(lambda self: 1 / 0)", "candidates/odd.py cannot be looked at: ZeroDivisionError: division by zero"),
+        ("property(lambda self: os._exit(0))", "candidates/odd.py cannot be imported: it ended the process (exit status 0)"),
+        ("{1: 2}", "candidates/odd.py: supports has no key '1'"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_told_by_its_name(supports: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = f"class Odd:\n    supports = {supports}\n    def __call__(self, q, k, v):\n        return v\nattention = Odd()\n"
+    (folder / "candidates" / "odd.py").write_text(HEAD + code)
+    assert judge("candidates/odd.py") == 2
+    out, err = capsys.readouterr()
+    assert says in out and "Traceback" not in err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -82,31 +81,6 @@ def test_bits_and_layouts_cross(tmp_path: Path) -> None:
         other = make_inputs(Case(queries=3, keys=3, dim=4, layout=layout))
         given = [target.buffers().array(name, getattr(other, name), "float64", "cpu", layout) for name in "qkv"]
         assert np.array_equal(attend(target, other), own["right"](*given))
-
-
-def test_what_it_starts_is_ended_with_it(tmp_path: Path) -> None:
-    """A child in a session of its own, too."""
-    code = (
-        "def attention(q, k, v):\n    if k.shape[2] == 2:\n        if not os.fork():\n            os.setsid()\n"
-        f"            open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid()))\n            time.sleep(1000)\n            os._exit(0)\n"
-        "        time.sleep(0.3)\n        os._exit(3)\n    return right(q, k, v)"
-    )
-    target = contained(tmp_path, code)
-    violation = try_case(target, catalogue.PROPERTIES["rows_sum_to_one"], Case(keys=2))
-    assert violation and violation.killed and "exit status 3" in violation.says
-    child = int((tmp_path / "child").read_text())
-    until = time.monotonic() + 5
-    while time.monotonic() < until and running(child):
-        time.sleep(0.05)
-    assert not running(child)
-    assert try_case(target, catalogue.PROPERTIES["rows_sum_to_one"], Case(keys=3)) is None  # and it is started again
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_crash_that_needs_earlier_calls_is_said_to(tmp_path: Path) -> None:

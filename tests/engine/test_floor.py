@@ -10,7 +10,8 @@ import pytest
 from impls import numpy_matmul
 from properties.catalogue import PROPERTIES
 from properties.engine.contained.stub import Stub
-from properties.engine.search.floor import declared_away, incomplete
+from properties.engine.search import floor
+from properties.engine.search.floor import declared_away, incomplete, too_little
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Outcome
 
@@ -56,31 +57,46 @@ class Elsewhere(Stub):
         raise AssertionError
 
 
-def of(function: Any, parameters: tuple[str, ...], declared: tuple[str, ...] | None) -> Any:
+def of(function: Any, parameters: tuple[str, ...], own: tuple[str, ...]) -> Any:
     made = target()
-    options = SimpleNamespace(options=made.kind.options)
-    return SimpleNamespace(function=function, parameters=parameters, supports=SimpleNamespace(parameters=declared), kind=options)
+    kind = SimpleNamespace(options=made.kind.options)
+    supports = SimpleNamespace(parameters=parameters, max_length=None)
+    return SimpleNamespace(function=function, parameters=parameters, supports=supports, kind=kind, own=frozenset(own), framework=None)
 
 
-@pytest.mark.parametrize("own", [{"parameters": ["is_causal"]}, {"parameters": ("is_causal",), "framework": "numpy"}])
-def test_what_a_target_says_that_it_does_not_take(own: dict[str, Any]) -> None:
-    assert declared_away(of(Elsewhere(own), ("is_causal",), ("is_causal",))) == ["attn_mask"]
-    assert declared_away(of(Elsewhere(own), ("is_causal", "attn_mask"), ("is_causal",))) == []
+def test_what_a_target_says_that_it_does_not_take() -> None:
+    assert declared_away(of(Elsewhere(None), ("is_causal",), ("parameters",))) == ["attn_mask"]
+    assert declared_away(of(Elsewhere(None), ("is_causal", "attn_mask"), ("parameters", "framework"))) == []
 
 
 def test_who_else_may_say_so() -> None:
-    """A target that is imported here, one that says nothing of its parameters, and one of which somebody else has said it."""
+    """A target that is imported here, and one of which somebody else has said it."""
     some = ("is_causal",)
-    assert declared_away(of(numpy_matmul.attention, some, some)) == []
-    for own in (None, "words", {"framework": "numpy"}):
-        assert declared_away(of(Elsewhere(own), some, some)) == []
-    assert declared_away(of(Elsewhere({"parameters": ["is_causal"]}), some, ())) == []
+    assert declared_away(of(numpy_matmul.attention, some, ("parameters",))) == []
+    assert declared_away(of(Elsewhere({"parameters": ["is_causal"]}), some, ("framework",))) == []
 
 
 def test_a_verdict_says_so() -> None:
     mine = target()
-    away = of(Elsewhere({"parameters": []}), (), ())
-    away.supports.max_length = None
     assert incomplete(mine, [outcome()], 20, False) == ""
-    said = incomplete(away, [outcome()], 20, False)
+    said = incomplete(of(Elsewhere(None), (), ("parameters",)), [outcome()], 20, False)
     assert said.startswith("the target says that it takes no attn_mask, is_causal, which its signature has")
+
+
+@pytest.mark.parametrize(
+    "said, why",
+    [
+        ({"head_dims": (7,)}, "its heads have at most 7 features"),
+        ({"head_dims": (1, 8)}, ""),
+        ({"window": (0, 0)}, "a query sees one key alone"),
+        ({"window": (1, 0)}, ""),
+        ({"dtypes": ("float16",)}, ""),
+    ],
+)
+def test_what_it_says_of_itself_may_leave_too_little(said: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a target in a process of its own; who else declares it knows what it is."""
+    monkeypatch.setattr(floor, "own_words", lambda _: said)
+    told = too_little(target())
+    assert (why in told) if why else told == ""
+    monkeypatch.undo()
+    assert too_little(target(**said)) == ""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from properties.engine.doors.checks import address_of, verify
+from properties.engine.doors.asked import address_of
+from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
 
 KERNEL = """

@@ -12,7 +12,9 @@ from impls.mutants import load_all
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.cases import regimes
+from properties.engine.core.contract import contract_named
 from properties.engine.core.target import CannotRun, Target
+from properties.engine.doors import cli
 from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets
@@ -195,3 +197,49 @@ def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:
         target = make_target("mine", by_lse, {"dtypes": ["bfloat16"], "zero_sizes": False} | ({"arithmetic": kind} if kind else {}))
         finding = try_only(target, PROPERTIES["duplicated_keys_change_nothing"], case).finding
         assert bool(finding) == wrong
+
+
+@pytest.mark.parametrize(
+    "contract, text",
+    [
+        ("attention", "Case(keys=1000000000)"),
+        ("attention", "Case(batch=100000, kv_heads=1000, queries=100000, keys=100000)"),
+        ("attention", "Case(keys=99999999999999999999999)"),
+        ("attention", "Case(queries=20000, keys=20000)"),
+        ("attention", "Case(keys=20000, value_dim=20000)"),
+        ("attention", "Case(group=1000000000)"),
+        ("multihead", "Case(dim=1000000000)"),
+        ("module", "Case(length=20000)"),
+        ("cached", "Case(chunks=(1000000000, 1))"),
+        ("cached", "Case(keys=4, spare=1000000000)"),
+        ("slopes", "Case(kv_heads=1000000000)"),
+    ],
+)
+def test_huge_sizes_are_refused_in_a_sentence(contract: str, text: str) -> None:
+    """Before anything is made of them."""
+    with pytest.raises(ValueError, match=r"^the case has arrays of some [\d,]+ numbers; it can be tried up to 268,435,456"):
+        contract_named(contract).topics[0].case.parse(text)
+
+
+def test_sizes_at_the_limit_are_taken() -> None:
+    for text in (
+        "Case(queries=16384, keys=16384)",
+        "Case(queries=2, keys=0, dim=134217728)",
+        "Case(seed=99999999999, window_left=99999999999)",
+    ):
+        assert Case.parse(text).largest() <= 2**28
+
+
+def test_sizes_that_do_not_fit_are_told_in_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = ["numpy_matmul.attention", "--property", "rows_sum_to_one", "--case"]
+    assert main([*ask, "Case(keys=1000000000)"]) == 2
+    err = capsys.readouterr().err
+    assert "attncheck: the case has arrays of some 1,000,000,000 numbers" in err and "Traceback" not in err
+
+    def full(*_: Any) -> Any:
+        raise MemoryError("Unable to allocate 7.45 GiB")
+
+    monkeypatch.setattr(cli, "try_only", full)
+    assert main([*ask, "Case(keys=2)"]) == 2
+    err = capsys.readouterr().err
+    assert "attncheck: there is not enough memory for such sizes: Unable to allocate 7.45 GiB" in err and "Traceback" not in err

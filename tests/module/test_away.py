@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from impls.mutants.module import honest_modules, module_caches, module_gradients, module_heads, module_masks, module_state
 from properties.catalogue import PROPERTIES
 from properties.engine.contained.link import Gone
+from properties.engine.contained.template import processes
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.search.find_target import NEVER, OWN, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target
@@ -160,7 +161,8 @@ def test_it_is_made_anew_where_its_process_has_ended(layer: Target) -> None:
     trial = trial_of(layer)
     before = trial.run()
     link = trial.module._shop.stub.link
-    os.kill(link.pid, signal.SIGKILL)
+    (worker,) = [pid for pid, parent, _, _ in processes() if parent == link.pid] or [link.pid]  # in namespaces of its own
+    os.kill(worker, signal.SIGKILL)
     with pytest.raises(Exception, match="killed the process"):
         trial.run()
     assert np.array_equal(trial.run(), before) and link.generation == 2
@@ -219,3 +221,15 @@ def test_a_variant_of_a_right_module_is_right(variant: str, layer: Target) -> No
     assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
     if variant != "compile":  # of which there may be no time for all
         assert (report.outcomes["module_gradients_are_slopes"].cases > 0) == (variant == "eager")  # the others give parameters none
+
+
+@pytest.mark.parametrize("told", [None, 3, {}, {"parts": []}, {"parts": [[]], "number": "x"}, {"number": []}])
+def test_a_description_that_is_none_is_the_end_of_the_target(told: Any, layer: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cast, or made again in another process."""
+    away = trial_of(layer).module
+    monkeypatch.setattr(Shop, "ask", lambda *_: told)
+    with pytest.raises(Gone, match="answered what is no answer"):
+        away.to("float32")
+    away._place["generation"] = -1
+    with pytest.raises(Gone, match="answered what is no answer"):
+        away.to("float32")

@@ -18,6 +18,10 @@ from .field import Field, field
 
 Edit = tuple[str, int, float]  # tensor, flat index (modulo its size), special value
 EXAMPLE = "expected for example Case(queries=4, is_causal=True)"
+MOST = 2**28  # numbers in the largest array of a case: 2 GiB in float64
+# Sizes of a case: how many there are of something, its lengths, and its widths.
+COUNTS, LENGTHS = ("batch", "kv_heads", "heads", "group"), ("queries", "keys", "length", "length", "memory")
+WIDTHS = ("dim", "value_dim", "head_dim", "hidden", "rotary_dim", "num_buckets", "spare", "page_size", "chunks")
 _NUMBERS = (int, float)
 _TYPES: dict[str, tuple[Any, ...]] = {
     "int": (int,),
@@ -102,7 +106,19 @@ class Case(Shown):
         case = cls(**_keywords(text, tuple(cls.fields())))
         for name in cls.fields():
             cls.check(name, getattr(case, name))
+        if (most := case.largest()) > MOST:
+            raise ValueError(f"the case has arrays of some {most:,} numbers; it can be tried up to {MOST:,}: give smaller sizes")
         return case
+
+    def largest(self) -> int:
+        """Numbers in its largest array, about: of its tokens, or of one for every pair of them."""
+
+        def sizes(names: tuple[str, ...]) -> list[int]:
+            given = [getattr(self, name, None) or 1 for name in names]
+            return [sum(size) if isinstance(size, tuple) else size for size in given]
+
+        shorter, longer = sorted(sizes(LENGTHS))[-2:]
+        return math.prod(sizes(COUNTS)) * longer * max(shorter, *sizes(WIDTHS))
 
     @classmethod
     def check(cls, name: str, value: Any) -> None:

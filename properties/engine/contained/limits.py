@@ -1,31 +1,30 @@
-"""What a worker may use, and where it may reach: limits that the kernel of the system keeps."""
+"""What a worker may use: limits that the kernel of the system keeps."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import resource
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36  # prctl(2)
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # unshare(2)
 MEMORY = 8 * 2**30  # bytes that a worker may allocate, or half of the machine's if that is less
 FILE = 2**30  # bytes of a file that it may write
 TASKS = max(256, 8 * (os.cpu_count() or 1))  # processes and threads that it may have at a time, with those that it starts
-COUNTED_APART = (5, 14)  # from this version of Linux on a limit of processes holds for a namespace, not for all that a user runs
 
 
 def prctl(option: int, value: int) -> None:
-    """See prctl(2)."""
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    """See prctl(2); Linux alone has it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def end_with_parent() -> None:
-    """This process is killed when the one that made it has gone."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """This process is killed, or gets another signal, when the one that made it has gone."""
+    prctl(PR_SET_PDEATHSIG, number)
 
 
 def memory_allowed() -> int:
@@ -43,18 +42,3 @@ def restrict() -> None:
         if hard == resource.RLIM_INFINITY or hard > most:
             with suppress(ValueError, OSError):
                 resource.setrlimit(what, (most, most))
-
-
-def without_network() -> bool:
-    """Leave the network, in a namespace without any; False where the system does not allow it."""
-    user, group = os.getuid(), os.getgid()
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-        return False
-    with suppress(OSError):  # the same names inside; nothing depends on it
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= COUNTED_APART:
-        with suppress(ValueError, OSError):  # it does not bind root: the judge counts, too
-            resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
-    return True

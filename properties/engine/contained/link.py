@@ -113,10 +113,9 @@ class Link:
         self.end()
         if self.generation >= TRIED and not self.learned:
             raise Gone(f"ended the process that it was in, {self.generation} times in a row")
-        self.template = template()
         own, other = socket.socketpair()
-        self.pid = self.template.start(other, self.arguments.fd, self.answers.fd)
-        other.close()
+        with other:
+            self._born(other)
         self.socket = wire.Wire(own, self._lives)
         self.generation += 1
         self.live.clear()
@@ -130,7 +129,7 @@ class Link:
         except Exception as error:
             if self.generation == 1:
                 self.end()
-                raise
+                raise NotLoaded(str(error) if isinstance(error, NotLoaded) else self._unreadable(error)) from None
             raise self._broken(f"ended the process, which cannot be started again: {error}") from None
         if not isinstance(known, dict) or not isinstance(known.get("handle"), int):
             raise self._broken("answered what is no answer")
@@ -138,6 +137,22 @@ class Link:
         self.held = known["held"] if isinstance(known.get("held"), int) else 0
         self.shop = known["shop"] if isinstance(known.get("shop"), int) else 0
         return known
+
+    def _unreadable(self, error: Exception) -> str:
+        """What is wrong with a target that raises where it is only looked at."""
+        said = (str(error).strip().splitlines() or [""])[0]
+        return f"{self.load['text']} cannot be looked at: {type(error).__name__}" + f": {said}" * bool(said)
+
+    def _born(self, other: socket.socket) -> None:
+        """Have a process started; by another template, if the one that there is does not answer. Raises Gone."""
+        for _ in range(2):
+            self.template = template()
+            try:
+                self.pid = self.template.start(other, self.arguments.fd, self.answers.fd)
+                return
+            except (wire.Broken, wire.Late):
+                _abandoned(self.template)
+        raise Gone("ended the process, and another one cannot be started")
 
     def _crowded(self) -> bool:
         """Whether more is running than a target may start: below its process, or left to the template by what has ended."""
@@ -171,7 +186,8 @@ class Link:
         self.socket = None
         try:
             return self.template.end(self.pid, now=False)
-        except wire.Broken:
+        except (wire.Broken, wire.Late):
+            _abandoned(self.template)
             return None
 
     def _broken(self, what: str) -> Gone:
@@ -183,8 +199,7 @@ class Link:
                 status = self.template.end(self.pid, now=bool(what))
             except (wire.Broken, wire.Late):  # the template was killed, too: another one starts the next worker
                 status, what = None, what or "killed the process that it was started by"
-                if self.template in Link.templates:
-                    Link.templates.remove(self.template)
+                _abandoned(self.template)
             if not what:
                 name = signal.Signals(-status).name if status is not None and status < 0 else ""
                 what = f"killed the process ({name})" if name else f"ended the process (exit status {status})" if status is not None else ""
@@ -359,6 +374,13 @@ def _close(parts: dict[str, Any]) -> None:
     if link is not None and parts["template"].owner == os.getpid():
         link.close()
         Link.left.append((parts["template"], parts["pid"]))
+
+
+def _abandoned(template: Template) -> None:
+    """It does not answer: another one starts the next worker."""
+    if template in Link.templates:
+        Link.templates.remove(template)
+        template.abandon()
 
 
 def template() -> Template:

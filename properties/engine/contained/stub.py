@@ -26,7 +26,6 @@ class Stub:
         modules = known.get("modules")
         self.modules = tuple(name for name in modules if name in frameworks()) if isinstance(modules, list) else ()  # of which it is one
         self.is_module = bool(self.modules)
-        self.without_network = bool(known.get("without_network"))
         self.__signature__: Any = signature(known.get("signature"))
         self.supports: Any = known.get("supports")
         likely = known.get("likely")
@@ -222,6 +221,10 @@ class Shared:
     def ended(self) -> tuple[str, ...]:
         """What ended the processes of the target so far, in the words that follow "it"."""
         return tuple(self._link.ends)
+
+    def kept(self) -> str:
+        """What keeps the target's process from all others: ``apart``."""
+        return self._link.template.kept
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
         itemsize = ITEMSIZE[dtype]

@@ -16,18 +16,21 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from . import wire
-from .limits import PR_SET_CHILD_SUBREAPER, end_with_parent, prctl
+from .apart import FILTER, NAMESPACES, NOTHING, able_to_filter, in_namespaces
+from .limits import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, end_with_parent, prctl
 from .worker import WORKSHOPS, serve
 
 PRINTED = 2**20  # bytes that the workers of a run may print
+HIDDEN: list[str] = []  # files and folders that workers do not see, where that can be done: what the run writes down
+ANSWERED = 60.0  # seconds in which a worker is started, or ended
 GRACE = 2.0  # seconds for a worker that has said goodbye to end
 
 
 class Template:
-    """The judge's handle of it. ``knows``: the frameworks that it has imported.
+    """The judge's handle of it. ``knows``: the frameworks that it has imported. The number of a worker is that of the first process of its
+    namespaces, if there are such: they end together.
 
     It is a new Python, not a fork, where the judge has threads that a fork would lose (``forks`` of a framework).
     """
@@ -50,21 +53,38 @@ class Template:
         other.close()
         fds.close()
         self.wire = wire.Wire(own)
+        self.kept = NOTHING  # what keeps its workers apart from all else
 
     def start(self, link: socket.socket, arguments: int, answers: int) -> int:
-        """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken."""
-        self.wire.send("new")
+        """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken, wire.Late."""
+        self.wire.send(["new", HIDDEN])
         socket.send_fds(self.fds, [b"x"], [link.fileno(), arguments, answers])
-        pid = int(self.wire.receive(time.monotonic() + 60))
+        pid, self.kept = self.wire.receive(time.monotonic() + ANSWERED)
+        prctl(PR_SET_DUMPABLE, int(self.kept == NAMESPACES))  # nobody may look into this process who could
         self.workers.add(pid)
-        return pid
+        return int(pid)
 
     def end(self, pid: int, now: bool) -> int | None:
         """End a worker and all that it has started; its exit status, −n for a signal, None if it was ended here. Raises wire.Broken."""
         self.wire.send([pid, now])
         self.workers.discard(pid)
-        status = self.wire.receive(time.monotonic() + 60)
+        status = self.wire.receive(time.monotonic() + ANSWERED)
         return status if isinstance(status, int) else None
+
+    def abandon(self) -> None:
+        """End it, where it does not answer any more; its workers end with it."""
+        self.wire.close()
+        self.fds.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def hide(place: str | os.PathLike[str]) -> None:
+    """No worker that is started from now on sees what is in this file or folder, where that can be done."""
+    if (path := os.path.abspath(place)) not in HIDDEN:
+        HIDDEN.append(path)
 
 
 def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -> int:
@@ -83,7 +103,7 @@ def _run(link: socket.socket, files: socket.socket) -> None:
     """The process itself."""
     with suppress(PermissionError):  # it leads a session of its own already
         os.setsid()
-    end_with_parent()
+    end_with_parent(signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
@@ -95,28 +115,93 @@ def _run(link: socket.socket, files: socket.socket) -> None:
     os.closerange(5, 65536)
     pump = _passing_on()
     sys.stdout = sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115  it stays open
-    control, files = wire.Wire(socket.socket(fileno=fds[0])), socket.socket(fileno=fds[1])
-    workers = {pump}
-    while True:
-        try:
-            wanted = control.receive()
-            if wanted == "new":
-                _, given, _, _ = socket.recv_fds(files, 1, 3)
-                pid = os.fork()
-                if not pid:
-                    os.closerange(3, 5)
-                    serve(*given)
-                workers.add(pid)
-                for one in given:
-                    os.close(one)
-                control.send(pid)
-            else:
-                pid, now = wanted
-                control.send(_ended(pid, now, workers))
-        except wire.Broken:  # the judge has gone
-            break
-    for pid in workers - {pump}:
-        _ended(pid, True, {pump})
+    _Nursery(wire.Wire(socket.socket(fileno=fds[0])), socket.socket(fileno=fds[1]), pump).run()
+
+
+class _Nursery:
+    """The workers of a template, in its own process."""
+
+    def __init__(self, control: wire.Wire, files: socket.socket, pump: int) -> None:
+        self.control, self.files, self.pump = control, files, pump
+        self.workers: dict[int, socket.socket | None] = {}  # process → what tells its status, if it is in namespaces of its own
+        self.kept = NAMESPACES
+
+    def run(self) -> None:
+        """Start and end workers until the judge has gone."""
+        signal.signal(signal.SIGTERM, _gone)
+        while True:
+            try:
+                wanted = self.control.receive()
+                if wanted[0] == "new":
+                    _, given, _, _ = socket.recv_fds(self.files, 1, 3)
+                    pid = self.start(given, wanted[1])
+                    for one in given:
+                        os.close(one)
+                    self.control.send([pid, self.kept])
+                else:
+                    self.control.send(self.end(*wanted))
+            except wire.Broken:  # the judge has gone
+                break
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for pid in list(self.workers):
+            self.end(pid, True)
+        for fd in (1, 2):  # what was printed is passed on to its end
+            os.close(fd)
+        _waited(self.pump, GRACE)
+
+    def start(self, given: list[int], hidden: list[str]) -> int:
+        """A new worker, kept apart as well as it can be."""
+
+        def work() -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for fd, following in zip([2, *sorted(given)], [*sorted(given), 65536], strict=True):
+                os.closerange(fd + 1, following)  # what belongs to other workers, or to this process
+            serve(given[0], given[1], given[2], self.kept == FILTER)
+
+        if self.kept == NAMESPACES:
+            if made := in_namespaces(work, hidden):
+                self.workers[made[0]] = made[1]
+                return made[0]
+            self.kept = FILTER if able_to_filter() else NOTHING
+            prctl(PR_SET_DUMPABLE, 0)  # a worker is of the same user
+        pid = os.fork()
+        if not pid:
+            prctl(PR_SET_DUMPABLE, 1)
+            work()
+        self.workers[pid] = None
+        return pid
+
+    def end(self, pid: int, now: bool) -> int | None:
+        """End a worker and all that it has started; its exit status, None if it was ended here."""
+        status = None if now else _waited(pid, GRACE)
+        if status is None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        teller = self.workers.pop(pid, None)
+        if teller is None:
+            self.end_strays(pid)
+            return status
+        with teller, suppress(OSError, ValueError):
+            return int(teller.recv(32, socket.MSG_DONTWAIT))
+        return None
+
+    def end_strays(self, session: int) -> None:
+        """End what a worker has left that had no namespaces: in its session, or left to this process by what has ended."""
+        until = time.monotonic() + GRACE
+        mine = {self.pump, *self.workers}
+        while time.monotonic() < until:  # whoever forks while he is looked for is found the next time
+            left = [p for p, parent, of, _ in processes() if of == session or (parent == os.getpid() and p not in mine)]
+            for stray in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(stray, signal.SIGKILL)
+            for stray in left:
+                with suppress(ChildProcessError):
+                    os.waitpid(stray, os.WNOHANG)
+            if not left:
+                break
+            time.sleep(0.005)
 
 
 def _passing_on() -> int:
@@ -124,6 +209,7 @@ def _passing_on() -> int:
     reading, writing = os.pipe()
     pump = os.fork()
     if not pump:
+        end_with_parent()
         os.closerange(3, 5)
         os.close(writing)
         left = PRINTED
@@ -141,34 +227,19 @@ def _passing_on() -> int:
     return pump
 
 
-def _ended(pid: int, now: bool, workers: set[int]) -> Any:
-    status = None
-    until = time.monotonic() + GRACE
-    while not now and time.monotonic() < until:
+def _gone(*_: object) -> None:
+    raise wire.Broken
+
+
+def _waited(pid: int, seconds: float) -> int | None:
+    """The exit status of a child that ends in this time; None if it does not."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         found, raw = os.waitpid(pid, os.WNOHANG)
         if found:
-            status = os.waitstatus_to_exitcode(raw)
-            break
+            return os.waitstatus_to_exitcode(raw)
         time.sleep(0.002)
-    if status is None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-    workers.discard(pid)
-    until = time.monotonic() + GRACE
-    while time.monotonic() < until:  # whoever forks while he is looked for is found the next time
-        left = [p for p, parent, session, _ in processes() if session == pid or (parent == os.getpid() and p not in workers)]
-        for stray in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(stray, signal.SIGKILL)
-        for stray in left:
-            with suppress(ChildProcessError):
-                os.waitpid(stray, os.WNOHANG)
-        if not left:
-            break
-        time.sleep(0.005)
-    return status
+    return None
 
 
 def threads() -> int:

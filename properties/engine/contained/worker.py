@@ -18,8 +18,9 @@ import numpy as np
 
 from ..frameworks import Framework, cache_variant, framework, frameworks, likely_frameworks, make_variant, with_modules
 from . import wire
+from .apart import filtered, without_capabilities
 from .arena import Arena
-from .limits import end_with_parent, restrict, without_network
+from .limits import end_with_parent, restrict
 from .load import NotLoaded, called, load
 from .signatures import with_signature
 from .values import LONGEST, Taking, Telling, numbers_in, signature_of
@@ -28,17 +29,19 @@ WORKSHOPS: list[Callable[[Any, Framework], Any]] = []  # what a contract has for
 KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
 
 
-def serve(link: int, arguments: int, answers: int) -> None:
-    """Answer messages until the judge has gone. Never returns."""
+def serve(link: int, arguments: int, answers: int, to_filter: bool) -> None:
+    """Answer messages until the judge has gone; ``to_filter``: nothing else keeps it from other processes. Never returns."""
     status = 1
     try:
         os.setsid()
         end_with_parent()
         restrict()
-        offline = without_network()
+        without_capabilities()
+        if to_filter:
+            filtered()
         sys.stdout = sys.stderr
         warnings.simplefilter("ignore")
-        _Worker(wire.Wire(socket.socket(fileno=link)), Arena(arguments), Arena(answers), offline).run()
+        _Worker(wire.Wire(socket.socket(fileno=link)), Arena(arguments), Arena(answers)).run()
         status = 0
     except BaseException:
         status = 70  # of this side, not of a target: a target's own errors are answers
@@ -75,8 +78,8 @@ class Held:
 
 
 class _Worker:
-    def __init__(self, link: wire.Wire, arguments: Arena, answers: Arena, offline: bool) -> None:
-        self.link, self.arguments, self.answers, self.offline = link, arguments, answers, offline
+    def __init__(self, link: wire.Wire, arguments: Arena, answers: Arena) -> None:
+        self.link, self.arguments, self.answers = link, arguments, answers
         self.things: dict[int, Any] = {}  # handle → a callable, or an object that a call has made
         self.handles = itertools.count()
         self.shop = -1  # the handle of what makes modules, if the target is one
@@ -128,7 +131,6 @@ class _Worker:
             "supports": None if inspect.ismethod(supports) or (isinstance(found, type) and callable(supports)) else _plain(supports),
             "likely": list(likely_frameworks(found)),
             "frameworks": [name for name in frameworks() if name in sys.modules],
-            "without_network": self.offline,
         }
 
     def do_call(

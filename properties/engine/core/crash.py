@@ -77,7 +77,7 @@ def dies_with_parent() -> None:
 def forked(run: Callable[[], int], seconds: int = 0, forwards: Iterable[signal.Signals] = ()) -> int:
     """The exit status of a fork of this process that runs a function; −n if signal n killed it. It dies with its parent.
 
-    ``forwards``: signals that this process gets meanwhile are sent on to the fork.
+    ``forwards``: signals that this process gets meanwhile are sent on to the fork, and so are interruptions if there are any.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -102,8 +102,9 @@ def forked(run: Callable[[], int], seconds: int = 0, forwards: Iterable[signal.S
         while True:
             try:
                 return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            except KeyboardInterrupt:  # the fork got it, too, and ends
-                continue
+            except KeyboardInterrupt:  # the fork got it, too, and ends, unless this process alone was meant
+                if forwards:
+                    os.kill(pid, signal.SIGINT)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

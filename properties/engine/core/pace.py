@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 SECONDS, SLOW, MOST = 1.5, 0.05, 20.0  # for the answers of one that takes long for each; what is long; and for any
+
+
+class NoMoreCalls(BaseException):
+    """The time for calls is over; no Exception, which would be taken for one of the target's."""
 
 
 @dataclass
@@ -17,6 +22,21 @@ class Pace:
     calls: int = 0
     seconds: float = 0.0
     unasked: int = 0
+    until: float = math.inf  # time.monotonic() after which it is not called
+
+    @contextmanager
+    def ending(self, until: float) -> Iterator[None]:
+        """Meanwhile a call after that time raises NoMoreCalls."""
+        before, self.until = self.until, min(self.until, until)
+        try:
+            yield
+        finally:
+            self.until = before
+
+    def check(self) -> None:
+        """Raises NoMoreCalls if the time for calls is over."""
+        if time.monotonic() > self.until:
+            raise NoMoreCalls
 
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""

@@ -64,6 +64,7 @@ class Target:
     wrong: Mapping[str, str] = field(default_factory=dict)  # a convention that is other than documented → how: findings, and learned
     observed: Mapping[str, Any] = field(default_factory=dict)  # keys of supports that were seen to hold, and are not claimed
     declared: frozenset[str] = frozenset()  # keys of supports that somebody has declared
+    own: frozenset[str] = frozenset()  # those of them that it alone has declared, of itself
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     enlarges: float = 1.0  # so many times as large as the logits are products in it before they are scaled, and overflow as much earlier
     pace: Pace = field(default_factory=Pace)  # of its calls, which is that of all that was learned of it since
@@ -93,6 +94,7 @@ class Target:
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
         """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
+        self.pace.check()
         with raising(options), self.framework.settings_kept(), self.pace.timed():
             return self.function(*arguments, **options)
 
@@ -108,6 +110,7 @@ class Target:
 
         Both raise Raised.
         """
+        self.pace.check()
         with raising({}):
             out, send_back = self.framework.record(lambda *given: self.first(call(*given)), leaves)
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ... import catalogue
 from ..cases.dtypes import DTYPES
+from ..contained.link import exhausted
 from ..core.contract import contracts
 from ..core.declare import Property
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
-from ..explain.explain import explain
+from ..explain.explain import explain, reading_time
 from ..explain.suspects import known_mistakes
 from ..report import dialect, text
 from ..search.deviations import Deviation
+from ..search.floor import ended, too_little
 from ..search.pairs import make_pair, pair_properties
-from ..search.probe import make_target
 from ..search.run import Report, applies, look_again, verify_target
 from ..search.search import Plan, inapplicable, search, try_only, written_cases
 from . import notebook
+from .asked import Asked, spoken_with, target_of
 from .known import known_of
 
 
@@ -49,10 +48,13 @@ class Check:
     def __call__(self) -> None:
         __tracebackhide__ = True
         report = Report(self.target, self.plan.device)
-        report.add(search(self.target, self.prop, self.plan))
+        outcome = search(self.target, self.prop, self.plan)
+        report.add(outcome)
         if report.findings:
             explain(report, known_mistakes())
             raise AssertionError("\n" + text.findings_text(report, self.plan.examples))
+        if exhausted() and not outcome.cases:
+            raise AssertionError(f"{self.prop.name} was not tried: {outcome.why}")
 
     def __repr__(self) -> str:
         return f"Check({self.id})"
@@ -60,9 +62,13 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class ConventionsCheck:
-    """Calling it raises AssertionError if a convention of the target is other than documented for its names."""
+    """Calling it raises AssertionError if a convention of the target is other than documented for its names, or if it leaves too little to try.
+
+    ``ends``: what ended its processes when it was asked what it takes.
+    """
 
     target: Target
+    ends: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -73,6 +79,8 @@ class ConventionsCheck:
         __tracebackhide__ = True
         if self.target.wrong:
             raise AssertionError("\n" + "\n".join(dialect.wrong_lines(self.target)))
+        if why := too_little(self.target, self.ends):
+            raise AssertionError(f"too little of {self.target.name} can be tried: {why}")
 
     def __repr__(self) -> str:
         return f"ConventionsCheck({self.target.name})"
@@ -131,7 +139,7 @@ def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] |
     Of a target beside a reference: that both answer alike, and nothing else.
     """
     alone = [target for target in targets if target.like is None]
-    made: list[Check | ConventionsCheck] = [] if plan.strict else [ConventionsCheck(target) for target in alone]
+    made: list[Check | ConventionsCheck] = [] if plan.strict else [ConventionsCheck(target, ended(target)) for target in alone]
     asked = {id(target): properties or catalogue.select() if target.like is None else pair_properties(target) for target in targets}
     every = (Check(target, prop, plan) for target in targets for prop in asked[id(target)])
     return made + [check for check in every if not check.inapplicable]
@@ -143,7 +151,7 @@ def deviation_checks(targets: list[Target], deviations: tuple[Deviation, ...], d
 
 
 def parametrize_with_properties(
-    attentions: Mapping[str, Callable[..., Any]],
+    attentions: Mapping[str, Asked],
     *,
     properties: tuple[str | Property, ...] = (),
     cases: int = 150,
@@ -156,16 +164,13 @@ def parametrize_with_properties(
         def test_mine(check):
             check()
 
-    ``properties`` are names, globs or themes (default: all that apply); ``strict`` as for ``verify``. Raises CannotRun with one sentence if an
-    attention cannot be called, ValueError for a property that does not exist.
+    An attention is a callable, or a text, as for ``verify``; ``properties`` are names, globs or themes (default: all that apply); ``strict`` as
+    for ``verify``. Raises CannotRun with one sentence if an attention cannot be called, ValueError for a property that does not exist.
     """
     import pytest
 
-    targets = [
-        dataclasses.replace(make_target(name, function, supports), address=address_of(function, supports))
-        for name, function in attentions.items()
-    ]
-    targets = targets if strict else [target.kind.handshake(target, "cpu") for target in targets]
+    targets = [target_of(asked, supports, name=name) for name, asked in attentions.items()]
+    targets = targets if strict else [spoken_with(target) for target in targets]
     known = () if strict else tuple(deviation for target in targets for deviation in known_of(target))
     made = checks(targets, Plan(examples=cases, strict=strict, deviations=known), chosen(properties))
     return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
@@ -178,7 +183,7 @@ def chosen(properties: tuple[str | Property, ...]) -> tuple[Property, ...]:
     return own + (catalogue.select(names) if names or not own else ())
 
 
-def check_attention(attention: Callable[..., Any], *, properties: tuple[str | Property, ...] = (), **how: Any) -> None:
+def check_attention(attention: Asked, *, properties: tuple[str | Property, ...] = (), **how: Any) -> None:
     """``verify`` as an assertion, for one line in a test: raises AssertionError with the findings.
 
     Takes what ``verify`` takes. It raises AssertionError, too, where all properties were asked for and too little could be tried, and
@@ -193,7 +198,7 @@ def check_attention(attention: Callable[..., Any], *, properties: tuple[str | Pr
 
 
 def verify(
-    attention: Callable[..., Any],
+    attention: Asked,
     *,
     name: str | None = None,
     properties: tuple[str | Property, ...] = (),
@@ -206,18 +211,20 @@ def verify(
 ) -> Verdict:
     """Check an attention from Python, or in a notebook. The verdict prints itself; ``.ok`` and ``.findings`` hold it.
 
-    ``properties`` are names, globs or themes, or made by ``declare``; ``seconds`` searches for that long instead of ``cases`` a property; ``case``
-    is the only one to try, as a replay line has it; ``strict`` also refutes what the attention refuses by raising, always, and what is
-    wrong at edges alone: where numbers are no numbers or near the largest, sizes are zero, or a row sees no key.
+    A callable is called in this process, which it could end or change; a text, ``"file.py:attention"``, names one that gets a process of its own,
+    as on the command line. ``properties`` are names, globs or themes, or made by ``declare``; ``seconds`` searches for that long instead of
+    ``cases`` a property; ``case`` is the only one to try, as a replay line has it; ``strict`` also refutes what the attention refuses by raising,
+    always, and what is wrong at edges alone: where numbers are no numbers or near the largest, sizes are zero, or a row sees no key.
     Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
     """
-    target = make_target(name or str(getattr(attention, "__name__", "attention")), attention, supports, device)
-    target = dataclasses.replace(target, address=address_of(attention, supports))
-    target = target if strict or case else target.kind.handshake(target, device)
+    target = target_of(attention, supports, device, name)
+    target = target if strict or case else spoken_with(target, device)
     known = () if strict or case else known_of(target, device)
     plan = Plan(examples=1 if case else cases, device=device, strict=strict, deviations=known)
     if case is None:
-        return made_whole(verify_target(target, chosen(properties), plan, seconds=seconds, rank=catalogue.RANK), plan)
+        reading = reading_time(seconds)
+        made = verify_target(target, chosen(properties), plan, seconds=seconds, reading=reading, rank=catalogue.RANK)
+        return made_whole(made, plan, reading)
     report = Report(target, device, least=0)
     written = written_cases(target, case)
     for prop in chosen(properties):
@@ -228,8 +235,8 @@ def verify(
 
 
 def verify_pair(
-    attention: Callable[..., Any],
-    reference: Callable[..., Any],
+    attention: Asked,
+    reference: Asked,
     *,
     cases: int = 150,
     seconds: float | None = None,
@@ -238,34 +245,25 @@ def verify_pair(
 ) -> Verdict:
     """Whether one answers as the other does, within what rounding explains in both: functions, caches, layers, or modules of the same weights.
 
-    ``supports`` is what is declared of both. Raises CannotRun with one sentence if one cannot be called, or they are no pair.
+    Each is a callable, or a text, as for ``verify``; ``supports`` is what is declared of both. Raises CannotRun with one sentence if one cannot
+    be called, or they are no pair.
     """
     made = []
-    for function in (attention, reference):
-        target = make_target(str(getattr(function, "__name__", type(function).__name__)), function, supports, device)
-        made.append(target.kind.handshake(dataclasses.replace(target, address=None), device))
+    for asked in (attention, reference):
+        name = None if isinstance(asked, str) else str(getattr(asked, "__name__", type(asked).__name__))
+        target = target_of(asked, supports, device, name)
+        made.append(spoken_with(dataclasses.replace(target, address=None), device))
     pair = make_pair(*made)
     plan = Plan(examples=cases, device=device, strict=False)
-    report = verify_target(pair, pair_properties(pair), plan, seconds=seconds)
-    explain(report, [])
+    report = verify_target(pair, pair_properties(pair), plan, seconds=seconds, reading=reading_time(seconds))
+    explain(report, [], reading_time(seconds))
     return Verdict(report, plan)
 
 
-def made_whole(report: Report, plan: Plan) -> Verdict:
-    """The verdict on a report, whose findings are explained."""
-    explain(report, known_mistakes() if report.findings else [])
+def made_whole(report: Report, plan: Plan, seconds: float = reading_time(None)) -> Verdict:
+    """The verdict on a report, whose findings are explained, for so long."""
+    explain(report, known_mistakes() if report.findings else [], seconds)
     return Verdict(report, plan)
-
-
-def address_of(function: Any, supports: object = None) -> str | None:
-    """How the command line finds a function of a file or module; None if it does not, or not with what is declared of it here."""
-    name, module = getattr(function, "__qualname__", ""), sys.modules.get(getattr(function, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
-    if supports or not name or "<" in name or not file:
-        return None
-    path = Path(file)
-    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return shlex.quote(f"{place}:{name}")
 
 
 class Verdict:

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
+from ..contained.limits import PR_SET_DUMPABLE, prctl
 from ..contained.link import Gone
 from ..contained.watch import do_not_wait
 from ..core.attempt import subject, try_case
@@ -26,13 +27,13 @@ from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
-from ..explain.explain import explain
+from ..explain.explain import SECONDS, explain, reading_time
 from ..explain.suspects import known_mistakes
 from ..frameworks import Framework, framework, no_device
 from ..frameworks.machine import machine, machine_text
 from ..report import dialect, text
 from ..search.deviations import Deviation, read_deviations
-from ..search.find_target import Builtins, containing, find_targets
+from ..search.find_target import NEVER, Builtins, containing, find_targets
 from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
 from ..search.journal import Journal, digests
@@ -93,18 +94,23 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         if options.target == "list":
             print(text.list_text(catalogue.select(tuple(options.property))))
             return 0
-        with isolated(options.isolate), containing(which_contained(options)), listening():
+        which = which_contained(options)
+        if which == NEVER:
+            prctl(PR_SET_DUMPABLE, 1)  # whoever wants to may look into this process, as a debugger does
+        with isolated(options.isolate), containing(which), listening():
             return run(options)
     except BrokenPipeError:  # the reader has gone, as in "attncheck … | head"
         return reader_gone()
     except BrokenProcessPool:
         return killed("killed a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
-        print("attncheck: interrupted", file=sys.stderr)
+        print(f"attncheck: interrupted{resume.hint(options.journal)}", file=sys.stderr)
         return interrupted_status()
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        return no_memory(error)
     except Gone as gone:
         print(f"attncheck: a first call {gone}", file=sys.stderr)
         return 2
@@ -129,8 +135,16 @@ def word(name: str, arguments: Sequence[str]) -> int:
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        return no_memory(error)
     except Exception as error:
         return mistaken(error)
+
+
+def no_memory(error: MemoryError) -> int:
+    """Say that it is the machine's memory that is too small for what was asked."""
+    print(f"attncheck: there is not enough memory for such sizes: {error or 'give smaller ones'}", file=sys.stderr)
+    return 2
 
 
 def mistaken(error: Exception) -> int:
@@ -308,11 +322,13 @@ def check(
     if options.journal and target.wrong:
         options.journal.note(target=target.name, wrong=dict(target.wrong))
     progress.start(target, plan, properties, options.time)
+    began = time.monotonic()
     report = verify_target(
         target,
         properties,
         plan,
         seconds=options.time,
+        reading=reading_time(options.time),
         progress=progress,
         workers=None if options.like else workers,
         source=source,
@@ -323,14 +339,15 @@ def check(
     missing: list[str] = []
     try:
         if ".py:" in target.name and not (options.isolate or options.like or report.interrupted):
-            until = time.monotonic() + ALONE_SECONDS
+            until = time.monotonic() + min(ALONE_SECONDS, reading_left(began, options.time) / 2)
             for outcome in report.outcomes.values():
                 if outcome.finding and time.monotonic() < until:
                     with contextlib.suppress(CannotRun, OSError):  # a file that can be imported once only, or is no longer there
                         outcome.finding = tried_alone(outcome.finding, load(source, plan.device))
         replay.keep(plan.database, report.findings)
         alone = any(finding.alone for finding in report.findings) and not options.like
-        explain(report, known_mistakes(missing) if alone else [])
+        left = 0.0 if report.interrupted else reading_left(began, options.time)  # who ends a run does not wait
+        explain(report, known_mistakes(missing) if alone and left else [], left)
     except KeyboardInterrupt:  # what was found is told as it is
         report.interrupted = True
     print(paint(text.findings_text(report, plan.examples, options.verbose), out), end="", file=out, flush=True)
@@ -342,6 +359,11 @@ def check(
     else:
         print(paint(text.verdict_text(report, options.verbose), out), file=out, flush=True)
     return report
+
+
+def reading_left(began: float, seconds: float | None) -> float:
+    """How long findings are read: where a run has a time, what is left of it."""
+    return reading_time(seconds) if seconds is None else min(SECONDS, max(began + seconds - time.monotonic(), 0.0))
 
 
 def tried_alone(finding: Finding, fresh: Target) -> Finding:
@@ -386,5 +408,6 @@ def entry() -> None:
     steady()
     if not CAN_FORK:
         sys.exit(main())
-    status = guarded(sys.argv[1:], main)
+    given = sys.argv[1:]
+    status = guarded(given, main, again=not given or given[0] not in WORDS or given[0] == "resume")
     sys.exit(status if status >= 0 else 128 - status)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from ..contained.limits import PR_SET_DUMPABLE, prctl
 from ..contained.watch import wait_for_me
 from ..core.crash import CAN_FORK, ended, forked
 
@@ -21,11 +22,11 @@ def killed(did: str, isolated: bool) -> int:
     return 0 if again else 2
 
 
-def guarded(arguments: list[str], main: Callable[[list[str]], int]) -> int:
+def guarded(arguments: list[str], main: Callable[[list[str]], int], again: bool = True) -> int:
     """The exit status of a run in a fork; once more, with cases isolated, if the target kills it, or ends it before it has a verdict.
 
-    The fork says its status through a pipe when it has come to its end: a status that was not said is no verdict. It also says when the
-    first calls of the target have come back: one that hangs in them would hang in them again.
+    ``again``: whether such a run can be made with cases isolated. The fork says its status through a pipe when it has come to its end: a status
+    that was not said is no verdict. It also says when the first calls of the target have come back: one that hangs in them would hang in them again.
     """
     if "--isolate" in arguments:
         os.environ["OMP_NUM_THREADS"] = "1"  # a fork of a process whose threads have worked may hang in the next product
@@ -40,6 +41,7 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int]) -> int:
         os.write(writing, b"%d" % status)
         return status
 
+    prctl(PR_SET_DUMPABLE, 0)  # nor may a target look into this process
     status = forked(run, forwards=(signal.SIGTERM,))
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -48,5 +50,5 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int]) -> int:
         return status
     if status == -signal.SIGALRM and not said:
         return killed("gave no answer to one of its first calls: it hangs", True)
-    isolated = "--isolate" in arguments
+    isolated = "--isolate" in arguments or not again
     return killed(ended(status), isolated) or guarded([*arguments, "--isolate"], main)

@@ -14,11 +14,11 @@ from string import Template
 from typing import Any
 
 from ... import catalogue  # makes the contracts known  # noqa: F401
-from ..contained.load import NotLoaded, load_callable
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report.dialect import supports_text
-from ..search.find_target import Builtins, find_targets
+from ..search.find_target import NEVER, Builtins, containing, elsewhere, find_targets, users
+from .asked import spoken_with
 
 BASE = __package__.removesuffix(".engine.doors")  # "properties" in a clone, "attncheck.properties" installed
 TEST = Template('''"""$target is held to every property of attention that applies to it; $toml says what it supports."""
@@ -52,10 +52,9 @@ def main(arguments: Sequence[str]) -> int:
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise ValueError(f"{given!r} is no FILE.py or FILE.py:NAME whose file can be imported")
-    with contextlib.redirect_stdout(sys.stderr):  # what the file prints is no part of this
+    with contextlib.redirect_stdout(sys.stderr), containing(users()):  # what the file prints is no part of this
         name = name or only_callable(path)
-        target = find_targets(f"{file}:{name}", Builtins())[0]
-        target = target.kind.handshake(target, "cpu")
+        target = spoken_with(find_targets(f"{file}:{name}", Builtins())[0])
     toml, test = path.with_name(f"{path.stem}.toml"), path.with_name(f"test_{path.stem}.py")
     for there in (toml, test):
         if there.exists():
@@ -72,10 +71,8 @@ def only_callable(path: Path) -> str:
     code = path.read_text(encoding="utf-8") if path.exists() else ""
     names = re.findall(r"^def ([a-zA-Z]\w*)\(", code, re.MULTILINE)
     if len(names) != 1:
-        try:
-            load_callable(f"{path}:{names[0] if names else '__name__'}", ())  # says what is wrong with the file, if anything is
-        except NotLoaded as error:
-            raise CannotRun(str(error)) from None
+        if users() != NEVER:
+            elsewhere(f"{path}:{names[0] if names else '__name__'}", Builtins())  # says what is wrong with the file, if anything is
         raise CannotRun(f"which callable of {path}? Give {path}:NAME, one of {', '.join(names)}")
     return names[0]
 

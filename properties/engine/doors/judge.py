@@ -13,9 +13,11 @@ import shlex
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,15 +26,16 @@ from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
-from ..core.crash import dies_with_parent
+from ..contained.template import hide
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
 from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets
-from ..search.interrupt import listening, status
+from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
+from ..search.own_words import ASKED, contradicted
 from ..search.pairs import pair_properties
-from ..search.run import verify_target
+from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import resume
 from .arguments import count, duration, given, processes
@@ -113,6 +116,8 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         out = sys.stdout
         scores = out if options.json == "-" else stack.enter_context(open(options.json, "w", encoding="utf-8")) if options.json else None
         console = sys.stderr if options.json == "-" else out
+        if scores not in (None, out):
+            hide(options.json)  # a candidate would write into it
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(listening())
         try:
@@ -124,15 +129,18 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
                     tell(one, console, scores)
             left = [(name, text) for name, text in asked if digest(name, text, how) not in before]
             for (name, text), one in judge_all(left, how, options.workers):
+                if one["verdict"] == "interrupted":  # it is judged when the run is gone on with
+                    raise KeyboardInterrupt
                 if journal:
                     journal.note(judged=one, digest=digest(name, text, how))
                 records.append(one)
                 tell(one, console, scores)
+                check()
         except KeyboardInterrupt:
             interrupted = True
     write(options, records)
     if interrupted:
-        print("attncheck: interrupted", file=sys.stderr)
+        print(f"attncheck: interrupted{resume.hint(journal)}", file=sys.stderr)
         return status()
     worse = gate.regressions(records, known) if known is not None else []
     for sentence in worse:
@@ -184,17 +192,32 @@ def digest(name: str, text: str, how: Mapping[str, Any]) -> str:
 
 
 def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int) -> Iterator[tuple[tuple[str, str], gate.Record]]:
-    """A record for each, as soon as it is there."""
+    """A record for each, as soon as it is there. A process of ours that is killed takes nobody with it: who was left is judged one by one."""
     if workers == 1 or len(asked) == 1:
         for name, text in asked:
             yield (name, text), judged(name, text, how)
         return
+    left = list(asked)
+    for one in _side_by_side(asked, how, workers):
+        left.remove(one[0])
+        yield one
+    for name, text in left:
+        yield from _side_by_side([(name, text)], how, 1, last=True)
+
+
+def _side_by_side(
+    asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int, last: bool = False
+) -> Iterator[tuple[tuple[str, str], gate.Record]]:
+    """The same in several processes, as far as these live. ``last``: who is judged when one dies is blamed."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=dies_with_parent) as pool:
+    with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=obey) as pool:
         tasks = {pool.submit(judged, name, text, how): (name, text) for name, text in asked}
         try:
             for task in as_completed(tasks):
                 yield tasks[task], task.result()
+        except BrokenProcessPool:
+            if last:
+                yield asked[0], gate.cannot(asked[0][0], "the process that judged it was killed", 0.0)
         except BaseException:
             for worker in multiprocessing.active_children():
                 worker.kill()
@@ -205,48 +228,57 @@ def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: in
 def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
     """What becomes of one candidate; nothing that it does is raised here."""
     began = time.monotonic()
-    budget = how["seconds"]
-    link.WAITED.clear()
-    with containing(), redirect_stdout(sys.stderr), link.allowing(budget):
-        try:
-            reference = referee(how["reference"]) if how["reference"] else None
-            place, _, attribute = text.rpartition(":")
-            if attribute == ANY:
-                text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
-            target = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins()), name)
-            if target is not None and how["supports"]:
-                raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
-            if target is None:
-                target = find_targets(text, Builtins(), how["supports"])[0]
-                target = target.kind.handshake(target, "cpu")
-        except (CannotRun, link.Gone, ValueError, OSError) as error:
-            return gate.cannot(name, " ".join(str(error).split()).replace(text, name), time.monotonic() - began)
-        if attribute == ANY:
-            text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
-        here = "" if target.address else " --contained"
-        target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{here} --round {how['round']}")
-        if not reference and how["contract"] not in ("any", target.contract):
-            hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
-            why = f"it is {target.contract}, not {how['contract']}: {hint}"
-            return gate.cannot(name, why, time.monotonic() - began, "incomplete")
-        plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=None if budget is None else began + budget)
-        properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
-        if reference:
-            try:
-                target = next_to(target, reference)
-            except (CannotRun, link.Gone) as error:
-                return gate.cannot(name, " ".join(str(error).split()), time.monotonic() - began)
-            properties = list(pair_properties(target))
-        else:
-            plan = dataclasses.replace(plan, deviations=known_of(target))
-        try:
-            report = verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK)
-        except Exception as error:  # ours: the others are judged all the same
-            return gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", time.monotonic() - began)
-    made = gate.record(name, report, how["round"])
-    made["line"] = first_line(text)
+    if text.rpartition(":")[2] == ANY:
+        text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
+    try:
+        with containing(), redirect_stdout(sys.stderr), link.allowing(how["seconds"]):
+            made = _judged(name, text, how, began)
+    except (CannotRun, link.Gone, ValueError, OSError) as error:
+        made = gate.cannot(name, " ".join(str(error).split()).replace(text, name), 0.0)
+    except Exception as error:  # ours: the others are judged all the same
+        traceback.print_exception(error)
+        made = gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", 0.0)
     made["seconds"] = round(time.monotonic() - began, 3)
     return made
+
+
+def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Record:
+    link.WAITED.clear()
+    reference = referee(how["reference"]) if how["reference"] else None
+    target = candidate(name, text, reference, how["supports"])
+    place, _, attribute = text.rpartition(":")
+    if attribute.startswith(ANY):
+        text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
+    here = "" if target.address else " --contained"
+    target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{here} --round {how['round']}")
+    if not reference and how["contract"] not in ("any", target.contract):
+        hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
+        return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
+    deadline = None if how["seconds"] is None else began + how["seconds"]
+    plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=deadline)
+    if reference:
+        target = next_to(target, reference)
+        properties = list(pair_properties(target))
+    else:
+        properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
+        plan = dataclasses.replace(plan, deviations=known_of(target))
+    away = "" if reference else contradicted(target, dataclasses.replace(plan, examples=ASKED, shrink=False))
+    made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
+    if away and made["verdict"] == "nothing found":
+        made |= {"verdict": "incomplete", "why": away}
+    made["line"] = first_line(text)
+    return made
+
+
+def candidate(name: str, text: str, reference: Target | None, supports: Any) -> Target:
+    """The target, as it is spoken with, or as it is called beside the reference. Raises CannotRun."""
+    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins()), name)
+    if held_to is not None and supports:
+        raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
+    if held_to is not None:
+        return held_to
+    target = find_targets(text, Builtins(), supports)[0]
+    return target.kind.handshake(target, "cpu")
 
 
 def referee(text: str) -> Target:

@@ -10,8 +10,9 @@ import shlex
 from ..core.attempt import try_case
 from ..core.declare import declared
 from ..core.target import CannotRun, Target
+from ..search.alike import recorded
 from ..search.deviations import Deviation
-from ..search.find_target import NEVER, Builtins, containing, find_targets
+from ..search.find_target import Builtins, find_targets
 from ..search.pairs import make_pair
 from ..search.run import applies
 from ..search.search import inapplicable
@@ -20,7 +21,6 @@ from ..search.search import inapplicable
 def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins: Builtins, device: str) -> tuple[Deviation, ...]:
     """The deviations of built-ins that the target shares: on the stored case it is refuted by the same property in the same words."""
     shared: dict[str, Deviation] = {}
-    recorded: dict[str, Target] = {}
     for deviation in deviations:
         name = deviation.targets[0]
         entry = builtins.entries.get(name)
@@ -29,13 +29,10 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
         if repr(deviation.case) + deviation.shows in shared:
             continue
         with contextlib.suppress(CannotRun):
-            if name not in recorded:
-                with containing(NEVER):  # what we wrote ourselves need not be
-                    recorded[name] = find_targets(name, builtins, None, device)[0]
-            if _alike(target, recorded[name], deviation, device):
+            if _alike(target, recorded(name, device), deviation, device):
                 reason = f"as {name}: {deviation.reason}"
                 shared[repr(deviation.case) + deviation.shows] = dataclasses.replace(
-                    deviation, targets=(glob.escape(target.name),), reason=reason
+                    deviation, targets=(glob.escape(target.name.partition("@")[0]),), reason=reason, like=name
                 )
     return tuple(shared.values())
 
@@ -46,15 +43,15 @@ def known_of(target: Target, device: str = "cpu") -> tuple[Deviation, ...]:
     return known_by_effect(target, builtins.deviations(), builtins, device)
 
 
-def _alike(target: Target, recorded: Target, deviation: Deviation, device: str) -> bool:
-    if target.framework.name != recorded.framework.name or target.contract != recorded.contract:
+def _alike(target: Target, other: Target, deviation: Deviation, device: str) -> bool:
+    if target.framework.name != other.framework.name or target.contract != other.contract:
         return False
-    if not (applies(deviation, recorded, device) and deviation.case.dtype in target.dtypes):
+    if not (applies(deviation, other, device) and deviation.case.dtype in target.dtypes):
         return False
     prop = declared()[deviation.shows]
     if inapplicable(target, prop):
         return False
-    here, there = (try_case(one, prop, deviation.case) for one in (target, recorded))
+    here, there = (try_case(one, prop, deviation.case) for one in (target, other))
     return here is not None and there is not None and (here.says, here.raised) == (there.says, there.raised)
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from ..cases.dtypes import DTYPES
 from ..core.target import CannotRun
-from ..search.find_target import ALWAYS, NEVER, OWN
+from ..search.find_target import ALWAYS, NEVER, users
 from .arguments import count, duration, given, processes
 
 
 def which_contained(options: argparse.Namespace) -> str:
     """Which targets are in a process of their own: ``containing``. Raises CannotRun where it is asked for and cannot be done."""
-    able = sys.platform == "linux" and options.device == "cpu"
-    if options.contained and not able:
+    able = users(options.device)
+    if options.contained and able == NEVER:
         raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
-    return ALWAYS if options.contained else OWN if able and not options.in_process else NEVER
+    return ALWAYS if options.contained else NEVER if options.in_process else able
 
 
 def parser() -> argparse.ArgumentParser:

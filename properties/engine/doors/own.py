@@ -15,13 +15,14 @@ from ..core.declare import declare as declare_of
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..search import search
-from ..search.probe import make_target
+from ..search.journal import digests
+from .asked import Asked, target_of
 
 ABOUT = "output_is_inside_the_bound"  # the property whose cases are drawn where none is named: all that a call may be
 
 
 def cases(
-    attention: Callable[..., Any],
+    attention: Asked,
     *,
     about: str | Property = ABOUT,
     supports: Supports | Mapping[str, Any] | None = None,
@@ -42,7 +43,7 @@ def cases(
     return search.cases(subject(target, prop), prop, device)
 
 
-def run_case(attention: Callable[..., Any], case: Case | str, *, supports: Supports | Mapping[str, Any] | None = None) -> Run:
+def run_case(attention: Asked, case: Case | str, *, supports: Supports | Mapping[str, Any] | None = None) -> Run:
     """Call an attention, or the attention inside a layer, as a case says.
 
     The answer is ``.out`` (batch, heads, queries, value_dim) in float64; ``.exact.out`` and ``.exact.weights`` are what is right,
@@ -69,12 +70,12 @@ def declare(formula: str, *, contract: str = "attention", **about: Any) -> Calla
     return declare_of(formula, contract=contract, **about)
 
 
-_MADE: dict[tuple[int, str], tuple[Any, Target]] = {}
+_MADE: dict[tuple[object, str], tuple[Any, Target]] = {}
 
 
-def _target(attention: Callable[..., Any], supports: Supports | Mapping[str, Any] | None, device: str) -> Target:
-    """Made once for a callable, since that takes some calls."""
-    key = id(attention), f"{device} {supports}"
-    if key not in _MADE or _MADE[key][0] is not attention:
-        _MADE[key] = attention, make_target(str(getattr(attention, "__name__", "attention")), attention, supports, device)
+def _target(attention: Asked, supports: Supports | Mapping[str, Any] | None, device: str) -> Target:
+    """Made once for a callable, or for a file as it is, since that takes some calls."""
+    key = f"{attention} {digests([attention])}" if isinstance(attention, str) else id(attention), f"{device} {supports}"
+    if key not in _MADE or not (isinstance(attention, str) or _MADE[key][0] is attention):
+        _MADE[key] = attention, target_of(attention, supports, device)
     return _MADE[key][1]

@@ -69,6 +69,11 @@ def begin(arguments: Sequence[str], to: str | None, **more: Any) -> Journal | No
     return made
 
 
+def hint(of: Journal | None) -> str:
+    """How a run that was ended is gone on with."""
+    return f"; {command_name()} resume {shlex.quote(os.path.relpath(of.path))} goes on" if of else ""
+
+
 def reopened(old: Journal | None) -> Journal | None:
     """The journal of a run that goes on in another way."""
     return Journal(old.path, journal.lines(old.path)) if old else None

@@ -22,7 +22,7 @@ from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target
 from ..core.trial import Refuted
 from ..report.as_json import picture_json
-from ..search.find_target import Builtins, find_targets
+from ..search.find_target import Builtins, containing, find_targets, users
 from . import scenes
 from .files import page_maker
 from .scenes import Scene, Wanted
@@ -38,7 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.output and Path(options.output).suffix not in FORMATS:
         raise ValueError(f"a picture is written as {', '.join(FORMATS)}, not {options.output!r}")
     try:
-        with contextlib.redirect_stdout(sys.stderr), np.errstate(all="ignore"):  # what a target prints is no part of the picture
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            np.errstate(all="ignore"),
+            containing(users()),
+        ):  # what a target prints is no part of the picture
             drawn = on_case(options) if options.case else scene(options)
     except (CannotRun, Raised, Refuted) as error:
         raise ValueError(str(error)) from None

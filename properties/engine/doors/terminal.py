@@ -10,7 +10,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-COLOURS = {"REFUTED": "1;31", "CHANGED": "1;31", "GONE": "1;33", "EXPIRED": "1;33", "TOO LITTLE": "1;33", "NOTHING FOUND": "1;32"}
+YELLOW = ("GONE", "EXPIRED", "TOO LITTLE", "INCOMPLETE", "INTERRUPTED")
+COLOURS = {"REFUTED": "1;31", "CHANGED": "1;31", **dict.fromkeys(YELLOW, "1;33"), "NOTHING FOUND": "1;32"}
 HEADS = re.compile(rf"^({'|'.join(COLOURS)}|KNOWN)", re.MULTILINE)
 KEYS = re.compile(r"^  ([a-z]+)(?=  )", re.MULTILINE)
 

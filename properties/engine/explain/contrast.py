@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ..cases.case import Case
@@ -12,6 +13,7 @@ from ..core.attempt import subject, try_case
 from ..core.declare import Property
 from ..core.explanation import Reading
 from ..core.finding import Finding
+from ..core.pace import NoMoreCalls
 from ..search.run import Report
 from ..search.search import inapplicable, outside
 from .reading import Suspect, anew, read_closely
@@ -89,9 +91,11 @@ def read_report(
     what another reading of the same finding explains with more.
     """
     suspects, contrast = list(suspects), Contrast(report)
-    found = {
-        f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings if f.prop.name not in but and time.monotonic() < until
-    }
+    found: dict[str, list[Reading]] = {}
+    with suppress(NoMoreCalls):  # what was read before is not lost
+        for f in report.findings:
+            if f.prop.name not in but and time.monotonic() < until:
+                found[f.prop.name] = _of_finding(contrast, f, suspects)
     explained: dict[str, set[str]] = {}
     for name, readings in found.items():
         for reading in readings:

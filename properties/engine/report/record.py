@@ -9,13 +9,14 @@ from xml.etree import ElementTree
 
 from ..core.trial import Violation, describe
 from ..core.words import cases
+from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report
 from .dialect import replay_of_conventions
 from .text import replay_line
 
 Record = dict[str, Any]
-FAILED = ("refuted", "incomplete", "cannot be run")
+FAILED = ("refuted", "incomplete", "cannot be run", "interrupted")
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -43,8 +44,8 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     ranges = Ranges()
     for outcome in outcomes:
         ranges.merge(outcome.ranges)
-    little = report.incomplete or "too little could be tried"
-    verdict = report.verdict if report.verdict in ("refuted", "nothing found") else "incomplete"
+    whys = {"incomplete": report.incomplete or "too little could be tried", "interrupted": "the run was ended before this was judged"}
+    verdict = report.verdict if report.verdict in ("refuted", "interrupted", "nothing found") else "incomplete"
     conventions = [
         {
             "property": f"documented {what}",
@@ -60,7 +61,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     return {
         "candidate": name,
         "verdict": verdict,
-        "why": little if verdict == "incomplete" else "",
+        "why": whys.get(verdict, ""),
         "contract": report.target.contract,
         "framework": report.target.framework.name,
         "dtypes": list(report.target.dtypes),
@@ -84,7 +85,9 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "seconds": round(report.seconds, 3),
         "speaks": {**report.target.learned, **report.target.differs},
         "refuses": dict(report.target.refuses),
+        "declares": dict(report.own_words),
         "untried": dict(report.target.untried),
+        "kept": report.kept,
         "tried": {name: list(ends) for name, ends in ranges.sizes.items()} | {"dtypes": dict(ranges.dtypes)},
         "round": round_number,
     }
@@ -104,7 +107,8 @@ def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") 
 def line(one: Record) -> str:
     """A record for a person."""
     first = one["findings"][0] if one["findings"] else None
-    why = f"{first['property']}: {first['says']}" if first else one["why"]
+    said = f"of itself it says {words_text(one['declares'])}" if one.get("declares") and not one["why"] else ""
+    why = f"{first['property']}: {first['says']}" if first else one["why"] or said
     return f"{one['verdict'].upper():<14}{one['candidate']}  {cases(one['cases'])}, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
 
 

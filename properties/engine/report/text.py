@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..cases.coordinates import Array
+from ..contained.apart import FILTER, NOTHING
 from ..core.declare import Property
 from ..core.explanation import Explanation, Reading
 from ..core.finding import Finding
 from ..core.trial import describe
 from ..core.words import cases, ranges
 from ..frameworks.machine import machine_text
+from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report, Status
 from ..search.search import Outcome
@@ -189,6 +191,12 @@ def block_map(wrong: Array, columns: str = "features", height: int = 8, width: i
     return [f"{f'rows ↓ {columns} →' if i == 0 else '':<18} {line}" for i, line in enumerate(shades)]
 
 
+LESS_APART = {
+    FILTER: "the system gives the target no namespaces: a filter of calls keeps it from other processes and from the network",
+    NOTHING: "the system gives the target neither namespaces nor a filter of calls: it has a network, and may signal other processes",
+}
+
+
 def status_text(status: Status) -> str:
     """What became of a known deviation."""
     d = status.deviation
@@ -221,8 +229,10 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     lines += _line(f"  incomplete  {report.incomplete}", verbose) * (report.verdict == "incomplete")
     unread = len(report.findings) - len(report.explained)
     lines += _line(f"  unread    {unread} findings: the time for explaining was over", verbose) * bool(report.explained and unread)
-    told = [*dialect_lines(report.target), *edge_lines(outcomes)]
+    said = [f"  declares  of itself: {words_text(report.own_words)}"] * bool(report.own_words)
+    told = [*said, *dialect_lines(report.target), *edge_lines(outcomes)]
     last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
+    last += [f"  apart     {said}" for kept, said in LESS_APART.items() if kept == report.kept]
     if verbose:
         lines += told + theme_lines(outcomes) + feature_lines(outcomes) + not_tried_lines(report)
         lines += ["  process   the checker's own, which the target could reach"] * (not report.contained)

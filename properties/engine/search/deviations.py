@@ -58,6 +58,7 @@ class Deviation:
     expires: datetime.date | None = None
     fixed: str = ""  # the version from which on the library is right, "2.13": from then on the entry is left out
     where: str = ""  # an expression over the facts of the machine; elsewhere the entry is left out
+    like: str = ""  # a built-in that it is on record for: of another target only what that one does, too, on the very case
 
     def concerns(self, target: str, prop: str) -> bool:
         """Whether it is about this property of this target."""

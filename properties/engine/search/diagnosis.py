@@ -8,11 +8,13 @@ from ..cases.case import Case
 from ..core.attempt import subject, try_case
 from ..core.declare import Property
 from ..core.finding import Finding
+from ..core.pace import NoMoreCalls
 from ..core.target import Target
 from ..core.trial import Violation
 from ..frameworks import has_layout
 
 SLOW = 1.0  # seconds after which the fields that matter are not looked for, where each try may cost as much
+MATTERS = 10.0  # seconds for which they are looked for
 LAID_OUT = ("layout", "grad_layout")  # fields that say how arrays lie in memory
 
 
@@ -31,8 +33,17 @@ def diagnose(
     if violation is None:  # failed while searching, holds now
         violation = Violation("the failure does not repeat: the same call gave different answers", float("nan"), float("nan"), 0.0)
         return Finding(prop, target.name, case, violation, first_at, seconds, address=target.address)
-    matters, indifferent = relevance(target, prop, case) if thorough else ((), ())
+    matters, indifferent = _soon(target, prop, case) if thorough else ((), ())
     return Finding(prop, target.name, case, violation, first_at, seconds, matters, indifferent, address=target.address)
+
+
+def _soon(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which fields matter; of a slow target, for which it takes long, none is named."""
+    try:
+        with subject(target, prop).pace.ending(time.monotonic() + MATTERS):
+            return relevance(target, prop, case)
+    except NoMoreCalls:
+        return (), ()
 
 
 def relevance(target: Target, prop: Property, case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -69,6 +69,11 @@ NEVER, OWN, ALWAYS = "never", "own", "always"  # which targets are in a process 
 _contained = NEVER
 
 
+def users(device: str = "cpu") -> str:
+    """A user's targets, where a process of its own can be had: memory is shared on Linux, for arrays of the CPU."""
+    return OWN if sys.platform == "linux" and device == "cpu" else NEVER
+
+
 @contextmanager
 def containing(which: str = ALWAYS) -> Iterator[None]:
     """Meanwhile such targets as are found are in a process of their own, and this one never imports them."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from ..contained.stub import Shared, Stub
 from ..core.target import Target
+from .own_words import own_words
 from .search import Outcome
 
-SHORT = 8  # the least max_length with which a verdict says anything
+SHORT = 8  # the least max_length, and width of heads, with which a verdict says anything
+MEANT = "say so in a file for --supports if it is meant"
 JUDGED = 10  # judged cases, from which on some of them must be adequate
 LEAST = 4  # cases that every property must have had, if so many were asked for: those of the first pass
 
@@ -26,18 +28,11 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
 
     A property that cannot be put to the target is named elsewhere.
     """
-    for what in ends:
-        return f"a call that was to show what the target takes {what}: what it would have shown is not known"
+    if why := too_little(target, ends):
+        return why
     judged, adequate = (sum(getattr(outcome.notes, name) for outcome in outcomes) for name in ("judged", "adequate"))
     if judged >= JUDGED and not adequate:
         return f"none of {judged} cases could tell a right answer and a trivially wrong one apart: declare less away"
-    if target.supports.max_length is not None and target.supports.max_length < SHORT:
-        length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
-        return f"{length}: declare a max_length from {SHORT} on"
-    if away := declared_away(target):
-        return (
-            f"the target says that it takes no {', '.join(away)}, which its signature has: say so in a file for --supports if it is meant"
-        )
     if not time_is_over:
         return ""
     able = [outcome for outcome in outcomes if not outcome.not_exercised and not outcome.finding]
@@ -48,13 +43,27 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
     return f"time was over before {len(short)} of {len(able)} properties had {least} cases each: give more time, or fewer properties"
 
 
+def too_little(target: Target, ends: Collection[str] = ()) -> str:
+    """Why too little of it can be tried, whatever is searched; empty if enough can."""
+    for what in ends:
+        return f"a call that was to show what the target takes {what}: what it would have shown is not known"
+    if target.supports.max_length is not None and target.supports.max_length < SHORT:
+        length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
+        return f"{length}: declare a max_length from {SHORT} on"
+    if away := declared_away(target):
+        return f"the target says that it takes no {', '.join(away)}, which its signature has: {MEANT}"
+    said = own_words(target)
+    if "head_dims" in said and max(said["head_dims"]) < SHORT:
+        return f"the target says of itself that its heads have at most {max(said['head_dims'])} features, too few to tell answers apart: {MEANT}"
+    if said.get("window") == (0, 0):
+        return f"the target says of itself that a query sees one key alone, which leaves nothing of an attention: {MEANT}"
+    return ""
+
+
 def declared_away(target: Target) -> list[str]:
     """Parameters of its signature that a target in a process of its own, which nobody vouches for, says itself that it does not take."""
     stub = target.function
-    own = stub.supports if isinstance(stub, Stub) else None
-    if not isinstance(stub, Stub) or not isinstance(own, Mapping) or "parameters" not in own:
-        return []
-    if tuple(own["parameters"]) != target.supports.parameters:  # somebody else has declared them
+    if not isinstance(stub, Stub) or "parameters" not in target.own:
         return []
     try:
         formal = inspect.signature(stub).parameters

@@ -4,41 +4,49 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+SAME = 1.0  # seconds within which a second Ctrl-C is the first, which a terminal and the process that started this one have sent
 _asked = 0  # the signal that asked for an end
+_at = 0.0  # when
 _ended = 0  # the same, of the last run
 
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Meanwhile an interruption is remembered, if it is the usual one; where it is ignored, as in the background, it stays so."""
+    """Meanwhile an interruption is remembered, if it is the usual one; where it is ignored, as in the background, it stays so.
+
+    Who has a handler of his own keeps it. None can be set but in the main thread.
+    """
     global _asked, _ended
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    here = threading.current_thread() is threading.main_thread()
+    before = {number: handler for number, handler in usual.items() if here and signal.getsignal(number) is handler}
+    if not before:
         yield
         return
     _asked = 0
-    signal.signal(signal.SIGINT, _ask)
-    before_term = signal.getsignal(signal.SIGTERM)
-    if before_term is signal.SIG_DFL:  # who has a handler of his own keeps it
-        signal.signal(signal.SIGTERM, _ask)
+    for number in before:
+        signal.signal(number, _ask)
     hook, sys.unraisablehook = sys.unraisablehook, _dropped
     try:
         yield
     finally:
         sys.unraisablehook = hook
         _ended, _asked = _asked, 0
-        signal.signal(signal.SIGINT, before)
-        if before_term is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, before_term)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ask(number: int, *_: Any) -> None:
-    global _asked
-    _asked = number
+    global _asked, _at
+    if number == _asked == signal.SIGINT and time.monotonic() - _at < SAME:
+        return
+    _asked, _at = number, time.monotonic()
     raise KeyboardInterrupt
 
 

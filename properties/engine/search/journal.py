@@ -1,5 +1,7 @@
 """What a run has tried and found, written down as it goes: lines of JSON at the end of a file, from which a run that was ended goes on.
 
+A contained target does not see the file, since what is in it is believed.
+
 A line is one write: who is killed, at whatever moment, loses the line that was being written and no other. Nothing in the file is executed.
 """
 
@@ -16,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..contained.template import hide
 from ..core.attempt import try_case
 from ..core.declare import Property
 from ..core.finding import Finding
@@ -35,6 +38,8 @@ class Journal:
 
     def __init__(self, path: str | Path, before: Iterable[Mapping[str, Any]] = ()) -> None:
         self.path = os.path.abspath(path)
+        hide(Path(FOLDER).parts[0])  # whole: a folder in it could be put aside with it
+        hide(self.path)
         self.before = list(before)
         self.file: int | None = None
 

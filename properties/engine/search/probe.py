@@ -46,7 +46,8 @@ def make_target(
     if device and device.split(":")[0] not in merged.devices:
         raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
     declared = _declared(own, supports)
-    return dataclasses.replace(_understood(name, function, merged, declared, device), declared=declared)
+    alone = frozenset() if isinstance(supports, Supports) else frozenset(own) - set(supports or {})
+    return dataclasses.replace(_understood(name, function, merged, declared, device), declared=declared, own=alone)
 
 
 def known_target(name: str, function: Callable[..., Any]) -> Target:

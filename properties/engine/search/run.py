@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import multiprocessing
 import signal
 import sys
@@ -29,7 +30,8 @@ from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import ended, incomplete
-from .search import FIRST_PASS, Outcome, Plan, same_subject, search_pass
+from .own_words import own_words
+from .search import FIRST_PASS, Outcome, Plan, inapplicable, same_subject, search_pass
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,25 @@ class Report(Shown):
         return isinstance(self.target.framework, Shared)
 
     @property
+    def kept(self) -> str:
+        """What keeps the target's process from all others: ``contained.apart``; empty if it is this one."""
+        fw: Any = self.target.framework
+        return str(fw.kept()) if self.contained else ""
+
+    @property
+    def own_words(self) -> Mapping[str, Any]:
+        """What the target has declared of itself that nobody else has, where it is in a process of its own."""
+        return own_words(self.target)
+
+    @property
     def surprises(self) -> list[Status]:
         """Deviations that are gone from the version on which they were seen, or whose time is over."""
         return [status for status in self.statuses if status.here and status.state != "still there"]
 
     @property
     def ok(self) -> bool:
-        """Whether time sufficed, nothing was found that was not known, and nothing known has gone unnoticed."""
-        return not self.found and not self.incomplete
+        """Whether it came to its end, nothing was found that was not known, and nothing known has gone unnoticed."""
+        return not self.found and not self.incomplete and not self.interrupted
 
     @property
     def found(self) -> bool:
@@ -94,9 +107,11 @@ class Report(Shown):
 
     @property
     def verdict(self) -> str:
-        """refuted, nothing tried, incomplete, too little tried, or nothing found."""
+        """refuted, interrupted, nothing tried, incomplete, too little tried, or nothing found."""
         if self.findings or self.target.wrong:
             return "refuted"
+        if self.interrupted:
+            return "interrupted"
         if not self.cases:
             return "nothing tried"
         return "incomplete" if self.incomplete else "nothing found" if self.enough else "too little tried"
@@ -127,6 +142,7 @@ def verify_target(
     plan: Plan,
     *,
     seconds: float | None = None,
+    reading: float = 0.0,
     progress: Callable[[Property, Outcome | int], None] = lambda *_: None,
     workers: Workers | None = None,
     source: Mapping[str, Any] | None = None,
@@ -134,6 +150,8 @@ def verify_target(
     rank: Mapping[str, int] = MappingProxyType({}),
 ) -> Report:
     """Search all properties, breadth first: a few cases of each before any gets more; with ``seconds``, round after round until they are over.
+
+    ``reading``: so many of the seconds are left to read what was found, once something is.
 
     A refuted property is not searched again, the others are; with ``first`` nothing is, once one is refuted. The properties of a low
     ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``). What the plan's journal says
@@ -146,7 +164,7 @@ def verify_target(
     properties = tuple(properties)
     properties = tuple(p for p in properties if same_subject(p, target)) or properties
     parts = len(plan.passes())
-    number = 0
+    number, cut = 0, math.inf
     while True:
         this = dataclasses.replace(plan, round=plan.round + number // parts, part=number % parts, deadline=deadline)
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
@@ -166,7 +184,13 @@ def verify_target(
                 if plan.journal and outcome.prop.name not in known:
                     plan.journal.tried(this, outcome, time.monotonic() - began)
                 progress(outcome.prop, outcome)
+                if outcome.finding and deadline is not None and reading:
+                    cut = deadline - reading
                 if first and outcome.finding:
+                    break
+                if time.monotonic() > cut:
+                    for prop in new:
+                        found.setdefault(prop.name, Outcome(prop, target.name, not_exercised=inapplicable(target, prop, plan.dtypes)))
                     break
         except KeyboardInterrupt:  # what was found so far is worth telling
             report.interrupted = True
@@ -175,7 +199,7 @@ def verify_target(
             if prop.name in found:
                 report.add(found[prop.name])
         number += 1
-        over = (seconds is None and number >= parts) or (deadline is not None and time.monotonic() > deadline)
+        over = (seconds is None and number >= parts) or (deadline is not None and time.monotonic() > min(deadline, cut))
         if report.interrupted or over or not left or (first and report.findings):
             break
     report.rounds = number // parts

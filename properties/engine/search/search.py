@@ -29,6 +29,7 @@ from ..core.trial import Notes, Violation
 from ..frameworks import LAYOUTS, has_layout
 from ..frameworks.machine import machine
 from . import interrupt
+from .alike import fails_alike
 from .deviations import Deviation
 from .diagnosis import diagnose
 from .ranges import Ranges
@@ -41,6 +42,7 @@ FIRST_PASS, GROWTH = 4, 3  # cases of every property before any gets more; then 
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 SHRINKS = 400  # cases that shrinking tries at most; of the seed it tries 0 alone, since one is no simpler than another
 SHRINK_KILLED = 5.0  # seconds for which a case that kills is made smaller
+SHRINK_LATE = 30.0  # and any, when the time of the run is over
 RIGHT_KEPT = 6  # cases that hold, the first drawn, and as many that shrinking has tried
 
 
@@ -247,9 +249,12 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             return case in killed
         if simplest and simplest.pop():
             return False
+        if failing and plan.deadline is not None and time.monotonic() > plan.deadline + SHRINK_LATE:
+            return case in failing
         if failing and (case.seed not in (0, failing[0].seed) or shrunk[0] > SHRINKS):
             return case in failing
-        if any(d.matches(case) for d in known):
+        shared = [d for d in known if d.matches(case)]
+        if any(not d.like for d in shared):
             outcome.set_aside += 1
             return False
         if not first:
@@ -257,8 +262,11 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
                 raise TimeIsOver
             tick(outcome.cases + 1)
         shrunk[0] += bool(failing)
-        violation, trial = attempt(view, prop, case, outcome.notes if not first else None)
+        violation, trial = attempt(view, prop, case, outcome.notes if not (first or shared) else None)
         if trial.not_taken:
+            return False
+        if violation and any(fails_alike(d, prop, case, violation, plan.device) for d in shared):
+            outcome.set_aside += not first
             return False
         if not first:
             outcome.cases += 1
@@ -284,7 +292,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
 
     def wanted(case: Case) -> bool:
         late = deadline is not None and time.monotonic() > deadline
-        return not late and case.dtype in (plan.dtypes or DTYPES) and not any(d.matches(case) for d in known)
+        return not late and case.dtype in (plan.dtypes or DTYPES) and not any(d.matches(case) for d in known if not d.like)
 
     saved = Saved(plan.database, view, prop)
     try:

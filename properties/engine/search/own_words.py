@@ -1,0 +1,67 @@
+"""What a target in a process of its own, for which nobody vouches, says of itself: told, and held against what it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ..contained.link import Gone
+from ..contained.stub import Shared
+from ..core.declare import Property, declared
+from ..core.supports import Supports
+from ..core.target import NotTaken, Raised, Target
+from .search import Plan, search
+
+# Calls that are left out where it says so: what does not take them raises.
+CALLS = ("head_dims", "length_multiple", "groups", "value_dim", "mask_kinds", "mask_axes", "mask_and_causal", "scales")
+ASKED = 40  # cases that are asked of what it says that it does not take, for each of these keys
+
+
+def own_words(target: Target) -> Mapping[str, Any]:
+    """What it has declared of itself that nobody else has, and that leaves something out or is no usual convention."""
+    if not isinstance(target.framework, Shared):
+        return {}
+    plain = Supports()
+    said = {key: getattr(target.supports, key) for key in sorted(target.own - {"framework", "contract"})}
+    return {key: value for key, value in said.items() if value != getattr(plain, key)}
+
+
+def words_text(said: Mapping[str, Any]) -> str:
+    """The same for a person; empty if there is nothing."""
+    return ", ".join(f"{key} = {list(value) if isinstance(value, tuple) else value}" for key, value in said.items())
+
+
+def contradicted(target: Target, plan: Plan) -> str:
+    """Which calls it answers, and wrongly, that it says it does not take; empty if it refuses them or answers them rightly."""
+    for key, value in own_words(target).items():
+        if key not in CALLS:
+            continue
+        wide = dataclasses.replace(target, supports=dataclasses.replace(target.supports, **{key: _beyond(key, value)}))
+        for name in target.kind.pair:
+            prop = declared().get(name)
+            if prop is not None and search(wide, _if_answered(prop, key.startswith("mask")), plan).finding:
+                why = f"the target says of itself {words_text({key: value})}, but answers what it says that it does not take, and wrongly"
+                return f"{why}: say so in a file for --supports if it is meant"
+    return ""
+
+
+def _beyond(key: str, value: Any) -> Any:
+    """What it is called with instead: where it has named some of a few, the others; else whatever others take."""
+    usual = getattr(Supports(), key)
+    return tuple(one for one in usual if one not in value) if isinstance(usual, tuple) else usual
+
+
+def _if_answered(prop: Property, masked: bool) -> Property:
+    """The same property, which a call that raises does not break; mostly with masks, if these are what it is about."""
+
+    def check(trial: Any) -> None:
+        try:
+            prop.check(trial)
+        except NotTaken:
+            raise
+        except Raised as raised:
+            if isinstance(raised.error, Gone):
+                raise
+
+    return dataclasses.replace(prop, check=check, domain={**prop.domain, **({"masked": 3} if masked else {})})
