@@ -59,7 +59,7 @@ class Place:
     def get(self, held: Mapping[str, Any], fw: Framework) -> tuple[Array, Array | None]:
         """(weight (out, in), bias (out,))"""
         whole = _matrix(fw.read(held[self.weight]), self.axes, self.lead)
-        return whole[self.rows], fw.read(held[self.bias])[self.rows] if self.bias else None
+        return whole[self.rows], fw.read(held[self.bias]).reshape(-1)[self.rows] if self.bias else None
 
     def put(self, held: Mapping[str, Any], weight: Array, bias: Array | None, fw: Framework) -> None:
         """Write them; a bias that is not there is left out, one that is not given is 0."""
@@ -69,8 +69,8 @@ class Place:
         moved = tuple(stored.shape[axis] for axis in self.axes)
         fw.assign(held[self.weight], whole.reshape(moved).transpose(np.argsort(self.axes)))
         if self.bias:
-            row = fw.read(held[self.bias])
-            row[self.rows] = 0.0 if bias is None else bias
+            row = fw.read(held[self.bias])  # (out,), or (heads, features of a head)
+            row.flat[self.rows] = 0.0 if bias is None else bias
             fw.assign(held[self.bias], row)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from module_styles import OfDataclass
 from torch import Tensor, nn
 
 from impls.mutants import load_all
+from properties import verify, verify_pair
 from properties.engine.search.probe import make_target
 
 
@@ -102,6 +104,38 @@ def test_a_right_style_is_recognised(name: str) -> None:
     assert (found.heads, found.kv_heads, found.scale) == (4, 2 if cls.grouped else 4, cls.scale)
     assert found.order == (cls.order or ("in blocks" if cls.form != "separate" else ""))
     assert {place.weight for place in found.places.values()} == {f"{name}.weight" for name in cls.names}
+
+
+class Einsum(nn.Module):
+    """As in TransformerLens: weights (heads, features, features of a head), and biases (heads, features of a head)."""
+
+    mixed = "bhqk,bkhe->bqhe"
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.zeros(n_heads, d_model, d_head)) for _ in range(3))
+        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.zeros(n_heads, d_head)) for _ in range(3))
+        self.W_O, self.b_O = nn.Parameter(torch.zeros(n_heads, d_head, d_model)), nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = (torch.einsum("bld,hde->blhe", x, w) + b for w, b in ((self.W_Q, self.b_Q), (self.W_K, self.b_K), (self.W_V, self.b_V)))
+        logits = torch.einsum("bqhe,bkhe->bhqk", q, k) / q.shape[-1] ** 0.5
+        weights = (logits + torch.full_like(logits, -math.inf).triu(1)).softmax(-1)
+        return torch.einsum("bqhe,hed->bqd", torch.einsum(self.mixed, weights, v), self.W_O) + self.b_O
+
+
+class EinsumQueriesForKeys(Einsum):
+    """Indices of queries and keys are exchanged where values are summed."""
+
+    mixed = "bhqk,bqhe->bkhe"
+
+
+def test_biases_of_two_axes_are_understood() -> None:
+    found = make_target("mine", Einsum).function.structure  # type: ignore[attr-defined]
+    assert found is not None and found.heads == 4 and found.places["q"].bias == "b_Q"
+    assert verify_pair(Einsum, OfDataclass, cases=4).ok and verify_pair(OfDataclass, Einsum, cases=4).ok  # read, and written into
+    report = verify(EinsumQueriesForKeys, cases=20).report
+    assert report.target.function.structure is None and report.findings  # type: ignore[attr-defined]
 
 
 def test_there_are_enough_styles() -> None:
