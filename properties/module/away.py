@@ -181,6 +181,11 @@ class Away(Part):
         for name in self._buffers:
             yield name, None
 
+    def constants(self) -> dict[str, Any]:
+        """What its buffers and other arrays that it holds are now, by their names."""
+        found = self._shop.ask("constants", self._alive())
+        return {str(name): array for name, array in found.items() if self._shop.fw.is_array(array)} if isinstance(found, dict) else {}
+
     def state_dict(self) -> State:
         """What its state holds now."""
         found = self._shop.ask("state", self._alive())

@@ -22,14 +22,15 @@ from ..engine.core.trial import Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
+from .candidates import headed
 from .cases import MODULE, Case
+from .confirm import recognised
 from .contained import held_to
 from .facts import CHOSEN
 from .learn import learned
 from .measure import measured
 from .pairing import paired
 from .speech import LAYOUTS, Speech
-from .structure import KNOWN, USUAL, confirmed, headed
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
@@ -60,20 +61,14 @@ class Module(Contract):
             subject = learned(subject, device)
         except Gone as gone:
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
-        structure, nearest = confirmed(subject)
-        subject = dataclasses.replace(subject, structure=structure, nearest=nearest, headed=headed(subject))
+        found = recognised(subject)
+        subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
     def _with_words(self, target: Target) -> Target:
         structure = _of(target).structure
-        differs = (
-            {"scale": f"{structure.scale}, not 1/sqrt(head_dim)"}
-            if structure and structure.scale in KNOWN and structure.scale != USUAL
-            else {}
-        )
-        if structure and structure.tiled:
-            differs["heads"] = f"query head h reads key head h % {structure.kv_heads}, not h // {structure.heads // structure.kv_heads}"
+        differs = dict(structure.differs) if structure else {}
         mask = _of(target).speech.mask
         if mask and mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
             differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
@@ -299,7 +294,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if subject.structure:
         words["structure"] = f"{subject.structure.words}: confirmed"
     elif subject.nearest:
-        words["structure"] = f"not confirmed; by its names {subject.nearest.words}"
+        words["structure"] = f"not confirmed: {subject.nearest}"
     return words
 
 

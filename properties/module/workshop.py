@@ -18,6 +18,7 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework, make_variant
 from .caching import RESETS, empties
 from .construct import make
+from .ingredients import arrays_of
 from .names import Sizes
 from .speech import first_array, hooks
 from .subject import Subject, duplicate, subject_of
@@ -91,6 +92,10 @@ class Workshop:
     def state(self, number: int) -> dict[str, Any]:
         """What ``state_dict`` holds, arrays alone."""
         return {name: held for name, held in self.made[number].state_dict().items() if self.fw.is_array(held)}
+
+    def constants(self, number: int) -> dict[str, Any]:
+        """Its buffers, and arrays that are plain attributes."""
+        return arrays_of(self.made[number], self.fw)
 
     def take_over(self, number: int, other: int) -> None:
         """``load_state_dict`` of the state of another one."""

@@ -142,26 +142,13 @@ def test_there_are_enough_styles() -> None:
     assert len(STYLES) >= 30
 
 
-class Normed(Style):
-    """Norms of queries and keys."""
-
-    def __init__(self, d_model: int, num_heads: int) -> None:
-        super().__init__(d_model, num_heads)
-        self.norm = nn.LayerNorm(d_model)
-
-    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().projected(x)
-        return self.norm(q), self.norm(k), v
-
-
 OTHERWISE: dict[str, Any] = {
-    "norms of queries and keys": Normed,
     "keys named queries": style(
         names=("k_proj", "q_proj", "v_proj", "o_proj"), projected=lambda self, x: (self.k_proj(x), self.q_proj(x), self.v_proj(x))
     ),
     "a cap": style(weigh=lambda self, s: (5 * (s / 5).tanh()).softmax(-1)),
     "no softmax": style(weigh=lambda self, s: s.sigmoid()),
-    "a residual": style(forward=lambda self, x: x + Style.forward(self, x)),
+    "half a residual": style(forward=lambda self, x: x / 2 + Style.forward(self, x)),
     **{
         name: mutant.function
         for name, mutant in load_all()[0].items()
@@ -177,7 +164,10 @@ def test_nothing_is_claimed_of_what_is_otherwise(name: str) -> None:
     assert not target.learned.get("structure", "not confirmed").endswith("confirmed") or target.learned["structure"].startswith("not")
 
 
-def test_what_is_scaled_otherwise_is_told() -> None:
-    assert make_target("mine", style(scale="1")).differs == {"scale": "1, not 1/sqrt(head_dim)"}
-    assert not make_target("mine", Style).differs
+def test_what_is_scaled_otherwise_is_told_where_something_says_so_and_is_a_mistake_elsewhere() -> None:
+    found = make_target("mine", style(scale="1"))
+    assert not found.differs
+    assert found.function.structure.mistakes == ("logits are scaled by 1, expected 1/sqrt(head_dim)",)  # type: ignore[attr-defined]
+    assert make_target("mine", type("T5Attention", (style(scale="1"),), {})).differs == {"scale": "1 (T5's), not 1/sqrt(head_dim)"}
+    assert not make_target("mine", Style).differs and not make_target("mine", Style).function.structure.mistakes  # type: ignore[attr-defined]
     assert math.isclose(SCALES["1/sqrt(head_dim)"](64), 0.125)
