@@ -1,4 +1,4 @@
-"""Where the projections of a module are recognised: it is the attention of these projections, as its heads, groups and positions have it."""
+"""Projections: each has weights of its own; where they are recognised, the module is the attention of these, with its heads and positions."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ from ..engine.core.declare import declare
 from .cases import MODULE
 from .composition import compose
 from .confirm import called
+from .sharing import serving_twice
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name)
@@ -19,3 +20,11 @@ def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     _, allowed = t.exact()
     said = ": " + "; ".join(structure.mistakes) if structure.mistakes else ""
     t.close(t.run(), right, 2 * allowed, f"row {{row}} of sequence {{head}} is not the attention of the projections{said}", t.own_rows())
+
+
+@module("q, k, v, o and the layers of a list: another parameter each", exact=True, length=1, memory=(None, 1), padded=False)
+def module_no_parameter_serves_twice(t: ModuleTrial) -> None:
+    """Two projections of one attention, or two layers of a list, are not one and the same parameter, but where a name says tied or shared."""
+    t.result()  # parameters of which none is used say nothing
+    if said := serving_twice(t.module):
+        t.fail(said)

@@ -20,6 +20,7 @@ from .caching import RESETS, empties
 from .construct import make
 from .ingredients import arrays_of
 from .names import Sizes
+from .sharing import shared
 from .speech import first_array, hooks
 from .subject import Subject, duplicate, subject_of
 
@@ -195,6 +196,7 @@ class Workshop:
                 for path, part in module.named_modules()
             ],
             "parameters": [[name, parameter.data, bool(parameter.requires_grad)] for name, parameter in module.named_parameters()],
+            "shared": shared(module),
             "buffers": [name for name, _ in module.named_buffers()],
             "resets": [name for name in RESETS if callable(getattr(module, name, None))],
             "forward": signature_of(module.forward),
