@@ -49,6 +49,7 @@ LAYOUTS = {
     "lbhd": Axes("(length, batch, heads, dim)", "lbhd", answers=("", "lb(hd)")),
     "lhd": Axes("(length, heads, dim), a call for each sequence", "lhd", each="b", answers=("", "l(hd)")),
     "bdl": Axes("(batch · heads, dim, length)", "(bh)dl"),
+    "bhdl": Axes("(batch, heads, dim, length)", "bhdl"),
     "bl(hd)": Axes("(batch, length, heads · dim)", "bl(hd)"),
     "l(hd)": Axes("(length, heads · dim), a call for each sequence", "l(hd)", each="b"),
     "kv": Axes("(batch, heads, length, dim), keys and values without heads; a call for each of theirs", "bgld", "bld", each="k"),

@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import NotTaken, Target
 from ..engine.frameworks import Buffers
+from .cases import scale_is_taken
 from .inputs import Inputs
 from .speech import formal_of
 
@@ -28,6 +29,10 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
     multiple = target.supports.length_multiple
     if any(length % multiple for length in inputs.shape[2:]):
         raise NotTaken(f"lengths that are no multiples of {multiple}")
+    if why := _beyond(target, inputs):
+        raise NotTaken(why)
+    if inputs.scale is not None and not scale_is_taken(target.supports, inputs.scale):
+        raise NotTaken("scales that it refuses")
     tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
@@ -56,6 +61,17 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
     if inputs.dropout:
         options["dropout_p"] = inputs.dropout
     return tensors, options
+
+
+def _beyond(target: Target, inputs: Inputs) -> str:
+    """Which size of a call is one that the target was found to refuse; empty if none is."""
+    supports = target.supports
+    longest = None if "max_length" in target.declared or not target.refuses else supports.max_length
+    if longest is not None and max(inputs.shape[2:]) > longest:
+        return f"more than {longest} tokens"
+    if supports.head_dims and "head_dims" not in target.declared and target.refuses and inputs.q.shape[3] not in supports.head_dims:
+        return "head dims that it refuses"
+    return ""
 
 
 def _none_is_taken(target: Target, name: str) -> bool:

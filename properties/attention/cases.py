@@ -85,6 +85,18 @@ def allowed_sizes(supports: Supports, name: str, table: Iterable[int], zero: boo
     return [size for size in table if zero or size > 0]
 
 
+def allowed_values(supports: Supports, name: str, table: Iterable[Any]) -> list[Any]:
+    """The scales, or the groups of heads, of a table that are allowed, in its order."""
+    if name == "scale":
+        return [scale for scale in table if scale is None or scale_is_taken(supports, scale)]
+    return [group for group in table if supports.groups is None or group in (1, *supports.groups)]
+
+
+def scale_is_taken(supports: Supports, scale: float) -> bool:
+    """Whether a scale may be given."""
+    return supports.scales == "any" or scale > 0 or (scale == 0 and supports.scales == "not negative")
+
+
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:
     """Cases for one property of one target. What the target does not support is not drawn."""
     supports, kind = target.supports, prop.topic.case
@@ -98,9 +110,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     if device != "cpu":
         fields["device"] = st.just(device)
     if "enable_gqa" in takes:
-        fields["group"] = pick(known["group"].drawn)
+        fields["group"] = pick(allowed_values(supports, "group", known["group"].drawn))
     if "scale" in takes:
-        fields["scale"] = pick(known["scale"].drawn)
+        fields["scale"] = pick(allowed_values(supports, "scale", known["scale"].drawn))
     more = {name: field for name, field in kind.fields().items() if name not in known}  # what a layer adds
     fields |= {name: pick(field.drawn) for name, field in more.items() if not field.needs or field.needs in takes}
     if supports.window:
@@ -122,6 +134,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     for name in ("batch", "kv_heads", "queries", "keys", "dim", "value_dim"):
         if name in chosen and isinstance(prop.domain[name], tuple):
             chosen[name] = pick(allowed_sizes(supports, name, prop.domain[name], zero))
+    for name in ("scale", "group"):
+        if name in chosen and isinstance(prop.domain[name], tuple):
+            chosen[name] = pick(allowed_values(supports, name, prop.domain[name]) or (None if name == "scale" else 1,))
     if supports.head_dims:
         chosen.pop("dim", None)
     if supports.head_dims or not supports.value_dim:
@@ -173,6 +188,10 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
         sizes = (table,) if isinstance(table, int) else table
         if isinstance(sizes, tuple) and len(set(sizes)) == 1 and sizes[0] % multiple:
             return f"lengths are multiples of {multiple}, it needs {sizes[0]} {name}"
+    for name in ("scale", "group"):
+        values = prop.domain.get(name)
+        if isinstance(values, tuple) and TAKEN_WITH[name] in prop.needs and not allowed_values(target.supports, name, values):
+            return f"declared as not supported: {name} {' or '.join(map(str, values))}"
     if prop.edge == BESIDE and target.supports.mask_and_causal:
         return "the target takes a mask together with is_causal"
     if prop.edge == BESIDE and "mask and causal" in {**target.differs, **target.wrong}:
@@ -316,6 +335,10 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
         return f"the target declares length_multiple {supports.length_multiple}"
     if supports.head_dims and case.dim not in supports.head_dims:
         return f"the target declares head_dims {supports.head_dims}"
+    if case.scale is not None and not scale_is_taken(supports, case.scale):
+        return f"the target declares scales {supports.scales}"
+    if not allowed_values(supports, "group", [case.group]):
+        return f"the target declares groups {supports.groups}"
     if case.width != case.dim and (supports.head_dims or not supports.value_dim):
         return "the target declares value_dim = false"
     return "" if case.dtype in drawable(target, prop) else f"it is not about {case.dtype}"

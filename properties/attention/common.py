@@ -20,7 +20,7 @@ def live(t: Trial) -> Array:
 
 def reads_visible(t: Trial) -> Array:
     """(B, H, L, 1) bool: the rows that are made of what they see; where those that see nothing give NaN or the mean of all, not those."""
-    return live(t) | (t.supports.empty_rows == "zero")
+    return live(t) | (t.empty_rows == "zero")
 
 
 def mean_of_visible(t: Trial, chosen: Array | None = None) -> tuple[Array, Array]:

@@ -63,7 +63,7 @@ class Attention(Contract):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         wrong = discover.smoke(target, dtype, device)
-        if not wrong and (axes := discover.reads_other_axes(target, dtype, device)):
+        if not wrong and not target.asked_enough() and (axes := discover.reads_other_axes(target, dtype, device)):
             declare = ": declare supports['layout'] = 'blhd'" if axes == "(batch, length, heads, dim)" else ""
             return f"it answers as if q, k and v were {axes}{declare}"
         return wrong
@@ -78,6 +78,7 @@ class Attention(Contract):
         if self.name == ATTENTION.name:
             target = dialect.masks_of_other_axes(target, device) or target
             target = dialect.square_where_causal(target, device) or target
+            target = dialect.with_groups(target, device)
         return with_conventions(with_refusals(target, device), device)
 
     def expected(self, target: Target, prop: Property) -> bool:
@@ -89,7 +90,7 @@ class Attention(Contract):
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
             return None
-        works = works and not dialect.refuses_its_flag(target, formal, device)
+        works = works and not question.out_of_order(formal) and not dialect.refuses_its_flag(target, formal, device)
         if works and not question.other_names(formal):
             if dialect.always_hides(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)

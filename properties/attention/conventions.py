@@ -71,12 +71,16 @@ class Conventions:
             function=function,
             dtypes=left,
             supports=replace(target.supports, **self.facts),
-            learned={name: how for name, how in target.learned.items() if name not in self.differs},  # said of a dtype that is not tried
+            learned={name: how for name, how in target.learned.items() if name not in self.differs and not self._is_said_better(name)},
             differs={**target.differs, **self.differs},
             wrong={**target.wrong, **self.wrong},
             observed={**target.observed, **self.observed},
-            untried={**target.untried, **self.question.pace.untried()},
+            untried={**target.untried, **target.pace.untried()},
         )
+
+    def _is_said_better(self, name: str) -> bool:
+        """Whether what was learned of a parameter is the nearest meaning of masks that were found to mean something else."""
+        return name in ("attn_mask", *(theirs for theirs, _ in self.reading.said.values())) and "bool mask" in self.wrong
 
     @property
     def documented(self) -> bool:
@@ -122,6 +126,12 @@ class Conventions:
             self.target = replace(
                 target, parameters=(*target.parameters, parameter), learned={**target.learned, "beside the output": BESIDE[parameter]}
             )
+        elif second is not None and not parameter:
+            b, _, n, s = inputs.shape
+            mean = exactly(replace(inputs, default_scale=self.scale), "top-left").weights.mean(1) if shape == (b, n, s) else None
+            right = mean is not None and np.abs(target.framework.read(second) - mean).max() < NEAR
+            says = "the mean of the weights over heads, which it was in a first call" if right else f"an array of shape {shape}"
+            self.target = replace(target, untried={**target.untried, "what comes back beside the output": says})
 
     def _base(self) -> None:
         """The base of the log-sum-exp that comes back."""
@@ -345,12 +355,24 @@ class Conventions:
 
     def _rows(self) -> None:
         """What a row gives that sees no key."""
-        if "attn_mask" not in self.target.parameters or not self._open("empty_rows") or "bool" not in self._kinds():
+        if "attn_mask" not in self.target.parameters or not self._open("empty_rows") or self.target.declared & {"empty_rows_added"}:
             return
-        convention = self.question.rows_without_keys(self.reading, replace(self._mask(empty=True), default_scale=self.scale))
-        if convention in ("nan", "mean"):
-            self.facts["empty_rows"] = convention
-            self.differs["rows without keys"] = {"nan": "NaN, not 0", "mean": "the mean of all values, not 0"}[convention]
+        asked = replace(self._mask(empty=True), default_scale=self.scale)
+        assert asked.mask is not None
+        kinds = {"bool": asked, "minus_infinity": asked.but(mask=np.where(asked.mask, 0.0, -np.inf))}
+        found = {
+            kind: convention
+            for kind, inputs in kinds.items()
+            if kind in self._kinds() and (convention := self.question.rows_without_keys(self.reading, inputs))
+        }
+        first = next(iter(found.values()), "zero")
+        words = {"zero": "0", "nan": "NaN", "mean": "the mean of all values", "all": "what it would if it saw all keys"}
+        if first != "zero":
+            self.facts["empty_rows"] = first
+            self.differs["rows without keys"] = f"{words[first]}, not 0"
+        if (added := found.get("minus_infinity", first)) != first:
+            self.facts["empty_rows_added"] = added
+            self.differs["rows without keys"] = f"{words[first]}; where −inf is added, {words[added]}"
 
     def _hidden(self) -> None:
         """Whether a NaN in a hidden key or value stays there. Told, and no claim unless somebody makes it one."""

@@ -31,11 +31,11 @@ from .question import (
     NEUTRAL,
     OPERANDS,
     WIDTHS,
-    Pace,
     Question,
     causal_by_default,
     exactly,
     meant,
+    out_of_order,
     sizes_told,
 )
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
@@ -47,13 +47,12 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     own call, so that only names are learned."""
     dtypes = [name for name in ("float64", "float32") if name in target.framework.dtypes]
     dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
-    pace = Pace(target.framework.costly_shapes)
     nearest = ""
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
-            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device, pace)
+            question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device)
             try:
                 reading, learned = _called(question, formal, works, layout)
             except CannotRun as error:
@@ -66,8 +65,8 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                 own_target = replace(question.target, supports=replace(question.target.supports, head_dims=(own,)))
                 question = replace(question, target=own_target, scale=SCALES[0])
             found = Learner(question, formal, frozenset(declared), reading, learned, works).learn()
-            return replace(found, untried={**found.untried, **pace.untried()})
-    raise CannotRun("; ".join((nearest, *pace.untried().values())))
+            return replace(found, untried={**found.untried, **target.pace.untried()})
+    raise CannotRun("; ".join((nearest, *target.pace.untried().values())))
 
 
 def _demands() -> Iterator[tuple[str, int, int]]:
@@ -81,7 +80,7 @@ OWN = {"heads": HEADS, "dim": DIMS, "width": WIDTHS, "into": INTO}  # what only 
 SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
-HEAD_DIMS = (16, 32, 64, 128, 256)
+HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a module may be made for
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
@@ -121,6 +120,24 @@ def made_for(question: Question, reading: Reading) -> int:
     best = min(offs, key=offs.__getitem__)
     off = question.off(reading, *question.both(dim=best)) if offs[best] < NEAR else None
     return best if off is not None and off < NEAR else 0
+
+
+def with_groups(target: Target, device: str) -> Target:
+    """The target with grouped heads, where it takes fewer heads of keys without a flag, and answers as grouped attention in either order does."""
+    if "enable_gqa" in target.parameters or {"parameters", "groups"} & target.declared:
+        return target
+    question = _question(target, device)
+    reading, inputs = Reading(layout=target.supports.layout, grouped=True), question.inputs(kv_heads=2, group=2)
+    out = question.answer(reading, inputs)
+    tiled = inputs.but(**{name: np.tile(getattr(inputs, name), (1, 2, 1, 1)) for name in "kv"})
+    if out is None or min(np.abs(out - exactly(one, "top-left").out).max() for one in (inputs, tiled)) >= NEAR:
+        return target
+    return replace(
+        target,
+        function=adapted(target.function, reading, target.framework),
+        parameters=(*target.parameters, "enable_gqa"),
+        learned={**target.learned, "grouped heads": "without a flag"},
+    )
 
 
 def always_hides(target: Target, device: str) -> bool:
@@ -316,7 +333,7 @@ def _result(question: Question, reading: Reading, inputs: Inputs) -> dict[str, s
         words.append(result_words(result, question.target.framework))
         return result
 
-    Question(replace(question.target, function=watched), question.dtype, question.device, question.pace).answer(reading, inputs)
+    Question(replace(question.target, function=watched), question.dtype, question.device).answer(reading, inputs)
     return {"result": words[0]} if words and words[0] else {}
 
 
@@ -329,6 +346,8 @@ def _readings(question: Question, formal: Formal, works: bool, layout: str | Non
     if matrices:
         yield from _projected(question, formal, matrices, biases, layout)
         return
+    if named := out_of_order(formal):
+        yield from _spelled(formal, set(named), Reading(operands=named), LAYOUTS, False)
     if len(positional) >= 3 or variadic:
         yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), LAYOUTS, works)
     elif not positional:
@@ -411,7 +430,7 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:
             rest = {name: value for name, value in given.items() if name != theirs}
-            for kind, how in ((ADDED, ADDED), ("bool", SAID[0])):
+            for kind, how in ((ADDED, ADDED), ("bool", SAID[0]), ("bool", SAID[1])):
                 for layout, axes in layouts.items():
                     for answer in axes.answers:
                         yield replace(base, given=rest, masked=True, said={kind: (theirs, how)}, layout=layout, answer=answer)

@@ -16,9 +16,10 @@ from .axes import NATIVE
 from .axes import known as axes_of
 from .call import answer, attend
 from .inputs import Inputs
-from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, meant
+from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, may_be_a_number, meant
 from .speech import ADDED, BESIDE, FORMS, NUMBERS, SAID, SECONDS, SQUARE, Reading, second_array
 
+TURNED = SAID[1]
 LONGEST_BY_ROWS = 65  # beyond a tile of 64
 
 
@@ -50,7 +51,7 @@ class Learner:
         if start.parameters is None:
             if self.reading.always:
                 self._always()
-            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._log_sum_exp):
+            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._asked_for):
                 learn_one()
             self._square()
             self._together()
@@ -121,23 +122,29 @@ class Learner:
                     continue
                 known = {"top-left": off}
                 self.learned["lengths"] = SQUARE[reading.square]
-            corner = min(known, key=lambda name: known[name])
+            corner, (meant_corner, by) = min(known, key=lambda name: known[name]), documented_corner(self.formal)
+            if known[corner] >= NEAR and len(known) > 1:
+                corner = meant_corner or self.question.nearest_corner(reading)
             self.supports["causal"] = corner
+            if meant_corner and corner != meant_corner and known[corner] < NEAR:
+                self.wrong["causal corner"] = (
+                    f"with {theirs} it is {corner}; {by} documents {meant_corner}, off by {known.get(meant_corner, np.inf):.2g}; "
+                    f'declare causal = "{corner}" if that is meant'
+                )
             if always:  # what says nothing of causality passes False
                 reading = replace(reading, given={**given, theirs: False})
             self._take("is_causal", reading, f"is_causal, {corner}" + _but(known[corner]), theirs)
             return
 
-    def _log_sum_exp(self) -> None:
-        """Whether, where it is asked for, a number for every row comes back beside the output."""
-        if "return_lse" in self.parameters:
-            return
-        for theirs in (name for name in self.formal if (meant(name) or name) == "return_lse"):
-            reading = replace(self.reading, names={**self.reading.names, "return_lse": theirs})
-            if second := self._second(reading, self.question.inputs().but(return_lse=True)):
-                self.untried.pop(theirs, None)
-                self._take("return_lse", replace(reading, second=second), f"{BESIDE['return_lse']} comes back, too", theirs)
-                return
+    def _asked_for(self) -> None:
+        """Whether, where they are asked for, a number for every row, or weights, come back beside the output."""
+        for ours, words in BESIDE.items():
+            for theirs in (name for name in self.formal if (meant(name) or name) == ours and ours not in self.parameters):
+                reading = replace(self.reading, names={**self.reading.names, ours: theirs})
+                if second := self._second(reading, self.question.inputs().but(**{ours: True})):
+                    self.untried.pop(theirs, None)
+                    self._take(ours, replace(reading, second=second), f"{words} come{'s' * (ours == 'return_lse')} back, too", theirs)
+                    break
 
     def _second(self, reading: Reading, inputs: Inputs) -> str:
         """The axes of what comes back beside the output, of sizes that all differ; empty if nothing does."""
@@ -164,13 +171,15 @@ class Learner:
             "sinks": {"sinks": heads - 2},
         }
         for ours, change in asked.items():
-            for theirs in self._named(ours):
+            for theirs in self._named(ours) or [name for name, p in self.formal.items() if name == ours and may_be_a_number(p)]:
                 if self.reading.layout not in NATIVE and ours not in EVERYWHERE:
                     self.untried[theirs] = f"{ours}, not tried where axes are {axes_of(self.reading.layout).words}"
                     continue
                 reading = replace(self.reading, names={**self.reading.names, ours: theirs})
                 off = self.question.off(reading, replace(inputs, **change))
                 if ours == "window_size" and (off is None or off >= NEAR) and self._number(theirs):
+                    continue
+                if theirs == ours:  # as the contract has it
                     continue
                 if off is None:
                     self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
@@ -261,8 +270,12 @@ class Learner:
         documented = "attn_mask" in self.formal  # True is seen under that name, whatever agrees
         if documented and self.works:
             return
+        turned = self.reading.said.get("bool") == ("attn_mask", TURNED)  # it has to be given, and one of True hides all
         for theirs in ["attn_mask"] if documented else self._named("attn_mask"):
-            kinds: tuple[tuple[str, tuple[str, ...]], ...] = (("bool", SAID[:1] if documented else SAID), (ADDED, (ADDED,)))
+            kinds: tuple[tuple[str, tuple[str, ...]], ...] = (
+                ("bool", (TURNED,) if turned else SAID[:1] if documented else SAID),
+                (ADDED, (ADDED,)),
+            )
             right, wrong = False, []
             for kind, hows in kinds[1:] if "bias" in theirs else kinds:
                 best = self._best_mask(theirs, kind, hows)
@@ -282,8 +295,15 @@ class Learner:
         if not found:
             self.parameters = [name for name in self.parameters if name != "attn_mask"]
             return
+        apart = len({theirs for theirs, _ in found.values()}) > 1 and len(set(forms.values())) > 1
+        if apart:  # two masks, each of a kind: the one that says more is the first
+            first = max(forms, key=lambda kind: len(FORMS[forms[kind]]))
+            self.learned.pop(next(theirs for kind, (theirs, _) in found.items() if kind != first), None)
+            found, forms = {first: found[first]}, {first: forms[first]}
         form = min(forms.values(), key=lambda name: len(FORMS[name])) if len(set(forms.values())) > 1 else next(iter(forms.values()))
         self.reading = replace(self.reading, said=found, form=form)
+        if turned:
+            self.wrong["bool mask"] = "it is True where a key is hidden; PyTorch's `attn_mask` is True where it is visible"
         self.parameters += ["attn_mask"] if "attn_mask" not in self.parameters else []
         axes = FORMS[form]
         self.supports["mask_kinds"] = ("bool",) * ("bool" in found) + ADDED_KINDS * (ADDED in found)
@@ -305,7 +325,7 @@ class Learner:
             for form in FORMS:
                 if kind == ADDED and form == "bs":  # nobody adds one of padding: of 1 and 0, adding it would be a mistake
                     continue
-                if axes_of(self.reading.layout).folded and form not in ("as it is", "ls"):
+                if axes_of(self.reading.layout).folded and form not in ("as it is", "ls", "bs"):
                     continue
                 reading = replace(self.reading, said={kind: (theirs, how)}, form=form)
                 off = self.question.off(reading, *self.question.masked(kind, FORMS[form]))
@@ -316,6 +336,10 @@ class Learner:
                 if best and best[0] < NEAR:
                     if best[2] == "b1ls" and kind == ADDED and how in whole:
                         self.wrong[theirs] = f"of what is added to each head, all get that of the first, off by {whole[how]:.2g}"
+                    elif best[2] == "ls" and how in whole and not axes_of(self.reading.layout).folded:
+                        self.wrong[theirs] = (
+                            f"one mask for all is heeded; one that varies from sequence to sequence is not, off by {whole[how]:.2g}"
+                        )
                     return best
         return best
 
@@ -356,6 +380,10 @@ class Learner:
         ]
         if "kv_lengths" in self.parameters and not asked:
             asked = [("", replace(self.question.inputs(), lengths=np.array([0, 6])), "top-left")]
+        if "window_size" in self.parameters and not asked:  # rows far behind the last key, whose window has moved beyond it
+            past = self.question.inputs(queries=9, keys=6, is_causal="is_causal" in self.parameters)
+            corner = self.supports.get("causal", "top-left")
+            asked = [("", replace(past, window=(1, 0)), corner)] if corner == "top-left" else []
         if self.supports.get("causal") == "bottom-right" and not asked:
             asked = [("", self.question.inputs(is_causal=True, queries=9, keys=6), "bottom-right")]
         given = {kind: self.question.rows_without_keys(self.reading, inputs, causal) for kind, inputs, causal in asked}
@@ -363,11 +391,12 @@ class Learner:
         if not known:
             return
         self.supports["empty_rows"] = self.learned["rows without keys"] = known[0]
-        if len(given) == 2 and given[ADDED] != known[0]:
+        if len(given) == 2 and given[ADDED] and given[ADDED] != known[0]:
+            self.supports["empty_rows_added"] = given[ADDED]
+            self.learned["rows without keys"] = f"{known[0]}; where −inf is added, {given[ADDED]}"
+        elif len(given) == 2 and given[ADDED] != known[0]:
             self.supports["mask_kinds"] = ("bool", "bias")
-            self.untried["−inf in what is added"] = (
-                f"rows without keys are {given[ADDED] or 'something else'} then, {known[0]} where the mask is bool"
-            )
+            self.untried["−inf in what is added"] = f"rows without keys are something else then, {known[0]} where the mask is bool"
 
 
 def _but(off: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,23 +39,28 @@ def with_dropout(target: Target, question: Question) -> Target:
             target = replace(target, wrong={**target.wrong, theirs: says})
     if theirs == "dropout_p" and not flag:
         return target
-    dropping = _with(target, theirs, {flag: TRAINING[flag]} if flag else {})
-    off = replace(question, target=dropping).off(plain, replace(inputs, dropout=0.5, chance=1))
+    given = {flag: TRAINING[flag]} if flag else {}
+    dropping, asked = _with(target, theirs, given), replace(inputs, dropout=0.5, chance=1)
+    off = replace(question, target=dropping).off(plain, asked)
+    called = ""
+    if off is None and target.framework.dropper(0.5) is not None:
+        dropping, called = _with(target, theirs, given, target.framework.dropper), ": a function that drops, as nn.Dropout"
+        off = replace(question, target=dropping).off(plain, asked)
     if off is None or off < NEAR:
         why = "a probability is not taken" if off is None else "a probability of 0.5 drops nothing"
         return replace(target, parameters=parameters, untried={**untried, theirs: f"it looks like dropout_p, but {why}"})
     where = f", where {flag} is {TRAINING[flag]}" if flag else ""
-    learned = {**target.learned, theirs: "dropout_p" + where}
+    learned = {**target.learned, theirs: "dropout_p" + where + called}
     return replace(dropping, parameters=(*parameters, "dropout_p"), learned=learned, untried=untried)
 
 
-def _with(target: Target, theirs: str, given: dict[str, bool]) -> Target:
-    """The target whose probability has this name, and is given with a flag."""
+def _with(target: Target, theirs: str, given: dict[str, bool], made: Callable[[float], Any] = float) -> Target:
+    """The target whose probability has this name, and is given with a flag; ``made``: what is given of a probability."""
     function = target.function
 
     def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         probability = options.pop("dropout_p", None)
-        return function(q, k, v, **options, **({theirs: probability, **given} if probability else {}))
+        return function(q, k, v, **options, **({theirs: made(probability), **given} if probability else {}))
 
     attention.__asks__ = function  # type: ignore[attr-defined]
     return replace(target, function=attention)

@@ -26,7 +26,7 @@ PLAIN: dict[str, Any] = {"mask": "none", "zero_sizes": False}
 def receive_nothing(t: Trial, unseen: np.ndarray, says: str) -> None:
     """The gradients of these keys (B, Hkv, S) and of their values are zero, bit for bit."""
     run = run_backward(t)
-    if t.supports.empty_rows != "zero":  # NaN, or a share of the mean of all, goes back to every key
+    if t.empty_rows != "zero":  # NaN, or a share of the mean of all, goes back to every key
         unseen = unseen & np.asarray(live(t).all(axis=(1, 2), keepdims=True))[..., 0]
     for name in ("k", "v"):
         t.same_bits(np.asarray(getattr(run, name)), np.zeros(getattr(run, name).shape), says, unseen[..., None])

@@ -104,7 +104,7 @@ def gradients_reach_every_input(t: Trial) -> None:
 def hidden_keys_receive_no_gradient(t: Trial) -> None:
     """The gradients of a key that no query sees, and of its value, are exactly zero."""
     run, hidden = run_backward(t), hidden_from_all(t)[..., None]
-    if t.supports.empty_rows != "zero":
+    if t.empty_rows != "zero":
         hidden = hidden & live(t).all(axis=(1, 2, 3), keepdims=True)
     t.same_bits(np.asarray(run.k), np.zeros(run.k.shape), "key {row} is hidden from all and receives a gradient", hidden)
     t.same_bits(np.asarray(run.v), np.zeros(run.v.shape), "the value of the hidden key {row} receives a gradient", hidden)
@@ -315,7 +315,7 @@ def layout_of_the_output_gradient_changes_nothing(t: Trial) -> None:
 def nothing_comes_of_nothing(t: Trial) -> None:
     """A row whose output has no gradient sends none back, exactly; if no row has one, nothing receives any."""
     run = run_backward(t)
-    silent = ~run.grad_out.any(axis=-1, keepdims=True) & (live(t) if t.supports.empty_rows != "zero" else True)
+    silent = ~run.grad_out.any(axis=-1, keepdims=True) & (live(t) if t.empty_rows != "zero" else True)
     for name in OPERANDS if silent.all() else ("q",):
         part, limit = np.asarray(getattr(run, name)), getattr(run.limits, name)
         t.same_bits(
@@ -339,7 +339,7 @@ def nothing_comes_of_nothing(t: Trial) -> None:
 def rows_without_keys_poison_no_gradient(t: Trial) -> None:
     """A row that sees no key receives no gradient and sends none; the gradients of all others are what they should be."""
     run = run_backward(t)
-    if t.supports.empty_rows == "zero":
+    if t.empty_rows == "zero":
         t.same_bits(
             np.asarray(run.q), np.zeros(run.q.shape), "row {row} sees no key and receives a gradient", ~live(t) & np.isfinite(run.limits.q)
         )

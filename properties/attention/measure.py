@@ -68,6 +68,9 @@ def _weights(trial: Trial) -> str:
         if f"{min(factors):.3g}" == f"{max(factors):.3g}" == "1":
             return ""  # that says nothing
         return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"
+    sums, seen = read.out.sum(axis=-1), visible.any(axis=-1)
+    if seen.any() and np.abs(sums - 1)[seen].min() > EXACT:
+        return f"the weights of a row sum to {sums[seen].min():.3g} to {sums[seen].max():.3g}, not to 1"
     return _slope(read.out, exact, significant, trial.inputs.effective_scale)
 
 

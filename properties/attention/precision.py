@@ -6,6 +6,8 @@ reported; an answer that only a looser kind explains has lost precision somewher
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..engine.core.attempt import attempt
@@ -40,17 +42,19 @@ def note_tighter(t: Trial, run: Run) -> None:
 
 
 def looser_kind(target: Target, finding: Finding) -> str | None:
-    """The tightest of the looser kinds of arithmetic under which every answer of the smallest case is right, if any.
+    """The tightest of the looser kinds of arithmetic under which the property holds of the smallest case, if any.
 
     Where an answer is infinite or NaN, and should not be, something has overflowed: no kind explains how far it is off.
     """
-    if finding.violation.raised:
+    dtype, declared = finding.case.dtype, claimed(target, finding.case.dtype)
+    ordered = kinds(dtype)
+    if finding.violation.raised or declared not in ordered:
         return None
-    dtype, runs = finding.case.dtype, attempt(target, finding.prop, finding.case)[1].runs
-    ordered, declared = kinds(dtype), claimed(target, dtype)
-    if declared not in ordered or all(used_of(run, declared) <= 1 for run in runs):
-        return None
-    if any((np.isfinite(run.exact.out) & ~np.isfinite(run.out)).any() for run in runs):
-        return None
-    looser = ordered[ordered.index(declared) + 1 :]
-    return next((kind for kind in looser if all(used_of(run, kind) <= 1 for run in runs)), None)
+    for kind in ordered[ordered.index(declared) + 1 :]:
+        supports = replace(target.supports, arithmetic={**(target.supports.arithmetic or {}), dtype: kind})
+        violation, trial = attempt(replace(target, supports=supports), finding.prop, finding.case)
+        if any((np.isfinite(run.exact.out) & ~np.isfinite(run.out)).any() for run in trial.runs):
+            return None
+        if violation is None:
+            return kind
+    return None

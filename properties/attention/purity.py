@@ -173,7 +173,7 @@ def bad_shapes_raise(t: Trial) -> None:
     refuses(t, ILLEGAL[name](t.inputs), name)
 
 
-@declare("S of k ≠ S of v raises", direct=True, **SHAPES)
+@declare("S of k ≠ S of v raises", direct=True, edge="arguments that fit no attention", **SHAPES)
 def missing_values_raise(t: Trial) -> None:
     """Fewer values than keys are refused: which key would go without?"""
     refuses(t, t.inputs.but(v=t.inputs.v[:, :, 1:]), "fewer values than keys")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +18,8 @@ from .call import attend
 from .case import Case
 from .cases import always
 from .inputs import SCALES, Inputs, make_inputs, problem_of
-from .speech import Reading, adapted
+from .speech import BESIDE, Reading, adapted
 
-SECONDS, SLOW, MOST = 1.5, 0.05, 20.0  # for the answers of one that takes long for each; what is long; and for any
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
 # The parameters whose other names are confirmed by effect.
@@ -109,7 +107,11 @@ KEY_LENGTHS = (
 )
 SHORT_KEYS = ("N", "n", "S", "s")  # the number of keys beside another length, as in (M, N) and (L, S)
 NEUTRAL = ("sinks", "alibi_slopes")  # where required: what changes nothing is given
-OPERANDS = (("q", "query", "queries", "xq"), ("k", "key", "keys", "xk"), ("v", "value", "values", "xv"))
+OPERANDS = (
+    ("q", "query", "queries", "xq", "qs", "query_states", "query_layer"),
+    ("k", "key", "keys", "xk", "ks", "key_states", "key_layer"),
+    ("v", "value", "values", "xv", "vs", "value_states", "value_layer"),
+)
 
 
 def sizes_told(names: list[str]) -> dict[str, str]:
@@ -122,6 +124,20 @@ def sizes_told(names: list[str]) -> dict[str, str]:
     return found
 
 
+def named_operands(names: list[str]) -> tuple[str, ...]:
+    """Of three names those of queries, keys and values, in this order; none where they do not say it."""
+    plain = {name.lower().strip("_"): name for name in names}
+    found = [[plain[name] for name in known if name in plain] for known in OPERANDS]
+    return tuple(name for (name,) in found) if len(names) == 3 and all(len(each) == 1 for each in found) else ()
+
+
+def out_of_order(formal: Formal) -> tuple[str, ...]:
+    """The names of queries, keys and values of a callable that takes them in another order; none where it does not."""
+    first = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:3]
+    named = named_operands(first)
+    return named if named and list(named) != first else ()
+
+
 def meant(name: str) -> str | None:
     """The parameter of the contract that a name may stand for."""
     return MORE.get(name) or MEANT.get(name)
@@ -129,33 +145,29 @@ def meant(name: str) -> str | None:
 
 def other_names(formal: Formal) -> bool:
     """Whether a signature has other names for what is confirmed by effect, or is causal unless a parameter says otherwise."""
-    return any((meant(name) in LEARNED and meant(name) not in formal) or causal_by_default(p) for name, p in formal.items())
+    return any(
+        (meant(name) in (*LEARNED, *BESIDE) and meant(name) not in formal) or causal_by_default(p) or may_be_a_number(p)
+        for name, p in formal.items()
+    )
+
+
+def may_be_a_number(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is a window by its name, and one number by its default."""
+    return parameter.name == "window_size" and (parameter.default is None or type(parameter.default) is int)
+
+
+def documented_corner(formal: Formal) -> tuple[str, str]:
+    """(the causal corner that is documented for a signature, by whom); empty where none is known. PyTorch's ``is_causal`` is asked elsewhere."""
+    if "causal" in formal and "softmax_scale" in formal and {"window_size", "return_attn_probs", "cache_seqlens"} & set(formal):
+        return "bottom-right", "flash-attention (since 2.1)"
+    if "causal" in formal and {"kv_layout", "custom_mask"} & set(formal):
+        return "bottom-right", "FlashInfer"
+    return "", ""
 
 
 def causal_by_default(parameter: inspect.Parameter) -> bool:
     """Whether a parameter is causality, and True where nothing is said."""
     return (meant(parameter.name) or parameter.name) == "is_causal" and parameter.default is True
-
-
-@dataclass
-class Pace:
-    """How long the answers of a target took. A slow one is asked for a second or two; a busy machine makes none slow, nor compiling."""
-
-    compiles: bool = False  # every new shape costs far more than a call
-    calls: int = 0
-    seconds: float = 0.0
-    unasked: int = 0
-
-    @property
-    def over(self) -> bool:
-        """Whether no more is asked."""
-        return self.seconds > (SECONDS if self.seconds > SLOW * self.calls and not self.compiles else MOST)
-
-    def untried(self) -> dict[str, str]:
-        """What is not tried because the target is too slow."""
-        if not self.unasked:
-            return {}
-        return {"all of its conventions": f"a call takes {self.seconds / self.calls:.2g} s, so {self.unasked} questions were not asked"}
 
 
 @dataclass
@@ -165,11 +177,7 @@ class Question:
     target: Target
     dtype: str
     device: str
-    pace: Pace = None  # type: ignore[assignment]  # its own, where none is shared
     scale: str = SCALES[0]  # what the logits are multiplied by where nothing is said
-
-    def __post_init__(self) -> None:
-        self.pace = self.pace or Pace(self.target.framework.costly_shapes)
 
     def inputs(self, **sizes: Any) -> Inputs:
         """A small call with all sizes different."""
@@ -224,16 +232,12 @@ class Question:
 
     def answer(self, reading: Reading, inputs: Inputs) -> Array | None:
         """What it answers, None if it raises, gives nothing of the right form, or is too slow to be asked more."""
-        if self.pace.over:
-            self.pace.unasked += 1
+        if self.target.asked_enough():
             return None
-        began = time.monotonic()
         try:
             out = attend(self.view(reading), inputs)
         except Raised:
             return None
-        finally:
-            self.pace.calls, self.pace.seconds = self.pace.calls + 1, self.pace.seconds + time.monotonic() - began
         return out if out.shape == (*inputs.q.shape[:3], inputs.v.shape[3]) else None
 
     def off(self, reading: Reading, *asked: Inputs, causal: str = "top-left") -> float | None:
@@ -250,10 +254,24 @@ class Question:
             worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
         return worst
 
+    def nearest_corner(self, reading: Reading) -> str:
+        """The causal corner that its frontier is nearer to, where it ends at neither: by how many keys rows see of which all weigh alike."""
+        inputs = self.inputs(queries=3, keys=11, is_causal=True)
+        counted = np.broadcast_to(np.arange(inputs.shape[3], dtype=np.float64)[:, None], inputs.v.shape)
+        out = self.answer(reading, inputs.but(q=np.zeros_like(inputs.q), v=counted))
+        if out is None or not np.isfinite(out).all():
+            return "top-left"
+        seen = 2 * out.mean(axis=(0, 1, 3)) + 1  # the mean of 0 … n − 1 is (n − 1)/2
+        beyond = float(np.median(seen - np.arange(1, 4)))
+        return "bottom-right" if abs(beyond - 8) < abs(beyond) else "top-left"
+
     def rows_without_keys(self, reading: Reading, inputs: Inputs, causal: str = "top-left") -> str:
-        """What its rows give that see no key: zero, nan or mean, as near as the bound of its arithmetic allows; empty if none of them."""
+        """What its rows give that see no key: zero, nan or mean, as near as the bound of its arithmetic allows, or nearly as if they saw all.
+
+        Empty if it is none of these.
+        """
         out = self.answer(reading, inputs)
-        for convention in CHOICES["empty_rows"]:
+        for convention in CHOICES["empty_rows"][:-1]:
             exact = exactly(inputs, causal, convention)
             if out is None or exact.empty is None:
                 return ""
@@ -262,7 +280,9 @@ class Question:
                 near = (np.abs(out - exact.out) <= allowed) | (np.isnan(out) & np.isnan(exact.out))
             if near[exact.empty].all():
                 return convention
-        return ""
+        assert out is not None and exact.empty is not None
+        free = exactly(replace(inputs, mask=None, is_causal=False), causal)
+        return "all" if np.abs(out - free.out)[exact.empty].max(initial=0.0) < NEAR else ""
 
 
 _made = functools.lru_cache(128)(make_inputs)  # a few small calls, asked in many readings

@@ -8,27 +8,50 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
 from ..engine.contained.link import Gone
-from ..engine.core.target import Raised, Target
+from ..engine.core.target import NotTaken, Raised, Target
 from .backward import OPERANDS, forward, place_grad
 from .call import attend
 from .case import Case
+from .cases import always
 from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
+from .tables import ANY_SIZE
 
 SIZES = {"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7}
 EMPTY = ("batch", "queries", "keys")  # no head and no feature are refused by most, and asked of nobody who refuses an empty batch
+# A parameter → the fields of cases with it, of which one that is answered is enough; masks, and what is no field, are asked otherwise.
+USED: dict[str, tuple[dict[str, Any], ...]] = {
+    "is_causal": ({"is_causal": True}, {"is_causal": True, "queries": 7}),
+    "scale": ({"scale": 0.5}, {"scale": 1.0}),
+    "enable_gqa": ({"group": 2}, {"group": 4}),
+    "softcap": ({"softcap": 8.0},),
+    "window_size": ({"window_left": 1, "window_right": 1}, {"window_left": 1, "window_right": 0, "queries": 7}),
+    "alibi_slopes": ({"alibi": True},),
+    "sinks": ({"sinks": True},),
+    "kv_lengths": ({"lengths": True},),
+}
+ASKED_FOR: dict[str, dict[str, Any]] = {
+    "return_lse": {"return_lse": True},
+    "need_weights": {"need_weights": True},
+    "dropout_p": {"dropout": 0.5},
+}
+GROUPS = (2, 3, 4)
+ODD_DIMS, ODD_LENGTHS = (1, 5, 256), (1, 17, 600)  # if these are taken, so are all
 
 
 def with_refusals(target: Target, device: str) -> Target:
     """The target without the classes of calls that it refuses, and what it said of each."""
-    facts: dict[str, Any] = {}
     said: dict[str, str] = {}
+    if "parameters" not in target.declared:
+        target = _without_parameters(target, device, said)
+    facts: dict[str, Any] = {}
     for words, changes, asked in _questions(target, device):
         if any(getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()):
             continue  # it is declared
@@ -46,23 +69,85 @@ def with_refusals(target: Target, device: str) -> Target:
     if target.supports.gradients is None and (why := no_backward(target)):
         facts["gradients"] = False
         said["gradients"] = why
-    parameters = target.parameters
-    if "return_lse" in parameters and (why := refusal(target, lambda seed: make_inputs(Case(seed=seed)).but(return_lse=True))):
-        said["return_lse"] = why
-        parameters = tuple(name for name in parameters if name != "return_lse")
+    if not target.costly_shapes:
+        facts |= _sizes(target, device, said)
     if not (facts or said):
         return target
-    return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), parameters=parameters, refuses=said)
+    return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), refuses={**target.refuses, **said})
+
+
+def _without_parameters(target: Target, device: str, said: dict[str, str]) -> Target:
+    """The target without the parameters that its signature has and every use of which raises."""
+    left = []
+    for parameter in target.parameters:
+        asked = [_asked(target, device, **fields) for fields in USED.get(parameter, ())]
+        if parameter in ASKED_FOR:
+            asked = [lambda seed, more=ASKED_FOR[parameter]: _asked(target, device)(seed).but(**more)]  # type: ignore[misc]
+        if parameter == "attn_mask":
+            masks = [(kind, axes) for kind in target.supports.mask_kinds for axes in target.supports.mask_axes[:2]]
+            asked = [_asked(target, device, mask="random", mask_kind=kind, mask_axes=axes) for kind, axes in masks]
+        whys = [refusal(target, each) for each in asked]
+        if whys and all(whys):
+            said[parameter] = whys[0]
+        else:
+            left.append(parameter)
+    return dataclasses.replace(target, parameters=tuple(left))
+
+
+def _sizes(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:
+    """Head dims, lengths and groups, where some are refused and others are not."""
+    facts: dict[str, Any] = {}
+    supports, taken = target.supports, lambda **fields: not refusal(target, _asked(target, device, **fields))
+    plain = supports.length_multiple == 1
+    if supports.head_dims is None and (refused := [dim for dim in ODD_DIMS if not taken(dim=dim)]):
+        dims = tuple(dim for dim in sorted(set(ANY_SIZE["dim"])) if dim and taken(dim=dim))
+        if dims:
+            facts["head_dims"] = dims
+            others = [dim for dim in sorted(set(ANY_SIZE["dim"])) if dim and dim not in dims]
+            all_but = len(dims) < len(others)
+            words = f"head dims {'but' if all_but else ''} {', '.join(map(str, dims if all_but else others))}, of those that were tried"
+            said[words.replace("  ", " ")] = refusal(target, _asked(target, device, dim=refused[0]))
+    few = {"batch": 1, "kv_heads": 1}
+
+    def fits(length: int) -> bool:
+        return taken(**few, queries=1, keys=length) and taken(**few, queries=length, keys=1)
+
+    if plain and supports.max_length is None and not fits(max(ODD_LENGTHS)) and all(map(fits, ODD_LENGTHS[:-1])):
+        longest, beyond = ODD_LENGTHS[1:]
+        while beyond - longest > 1:
+            middle = (longest + beyond) // 2
+            longest, beyond = (middle, beyond) if fits(middle) else (longest, middle)
+        facts["max_length"] = longest
+        asked = [_asked(target, device, **few, **lengths) for lengths in ({"queries": 1, "keys": beyond}, {"queries": beyond, "keys": 1})]
+        said[f"sequences of more than {longest} tokens"] = refusal(target, asked[0]) or refusal(target, asked[1])
+    if "enable_gqa" in target.parameters and supports.groups is None:
+        groups = tuple(group for group in GROUPS if taken(group=group))
+        if groups and groups != GROUPS:
+            facts["groups"] = (1, *groups)
+            others = [group for group in GROUPS if group not in groups]
+            said[f"groups of {' or '.join(map(str, others))} heads"] = refusal(target, _asked(target, device, group=others[0]))
+    return facts
+
+
+def _asked(target: Target, device: str, **fields: Any) -> Callable[[int], Inputs]:
+    """A small call by its seed, with these fields."""
+    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
+    plain = {**SIZES, **_lengths(target), "dim": dim, "dtype": target.dtypes[0], "device": device}
+    if target.supports.window and not {"window_left", "window_right"} & set(fields):
+        plain |= always(target.supports.window)
+    return lambda seed: make_inputs(Case(**{**plain, **fields, "seed": seed}))
 
 
 def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
     """What a target says to a class of calls if it raises at each of two; empty if it answers one, or ends its process instead."""
     said = ""
     for seed in (0, 1):
+        if target.asked_enough():
+            return ""
         try:
             attend(target, asked(seed))
         except Raised as raised:
-            if isinstance(raised.error, Gone):
+            if isinstance(raised, NotTaken) or isinstance(raised.error, Gone):
                 return ""
             said = str(raised)
         else:
@@ -75,7 +160,7 @@ def no_backward(target: Target) -> str:
     said = ""
     for seed in (0, 1):
         inputs = smoke_inputs(target.supports, target.dtypes[0], target.supports.devices[0], seed)
-        if not target.framework.gradients:
+        if not target.framework.gradients or target.asked_enough():
             return ""
         try:
             out, _, send_back = forward(target, inputs, target.buffers(), OPERANDS)
@@ -94,11 +179,7 @@ def no_backward(target: Target) -> str:
 def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any], Callable[[int], Inputs]]]:
     """(the class in words, what is declared if it is refused, a call of it by its seed)."""
     dim = target.supports.head_dims[0] if target.supports.head_dims else 4
-
-    def asked(**fields: Any) -> Callable[[int], Inputs]:
-        plain = {**SIZES, **_lengths(target), "dim": dim, "dtype": target.dtypes[0], "device": device}
-        return lambda seed: make_inputs(Case(**{**plain, **fields, "seed": seed}))
-
+    asked = partial(_asked, target, device)
     masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
     wider = target.supports.value_dim and not target.supports.head_dims and not refusal(target, asked(value_dim=dim + 1))
     if "attn_mask" in target.parameters and {"S", "LS"} <= set(target.supports.mask_axes):
@@ -120,6 +201,9 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
             yield "a mask together with is_causal, where heads are grouped", alone, asked(**masked, is_causal=True, group=2)
     if not target.supports.head_dims:
         yield "values of another width than keys", {"value_dim": False}, asked(value_dim=dim + 1)
+    if "scale" in target.parameters:
+        yield "scales that are not positive", {"scales": "positive"}, asked(scale=0.0)
+        yield "scales below 0", {"scales": "not negative"}, asked(scale=-0.5)
     for size in EMPTY:
         yield f"empty arrays ({size} = 0)", {"zero_sizes": False}, asked(**{size: 0})
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.cases.masks import MASK_KINDS
 from ..engine.core.target import NotTaken, Target
 from ..engine.frameworks import Framework
 from .inputs import Inputs
-from .question import NEAR, PADDING, Question, meant
+from .question import ADDED_KINDS, NEAR, PADDING, Question, meant
 from .speech import ADDED, FORMS, SAID, Reading, formal_of, mask_part, say
 
 Said = Mapping[str, tuple[str, str]]  # "bool" or "added" → how a mask is said, and its form
@@ -29,16 +30,19 @@ def with_second_mask(target: Target, question: Question) -> Target:
     (theirs,) = names
     untried = {name: why for name, why in target.untried.items() if name != theirs}
     said, off = _said(question, theirs)
-    if not said and (theirs not in PADDING or not np.isfinite(off)):
+    if not said and not np.isfinite(off):
         return replace(target, untried={**untried, theirs: "beside the mask that is tried: it hides what it says in no form that is known"})
     if not said:
-        says = f"its answers are those of no padding mask (batch, keys), be True hidden or seen, off by {off:.2g}"
+        forms = "padding mask (batch, keys), be True hidden or seen" if theirs in PADDING else "mask in any form that is known"
+        says = f"its answers are those of no {forms}, off by {off:.2g}"
         return replace(target, untried=untried, wrong={**target.wrong, theirs: says})
     how = "; ".join(how if form == "as it is" else f"{how}, of axes ({', '.join(form)})" for how, form in said.values())
     taken = set(target.supports.mask_axes)
     axes = tuple(
         one for one in type(target.supports)().mask_axes if one in taken or any(set(one) <= set(FORMS[form]) for _, form in said.values())
     )
+    kinds = ("bool",) * ("bool" in said) + ADDED_KINDS * (ADDED in said)
+    kinds = tuple(kind for kind in MASK_KINDS if kind in (*target.supports.mask_kinds, *kinds))
     alone = _with(target, theirs, said, shared=False)
     shared = _with(target, theirs, said, shared=True)
     together = replace(question, target=shared).off(Reading(layout=target.supports.layout), *_both(question, target, said))
@@ -50,7 +54,7 @@ def with_second_mask(target: Target, question: Question) -> Target:
     return replace(
         target,
         function=(shared if together is not None and together < NEAR else alone).function,
-        supports=replace(target.supports, mask_axes=axes),
+        supports=replace(target.supports, mask_axes=axes, mask_kinds=kinds),
         learned={**target.learned, theirs: f"a second mask, {how}"},
         untried=untried,
     )
@@ -94,6 +98,7 @@ def _sayable(mask: Any, target: Target) -> bool:
 def _with(target: Target, theirs: str, said: Said, shared: bool) -> Target:
     """The target whose masks are said by two parameters; ``shared``: each says half of the keys where there is an even number of them."""
     function, fw, layout = target.function, target.framework, target.supports.layout
+    own = {kind if kind == "bool" else ADDED for kind in target.supports.mask_kinds}  # of the first mask
 
     def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         mask = options.get("attn_mask")
@@ -103,7 +108,7 @@ def _with(target: Target, theirs: str, said: Said, shared: bool) -> Target:
         how, form = said.get(kind, ("", ""))
         shape = (1,) * (4 - len(mask.shape)) + tuple(mask.shape)
         varies = {letter for letter, size in zip("BHLS", shape, strict=True) if size > 1}
-        first, second = _sayable(mask, target), bool(how) and varies <= set(FORMS[form])
+        first, second = kind in own and _sayable(mask, target), bool(how) and varies <= set(FORMS[form])
         if not first and not second:
             raise NotTaken("masks of which no parameter can say all")
         halves = first and second and shared and shape[3] % 2 == 0

@@ -76,7 +76,8 @@ class Reading:
 
 SECONDS = ("as the queries", "(batch, heads, length)", "heads before length")  # without the axis of features
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
-WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs")
+WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs", "attention_probs", "attn_probs", "p_attn")
+SUMS = ("lse", "softmax_lse", "logsumexp", "log_sum_exp")
 # What the number of a window counts → how many more than the keys before a query's own.
 NUMBERS = {"the keys that are seen, its own included": 1, "the keys before its own": 0}
 SQUARE = {
@@ -363,6 +364,9 @@ def mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...
     if reading.form == "as it is" and not folded:
         return mask
     whole_mask = mask.reshape((1,) * (4 - len(mask.shape)) + tuple(mask.shape))
+    if reading.form == "bs" and folded:  # a row of it for each sequence of the call
+        part = fw.expand(whole_mask, (b, h, 1, s))
+        return part[at["b"]][0, 0] if "b" in at else part.reshape((b * h, s))
     if reading.form in ("ls", "bs"):
         part = fw.expand(whole_mask, (1, 1, n, s) if reading.form == "ls" else (b, 1, 1, s))
         return part[0, 0] if reading.form == "ls" else part[:, 0, 0]
@@ -398,7 +402,7 @@ def second_array(result: Any, fw: Framework) -> Any:
     """Of what comes back the array beside the output; None if there is none."""
     if isinstance(result, tuple | list):
         return result[1] if len(result) > 1 and fw.is_array(result[1]) else None
-    for name in WEIGHTS:
+    for name in (*WEIGHTS, *SUMS):
         value = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
         if not fw.is_array(result) and fw.is_array(value):
             return value
@@ -436,4 +440,4 @@ def result_words(result: Any, fw: Framework) -> str:
     if isinstance(result, list):
         return "a list, the output first"
     names = [name for name in FIELDS if fw.is_array(result.get(name) if isinstance(result, Mapping) else getattr(result, name, None))]
-    return f"{type(result).__name__} with {names[0]!r}" if names else ""
+    return f"{'a dictionary' if isinstance(result, Mapping) else type(result).__name__} with {names[0]!r}" if names else ""

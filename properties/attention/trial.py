@@ -177,9 +177,19 @@ class Trial(BaseTrial):
         read.__dict__["bound"] = read.bound[..., :keys]
         return read
 
+    @property
+    def empty_rows(self) -> str:
+        """What a row gives that sees no key, in the call of the case: zero, nan or mean."""
+        return self.rows_without_keys(self.inputs)
+
+    def rows_without_keys(self, inputs: Inputs) -> str:
+        """Likewise, in another call."""
+        added = inputs.mask is not None and inputs.mask.dtype != bool
+        return (added and self.supports.empty_rows_added) or self.supports.empty_rows
+
     def solve(self, inputs: Inputs) -> oracle.Exact:
         """What the oracle says of a call."""
-        problem = problem_of(inputs, self.supports.causal, self.supports.empty_rows)
+        problem = problem_of(inputs, self.supports.causal, self.rows_without_keys(inputs))
         return oracle.solve(problem, precision="extended" if inputs.dtype == "float64" else "float64")
 
     def visible(self, inputs: Inputs | None = None) -> Array:

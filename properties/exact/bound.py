@@ -28,8 +28,9 @@ maximum, gap_j = max s - s_j. The steps are, each times 1 + u at most,
 The analysis is that of Blanchard, Higham & Higham (2021, section 4), with one roundoff for what is stored and another for what
 is accumulated, as in Blanchard, Higham, Lopez, Mary & Pranesh (SIAM J. Sci. Comput. 42, 2020, on block FMA). Numerators are
 stored before they are divided, so they may overflow where the result does not. Where weights are kept as logarithms
-(``log_softmax``, stored: part of ``+lse``) the error u |ln p_j| is not renormalised, and belongs to tau: the division-free
-softmax, again. A state that is stored and added to from block to block is not among these: that is ``same``.
+(``log_softmax``, or s_j - ln sum_j e_j by hand, stored: part of ``+lse``) the errors u |ln p_j|, and u |ln sum_j e_j| where that is
+stored before it is subtracted, are not renormalised, and belong to tau: the division-free softmax, again. A state that is stored
+and added to from block to block is not among these: that is ``same``.
 
 Every bound is +inf where nothing can be promised: the answer is not finite, may overflow on the way, or rounding
 destroys it.
@@ -309,6 +310,8 @@ def settle_empty(exact: Exact, soft: Softmax, error: Array) -> Array:
         return np.full(error.shape, np.inf)
     if exact.problem.empty_rows == "mean":
         return error
+    if exact.problem.empty_rows == "all":  # what is added to hide the keys is added to all, and rounds them by as much as it is large
+        return np.where(exact.empty[..., None], np.inf, error)
     return np.where(exact.empty[..., None] & ~soft.overflow, 0.0, error)
 
 

@@ -41,14 +41,15 @@ class Problem:
     scale: float
     visible: Array | None = None  # bool, broadcasts to (B, H, L, S); None: every key is visible
     bias: Array | None = None  # float64, broadcasts to (B, H, L, S), added to the scores; -inf hides a key
-    empty_rows: str = "zero"  # what a row without a visible key gives: zero | nan | mean (of all S values)
+    # what a row without a visible key gives: zero | nan | mean (of all S values) | all (as if it saw all keys: nothing more is promised)
+    empty_rows: str = "zero"
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap), before the bias
     bias_size: Array | None = None  # of the part of the bias that the attention computes itself, from above
     sink: bool = False  # the last key is one that the caller has not given: a logit without a value
 
     def __post_init__(self) -> None:
-        if self.empty_rows not in ("zero", "nan", "mean"):
-            raise ValueError(f"empty_rows is {self.empty_rows!r}: expected 'zero', 'nan' or 'mean'")
+        if self.empty_rows not in ("zero", "nan", "mean", "all"):
+            raise ValueError(f"empty_rows is {self.empty_rows!r}: expected 'zero', 'nan', 'mean' or 'all'")
         if self.q.ndim != 4 or self.k.ndim != 4 or self.v.ndim != 4:
             raise ValueError(f"q, k, v must be 4-dimensional, got {self.q.shape}, {self.k.shape}, {self.v.shape}")
         if self.k.shape[1] and self.q.shape[1] % self.k.shape[1]:
@@ -68,7 +69,7 @@ class Exact(Shown):
     unit: float  # unit roundoff of the computation
     out: Array  # (B, H, L, Dv)
     out_tail: Array
-    weights: Array  # (B, H, L, S); follows empty_rows in rows without a visible key: 0, nan or 1/S
+    weights: Array  # (B, H, L, S); follows empty_rows in rows without a visible key: 0 (all: too), nan or 1/S
     weights_tail: Array
     lse: Array  # (B, H, L) natural logarithm; -inf in rows without a visible key
     lse_tail: Array

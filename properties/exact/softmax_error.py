@@ -114,7 +114,8 @@ def analyse(exact: Exact, a: Arithmetic, query_error: Array | None, key_error: A
         gamma = gamma + math.log1p(a.u_s) * (n > 1)  # a sum of one term is that term
         if merges:
             total = np.log(np.maximum(upper.sum(-1, keepdims=True), 1.0))
-            log_rounding = np.where(live, a.u_s * (np.abs(log_p) + phi + total), 0.0)
+            sums = lse + np.max(np.where(live, phi, 0.0), -1, keepdims=True, initial=0.0)  # |ln Σ e| as it is computed
+            log_rounding = np.where(live, a.u_s * (np.abs(log_p) + phi + total + sums), 0.0)
             tau = tau + log_rounding
     tau, gamma = np.expm1(tau), np.expm1(gamma)
     loss = excess.sum(-1, keepdims=True) + (gamma * upper).sum(-1, keepdims=True) + n * a.tiny

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -15,9 +16,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from properties.attention import conventions, question
-from properties.attention.question import SECONDS
+from properties.attention import conventions
 from properties.catalogue import PROPERTIES, select
+from properties.engine.core import pace
+from properties.engine.core.pace import SECONDS
 from properties.engine.core.target import Target
 from properties.engine.doors import cli
 from properties.engine.doors.checks import verify
@@ -165,11 +167,11 @@ def test_a_slow_target_is_asked_for_a_second_or_two(monkeypatch: pytest.MonkeyPa
         return kernel(scale_of="one")(q, k, v, attn_mask, is_causal)
 
     target = make_target("mine", slow, {"framework": "torch", "dtypes": ["float64"]})
-    calls[0] = 0
-    monkeypatch.setattr(question, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    target, calls[0] = dataclasses.replace(target, pace=pace.Pace()), 0
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     found = conventions.with_conventions(target, "cpu")
     assert calls[0] <= 2 * SECONDS / 0.5
-    assert found.untried["all of its conventions"].startswith("a call takes 0.5 s, so ")
+    assert found.untried["all of its conventions"].startswith("a call takes 0.5 s, too long")
 
 
 def test_a_busy_machine_makes_no_target_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +182,9 @@ def test_a_busy_machine_makes_no_target_slow(monkeypatch: pytest.MonkeyPatch) ->
         clock[0] += 0.04
         return kernel(scale_of="one")(q, k, v, attn_mask, is_causal)
 
-    target = make_target("mine", busy, {"framework": "torch", "dtypes": ["float64"]})
-    monkeypatch.setattr(question, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(question, "SECONDS", 0.5)
+    target = dataclasses.replace(make_target("mine", busy, {"framework": "torch", "dtypes": ["float64"]}), pace=pace.Pace())
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(pace, "SECONDS", 0.5)
     began, found = clock[0], conventions.with_conventions(target, "cpu")
     assert found.untried == target.untried and found.supports.default_scale == "1"
     assert clock[0] - began > 0.5

@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from properties.attention.question import Pace
 from properties.catalogue import PROPERTIES
+from properties.engine.core.pace import Pace
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, verify_target
@@ -170,7 +170,7 @@ def test_a_window_that_is_always_there(right: int, square: bool) -> None:
     """Every property is asked but those that move tokens; a window that grows for long sequences is found."""
     target = spoken(local(right, square=square), zero_sizes=False)
     assert target.supports.window == (7, right) and target.learned["window"] == f"always: 7 keys before a query's own, {right} behind it"
-    report = verify_target(target, [p for p in PROPERTIES.values() if p.contract == "attention"], Plan(examples=4, strict=False))
+    report = verify_target(target, [p for p in PROPERTIES.values() if p.contract == "attention"], Plan(examples=8, strict=False))
     assert not report.findings and report.verdict == "nothing found"
     moving = [o.prop.name for o in report.outcomes.values() if "moves tokens" in o.not_exercised]
     assert "permuted_keys_change_nothing" in moving and "output_is_inside_the_bound" not in moving
@@ -217,18 +217,31 @@ def test_dropout_where_a_flag_says_so(flag: str) -> None:
 
 
 def test_what_looks_like_dropout_and_drops_nothing_is_told() -> None:
-    """The Annotated Transformer's is a module, Hugging Face's counts where the module trains."""
-
-    def called(q: Any, k: Any, v: Any, dropout: Any = None) -> Any:
-        w = weights(q @ k.mT / q.shape[-1] ** 0.5)
-        return (w if dropout is None else dropout(w)) @ v
+    """As Hugging Face's, which counts where the module trains."""
 
     def idle(q: Any, k: Any, v: Any, dropout: float = 0.0) -> Any:
         return weights(q @ k.mT / q.shape[-1] ** 0.5) @ v
 
-    assert spoken(called).untried["dropout"] == "it looks like dropout_p, but a probability is not taken"
     assert spoken(idle).untried["dropout"] == "it looks like dropout_p, but a probability of 0.5 drops nothing"
-    assert "dropout_p" not in spoken(called).parameters + spoken(idle).parameters
+    assert "dropout_p" not in spoken(idle).parameters
+
+
+def test_dropout_that_is_a_function_is_given_one() -> None:
+    """As in The Annotated Transformer, whose ``dropout`` is a module."""
+
+    def called(q: Any, k: Any, v: Any, dropout: Any = None, times: int = 1) -> Any:
+        w = weights(q @ k.mT / q.shape[-1] ** 0.5)
+        for _ in range(0 if dropout is None else times):
+            w = dropout(w)
+        return w @ v
+
+    def twice(q: Any, k: Any, v: Any, dropout: Any = None) -> Any:
+        return called(q, k, v, dropout, 2)
+
+    target = spoken(called)
+    assert target.learned["dropout"] == "dropout_p: a function that drops, as nn.Dropout" and "dropout_p" in target.parameters
+    dropped = ("dropout_drops_or_rescales", "dropout_keeps_its_share", "dropout_is_not_shared")
+    assert not refuted(target, *dropped) and "dropout_keeps_its_share" in refuted(spoken(twice), *dropped)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -249,7 +262,7 @@ def test_values_of_another_width_excuse_no_mask_beside_causality() -> None:
 
 def test_what_compiles_is_asked_for_longer() -> None:
     slow = Pace(calls=4, seconds=10.0)
-    assert slow.over and not Pace(compiles=True, calls=4, seconds=10.0).over and Pace(compiles=True, calls=4, seconds=21.0).over
+    assert slow.over(False) and not slow.over(True) and Pace(calls=4, seconds=21.0).over(True)
 
 
 # ---------------------------------------------------------------- a log-sum-exp of other axes, to another base

@@ -94,6 +94,7 @@ class Link:
         self.longest, self.learned, self.hung = 0.0, 0, 0
         self.slow = False  # whether something may be compiled in the next calls
         self.handle = self.held = self.shop = 0
+        self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
         self.looked, self.crowd = time.monotonic(), 0
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
@@ -249,6 +250,7 @@ class Link:
             "arguments": [sent.encode(value) for value in arguments],
             "options": {name: sent.encode(value) for name, value in options.items()},
             "record": bool(leaves),
+            "avoiding": self.avoiding,
         }
         if self.socket is None:
             self._start()

@@ -12,7 +12,7 @@ from ..cases.coordinates import Array
 from ..frameworks import Framework, frameworks
 from ..frameworks.protocol import Answered
 from .link import Gone, Link
-from .values import ITEMSIZE, Arguments, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
+from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
 
 
 class Stub:
@@ -210,6 +210,15 @@ class Shared:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)
 
+    @contextmanager
+    def avoiding(self) -> Iterator[None]:
+        before, self._link.avoiding = self._link.avoiding, True
+        try:
+            with self._base.avoiding():
+                yield
+        finally:
+            self._link.avoiding = before
+
     def ended(self) -> tuple[str, ...]:
         """What ended the processes of the target so far, in the words that follow "it"."""
         return tuple(self._link.ends)
@@ -246,6 +255,9 @@ class Shared:
                     self._link.queue.pop()  # nothing was asked meanwhile
                 elif self._link.generation == generation and self._link.socket is not None:
                     self._link.later("chance", fw=self._base.name, seed=None)
+
+    def dropper(self, probability: float) -> Any:
+        return Dropper(probability)
 
     def meanwhile(self, work: Callable[[], object]) -> None:
         """Do something while the next call is waited for."""

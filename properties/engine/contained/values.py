@@ -10,6 +10,7 @@ import keyword
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -91,6 +92,13 @@ class Remote:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Dropper:
+    """Stands for ``Framework.dropper`` of the target's process."""
+
+    probability: float
+
+
 class ToldList(list[Any]):
     """A list of an answer: the call, and which of its lists and dictionaries. As an argument it is that list again."""
 
@@ -136,6 +144,8 @@ class Arguments:
             return ["d", {name: self.encode(item) for name, item in value.items()}]
         if isinstance(value, Remote):
             return ["h", value.handle()]
+        if isinstance(value, Dropper):
+            return ["p", value.probability]
         if isinstance(value, SimpleNamespace):
             return ["m", {name: self.encode(item) for name, item in vars(value).items()}]
         if isinstance(value, numbers.Integral):
@@ -281,6 +291,8 @@ class Taking:
             return self.met[rest[0]]
         if kind == "h":
             return self.things[rest[0]]
+        if kind == "p":
+            return self.fw.dropper(rest[0])
         if kind == "c":
             return self.results[rest[0]].containers[rest[1]]
         if kind == "r":

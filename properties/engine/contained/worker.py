@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class _Worker:
         self.handles = itertools.count()
         self.shop = -1  # the handle of what makes modules, if the target is one
         self.results: OrderedDict[int, Telling] = OrderedDict()  # call → the arrays and containers of its answer
-        self.graphs: dict[int, tuple[Any, Any]] = {}  # call → what sends gradients back, and its framework
+        self.graphs: dict[int, tuple[Any, Any, bool]] = {}  # call → what sends gradients back, its framework, whether faults are avoided
         self.chances: list[ExitStack] = []
         self.changed: list[str] = []
 
@@ -140,6 +140,7 @@ class _Worker:
         arguments: list[Any],
         options: dict[str, Any],
         record: bool,
+        avoiding: bool,
         forget: list[int],
         drop: list[int],
     ) -> Any:
@@ -156,7 +157,7 @@ class _Worker:
         function = self._thing(thing, method)
         telling = Telling(library, self.arguments, self.answers, self._keep)
         send_back, carries = None, list[bool]()
-        with np.errstate(all="ignore"), library.settings_kept() as changed:
+        with np.errstate(all="ignore"), library.settings_kept() as changed, library.avoiding() if avoiding else nullcontext():
             if record and thing == self.shop:
                 result, send_back = self.things[thing].recorded(given, taking.leaves)
                 carries = [send_back is not None]
@@ -169,7 +170,7 @@ class _Worker:
         said = telling.encode(result)
         self.results[number] = telling
         if send_back is not None:
-            self.graphs[number] = (send_back, library)
+            self.graphs[number] = (send_back, library, avoiding)
         while len(self.results) > KEPT:
             self.graphs.pop(self.results.popitem(last=False)[0], None)
         return [said, carries]
@@ -203,11 +204,11 @@ class _Worker:
 
     def do_back(self, number: int, grad: Any, pushed: Any) -> Any:
         """The gradients of the leaves of a call; what these send back to those in ``grad`` and the leaves, where gradients of them are pushed."""
-        send_back, library = self.graphs[number]
+        send_back, library, avoiding = self.graphs[number]
         telling = Telling(library, self.arguments, self.answers, self._keep)
         taking = Taking(library, self.arguments, self.things, self.results)
         grad = taking.value(grad)
-        with np.errstate(all="ignore"), library.settings_kept():
+        with np.errstate(all="ignore"), library.settings_kept(), library.avoiding() if avoiding else nullcontext():
             found = send_back(grad, True) if pushed is None else send_back.bend(grad, taking.value(pushed))
             return telling.encode(list(found))
 

@@ -36,6 +36,16 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     return _violated(prop, case, view, trial), trial
 
 
+def blamed(target: Target, prop: Property, case: Case) -> str:
+    """What below the target is faulty on this machine, if the property holds of the case where that is left out; empty if it does not."""
+    view = subject(target, prop)
+    fault = view.framework.faulty(case.dtype, case.device)
+    if not fault:
+        return ""
+    with view.framework.avoiding():
+        return fault if attempt(target, prop, case)[0] is None else ""
+
+
 def _violated(prop: Property, case: Case, view: Target, trial: Trial) -> Violation | None:
     try:
         with np.errstate(all="ignore"):  # what overflows, or is no number, the claims judge

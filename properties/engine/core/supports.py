@@ -51,9 +51,10 @@ MEANT = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
+    "scales": ("any", "not negative", "positive"),
     "default_scale": ("1/sqrt(dim)", "1", "1/dim"),
     "result": ("same", "wider"),
-    "empty_rows": ("zero", "nan", "mean"),
+    "empty_rows": ("zero", "nan", "mean", "all"),
     "masked_nan": ("contained", "leaks"),
     "pairing": ("interleaved", "half"),
     "activation": ("relu", "gelu"),
@@ -77,6 +78,8 @@ class Supports:
     length_multiple: int = 1  # the numbers of queries and of keys are multiples of it
     # every query sees so many keys before its own and so many behind it, always; -1: no limit. For what has no such argument
     window: tuple[int, int] | None = None
+    groups: tuple[int, ...] | None = None  # how many query heads may share a head of keys, such as `[1, 2, 4, 8]`
+    scales: str = "any"  # which scales may be given: any, not negative, positive
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
@@ -90,6 +93,7 @@ class Supports:
     default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none; 1 is that of T5
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     empty_rows: str = "zero"  # what a row gives that sees no key
+    empty_rows_added: str | None = None  # likewise where what hides the keys is added to the logits; None: the same
     masked_nan: str = "leaks"  # NaN in a hidden key or value may reach the rows of its own batch element; contained: it reaches nothing
     # the size of what hidden logits are given or get added, where that is not −∞ and visible ones may come near it
     fill: float | None = None
@@ -171,6 +175,7 @@ SCHEMA: dict[str, Key] = {
     "dtypes": Key(some_of(DTYPES)),
     "parameters": Key(some_of(empty=True)),
     "head_dims": Key(sizes),
+    "groups": Key(sizes),
     "max_length": Key(optional(number(1))),
     "length_multiple": Key(number(1)),
     "window": Key(optional(sides)),
@@ -190,9 +195,10 @@ SCHEMA: dict[str, Key] = {
     "norm_first": Key(FLAG),
     "eps": Key(POSITIVE),
     "fill": Key(optional(POSITIVE)),
+    "empty_rows_added": Key(optional(one_of(lambda: CHOICES["empty_rows"]))),
     **{key: _word(key) for key in CHOICES},
 }
-LISTS = ("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes", "window")
+LISTS = ("devices", "dtypes", "parameters", "head_dims", "groups", "mask_kinds", "mask_axes", "window")
 
 
 def _value(key: str, value: Any) -> Any:

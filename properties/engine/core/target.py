@@ -13,10 +13,14 @@ from ..cases.coordinates import Array
 from ..contained.link import Gone
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
+from .pace import Pace
 
 if TYPE_CHECKING:
     from .contract import Contract
     from .supports import Supports
+
+
+SAID = 300  # characters of an exception that are told
 
 
 class CannotRun(Exception):
@@ -62,6 +66,7 @@ class Target:
     declared: frozenset[str] = frozenset()  # keys of supports that somebody has declared
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     enlarges: float = 1.0  # so many times as large as the logits are products in it before they are scaled, and overflow as much earlier
+    pace: Pace = field(default_factory=Pace)  # of its calls, which is that of all that was learned of it since
     like: Target | None = None  # a reference, which is asked the same
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
@@ -88,8 +93,15 @@ class Target:
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
         """Call it with arrays of the framework. Raises Raised if it raises. It leaves no setting of the process changed."""
-        with raising(options), self.framework.settings_kept():
+        with raising(options), self.framework.settings_kept(), self.pace.timed():
             return self.function(*arguments, **options)
+
+    def asked_enough(self) -> bool:
+        """Whether it is too slow to be asked one more question, which is counted."""
+        if not self.pace.over(self.framework.costly_shapes):
+            return False
+        self.pace.unasked += 1
+        return True
 
     def record(self, call: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
         """The output of a call with these leaves, and what sends a gradient of it back to them; None if it carries no gradient.
@@ -152,9 +164,9 @@ def _hint(options: Mapping[str, Any]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without what follows it."""
+    """What an exception says, without what follows it; no more than a few lines of a terminal."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
+    return "" if not lines else lines[0] if len(lines[0]) <= SAID else f"{lines[0][:SAID]}…"
 
 
 def blame(raised: Raised) -> str:

@@ -67,6 +67,7 @@ class Notes:
     judged: int = 0  # cases whose adequacy was judged
     fits: dict[str, float] = field(default_factory=dict)  # tighter arithmetic kind → largest used fraction
     not_taken: Counter[str] = field(default_factory=Counter)  # calls that the target says it does not take → cases that came to one
+    blamed: Counter[str] = field(default_factory=Counter)  # what is faulty below the target → cases that are answered rightly without it
 
     def merge(self, other: Notes) -> None:
         """Add what other cases have seen."""
@@ -78,6 +79,7 @@ class Notes:
         for kind, fraction in other.fits.items():
             self.fits[kind] = max(self.fits.get(kind, 0.0), fraction)
         self.not_taken.update(other.not_taken)
+        self.blamed.update(other.blamed)
 
 
 class Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..cases.case import Case
@@ -80,14 +80,16 @@ class Contrast:
             return violation is not None and not violation.slight and not suspect.forget()
 
 
-def read_report(report: Report, suspects: Iterable[Suspect], until: float = math.inf) -> dict[str, list[Reading]]:
-    """The readings of every finding that is looked at before that time, by its property: those that explain most first.
+def read_report(
+    report: Report, suspects: Iterable[Suspect], until: float = math.inf, but: Collection[str] = ()
+) -> dict[str, list[Reading]]:
+    """The readings of every finding that is looked at before that time, by its property: those that explain most first. ``but``: not of these.
 
     A suspect that is wrong where the target is right is left out if another one is not; so is one that explains nothing but
     what another reading of the same finding explains with more.
     """
     suspects, contrast = list(suspects), Contrast(report)
-    found = {f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings if time.monotonic() < until}
+    found = {f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings if f.prop.name not in but and time.monotonic() < until}
     explained: dict[str, set[str]] = {}
     for name, readings in found.items():
         for reading in readings:

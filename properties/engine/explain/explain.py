@@ -21,10 +21,13 @@ SECONDS = 30.0  # after so many no further finding is explained
 def explain(report: Report, suspects: Iterable[Suspect], seconds: float = SECONDS) -> None:
     """Give every finding of a report its explanation, as far as the time goes. The target is called here, and not again by whoever prints."""
     until = time.monotonic() + seconds
-    readings = read_report(report, suspects, until)
+    rounding = {f.prop.name: looser for f in report.findings if f.violation.slight and (looser := _looser(report.target, f))}
+    readings = read_report(report, suspects, until, rounding)
     for finding in report.findings:
         name = finding.prop.name
-        if time.monotonic() < until:
+        if name in rounding:  # what else is off by as little explains nothing
+            report.explained[name] = Explanation((), rounding[name])
+        elif time.monotonic() < until:
             report.explained[name] = explained(report.target, finding, readings.get(name, ()))
         elif name in readings:  # what took the time is not lost
             report.explained[name] = Explanation(tuple(readings[name]))
@@ -38,6 +41,12 @@ def explained(target: Target, finding: Finding, readings: Sequence[Reading] = ()
     measured = view.kind.measure(view, finding) if finding.alone else None
     pictures = pictures_of(view, finding, [measured[0]] if measured else [])
     return Explanation(tuple(readings), view.kind.looser(view, finding), measured, pictures)
+
+
+def _looser(target: Target, finding: Finding) -> str | None:
+    """The looser arithmetic that would explain a finding."""
+    view = subject(target, finding.prop)
+    return view.kind.looser(view, finding)
 
 
 def pictures_of(view: Target, finding: Finding, like: Sequence[Any]) -> tuple[Picture, ...]:

@@ -119,6 +119,9 @@ class JaxFramework(NumpyFramework):
     def is_array(self, value: Any) -> bool:
         return isinstance(value, jax.Array)
 
+    def dropper(self, probability: float) -> Function | None:
+        return None  # a generator is an argument there
+
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         platform = jax.default_backend() if self.asks(array) else next(iter(array.devices())).platform
         return tuple(array.shape), str(array.dtype), {"gpu": "cuda"}.get(platform, platform)

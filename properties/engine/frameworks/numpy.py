@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,13 @@ class NumpyFramework:
         finally:
             np.random.set_state(before)
 
+    def dropper(self, probability: float) -> Function | None:
+        def drop(x: Any) -> Any:
+            kept = np.random.random(np.shape(x)) >= probability
+            return (np.where(kept, x, 0) / (1 - probability)).astype(x.dtype)
+
+        return drop
+
     def drawn(self) -> float:
         return float(np.random.random())
 
@@ -87,6 +94,12 @@ class NumpyFramework:
         with np.errstate():  # the only setting that changes what is computed
             before = dict(np.geterr())
             yield lambda: [f"what happens on {name}" for name, how in dict(np.geterr()).items() if how != before[name]]
+
+    def faulty(self, dtype: str, device: str) -> str:
+        return ""
+
+    def avoiding(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def facts(self, device: str) -> dict[str, Any]:
         return {"numpy": numbers(np.__version__)}

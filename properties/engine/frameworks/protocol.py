@@ -171,11 +171,20 @@ class Framework(Protocol):
     def chance(self, seed: int) -> AbstractContextManager[Any]:
         """While it is open, random numbers start from the seed; afterwards they go on as before."""
 
+    def dropper(self, probability: float) -> Function | None:
+        """A function of an array that drops elements, and scales the others, by the random numbers above; None if there is none."""
+
     def drawn(self) -> float:
         """The next random number."""
 
     def settings_kept(self) -> AbstractContextManager[Callable[[], list[str]]]:
         """While it is open, says which settings of the process have changed since it was opened; afterwards they are as before."""
+
+    def faulty(self, dtype: str, device: str) -> str:
+        """What below it is known to compute wrongly in such calls on this machine, and can be left out; empty if nothing is."""
+
+    def avoiding(self) -> AbstractContextManager[Any]:
+        """While it is open, that is left out."""
 
     def facts(self, device: str) -> dict[str, Any]:
         """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cases.coordinates import Array
-from .machine import capped, kernel_flags, numbers
+from .machine import capped, kernel_flags, machine, numbers
 from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant
 from .variants import over_batch
 
@@ -541,6 +541,9 @@ class TorchFramework:
                 torch.cuda.manual_seed_all(seed)
             yield
 
+    def dropper(self, probability: float) -> Function | None:
+        return torch.nn.Dropout(probability)
+
     def drawn(self) -> float:
         return float(torch.rand(()))
 
@@ -568,6 +571,18 @@ class TorchFramework:
             return str(torch.get_float32_matmul_precision())
         except RuntimeError:  # set in another way, for one device, in torch 2.9 and later
             return "highest"
+
+    def faulty(self, dtype: str, device: str) -> str:
+        here = machine(self, device) if (dtype, device) == ("bfloat16", "cpu") else None
+        wrong = here is not None and "amx_bf16" in here["instructions"] and here["onednn"] >= (3,)
+        return "oneDNN's bfloat16 products on CPUs with AMX (uxlfoundation/oneDNN#5717)" if wrong else ""
+
+    @contextmanager
+    def avoiding(self) -> Iterator[None]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is set back to where it was
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
 
     def facts(self, device: str) -> dict[str, Any]:
         gpu, capability = "", tuple[int, ...]()

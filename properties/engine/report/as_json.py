@@ -66,6 +66,7 @@ def _outcome(outcome: Outcome, explained: Explanation) -> dict[str, Any]:
         "cases": outcome.cases,
         "set_aside": outcome.set_aside,
         "left_out": dict(outcome.notes.not_taken),
+        "blamed": dict(outcome.notes.blamed),
         "seconds": round(outcome.seconds, 3),
         "used_fraction_of_bound": outcome.notes.used,
         "adequate": outcome.notes.adequate,

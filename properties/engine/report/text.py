@@ -26,6 +26,7 @@ READINGS = 3  # named mistakes shown
 NAMED = 12  # properties that one reason is given for by name, of more the number
 LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a line each; of more there is one for all
 SCREEN = 24  # lines of a report that is not verbose
+SPARED = ("no bound", "fits", "adequate", "on ", "left out", "bound")  # what is left out first where there is no room
 LEAST, TOLD, SPOKEN = 4, 9, 3  # of them what it speaks, refuses and so on; of these what it speaks, if the others need the rest
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 
@@ -93,10 +94,11 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     if verbose:
         return findings
     named = {f.prop.name: [reading.name for reading in report.explained.get(f.prop.name, Explanation()).readings] for f in findings}
+    looser = {name: explained.looser for name, explained in report.explained.items() if explained.looser}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = naming_all([f for f in findings if named[f.prop.name]], named)
     for f in [f for f in gross if not named[f.prop.name]]:
-        if len(full) < IN_FULL and not any(_same(f, shown) for shown in full):
+        if len(full) < IN_FULL and not any(_same(f, shown) or looser.get(f.prop.name) == looser.get(shown.prop.name, "") for shown in full):
             full.append(f)
     return full
 
@@ -105,7 +107,15 @@ def _same(f: Finding, shown: Finding) -> bool:
     """Whether a finding shows, for all that is known, the mistake of another that is shown already."""
     if f.violation.raised or shown.violation.raised:
         return f.violation.says == shown.violation.says
-    return set(shown.matters) <= set(f.matters)
+    ours, theirs = _features(f), _features(shown)
+    return set(shown.matters) <= set(f.matters) or theirs <= ours or bool(theirs & ours)
+
+
+def _features(f: Finding) -> set[str]:
+    """What a finding needs beside sizes and numbers: the parameters of a call that its property asks for, or that matter."""
+    fields = f.case.fields()
+    needs = {field.needs for field in fields.values() if field.needs}
+    return {fields[name].needs for name in f.matters if name in fields and fields[name].needs} | (needs & set(f.prop.needs))
 
 
 def findings_text(report: Report, total: int, verbose: bool = False) -> str:
@@ -208,9 +218,9 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     )
     lines += [counted] if verbose else wrapped(counted)
     lines += wrong_lines(report.target)
-    lines += [f"  incomplete  {report.incomplete}"] * (report.verdict == "incomplete")
+    lines += _line(f"  incomplete  {report.incomplete}", verbose) * (report.verdict == "incomplete")
     unread = len(report.findings) - len(report.explained)
-    lines += [f"  unread    {unread} findings: the time for explaining was over"] * bool(report.explained and unread)
+    lines += _line(f"  unread    {unread} findings: the time for explaining was over", verbose) * bool(report.explained and unread)
     told = [*dialect_lines(report.target), *edge_lines(outcomes)]
     last = [*left_out_lines(report), *arithmetic_lines(report, verbose), f"  on        {machine_text(report.machine)}"]
     if verbose:
@@ -221,7 +231,8 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         known = [s for s in report.statuses if s.state == "still there"]
         told += [f"  known     {len(known)} deviations on record, still there (-v: which)"] * bool(known)
         told += not_tried_in_short(report.target.untried)
-        below = theme_lines_in_short(outcomes) + ranges_lines(outcomes) + [part for line in last for part in wrapped(line)]
+        parts = [*([line] for line in theme_lines_in_short(outcomes)), *([line] for line in ranges_lines(outcomes)), *map(wrapped, last)]
+        below = fitting(parts, SCREEN - len(lines) - LEAST)
         room = min(TOLD, max(SCREEN - len(lines) - len(below), LEAST))
         others = [line for line in told if not line.startswith("  speaks")]
         spoken = spoken_in_short(report.target.learned, max(SPOKEN, room - len(others)))
@@ -231,6 +242,20 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         lines += [f"            and {len(others) - len(shown)} more (-v: all)"] * (len(others) > len(shown))
         lines += below
     return "\n".join(lines)
+
+
+def _line(line: str, verbose: bool) -> list[str]:
+    """A line of a report, in several where they are to be no wider than a screen."""
+    return [line] if verbose else wrapped(line)
+
+
+def fitting(parts: Sequence[Sequence[str]], room: int) -> list[str]:
+    """Lines that stand together, so many that they fit: those that say least of a verdict are left to ``-v`` first."""
+    left = list(parts)
+    for word in SPARED:
+        if sum(map(len, left)) > room:
+            left = [part for part in left if not (part and part[0].startswith(f"  {word}"))]
+    return [line for part in left for line in part]
 
 
 def spoken_in_short(learned: Mapping[str, str], most: int) -> list[str]:
@@ -334,8 +359,11 @@ def not_tried_lines(report: Report) -> list[str]:
 
 def left_out_lines(report: Report) -> list[str]:
     """Cases that came to calls which the target says it does not take."""
-    left: Counter[str] = sum((outcome.notes.not_taken for outcome in report.outcomes.values()), Counter())
-    return [f"  left out  {cases(count)}, which came to {why}" for why, count in left.items()]
+    outcomes = report.outcomes.values()
+    left: Counter[str] = sum((outcome.notes.not_taken for outcome in outcomes), Counter())
+    blamed: Counter[str] = sum((outcome.notes.blamed for outcome in outcomes), Counter())
+    lines = [f"  below     {cases(count)} wrong, and right without {what}" for what, count in blamed.items()]
+    return lines + [f"  left out  {cases(count)}, which came to {why}" for why, count in left.items()]
 
 
 def arithmetic_lines(report: Report, verbose: bool) -> list[str]:

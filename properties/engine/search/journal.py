@@ -163,7 +163,7 @@ def _read(said: Mapping[str, Any], prop: Property, target: Target) -> Outcome:
         target.name,
         **{name: said[name] for name in COUNTS},
         right=[case(text) for text in said["right"]],
-        notes=Notes(**{**said["notes"], "not_taken": Counter(said["notes"]["not_taken"])}),
+        notes=Notes(**{**said["notes"], **{name: Counter(said["notes"].get(name, {})) for name in ("not_taken", "blamed")}}),
         features=Counter(said["features"]),
         ranges=Ranges({name: (least, most) for name, (least, most) in said["sizes"].items()}, Counter(said["dtypes"])),
         edges={name: Edge(case(text), Violation(**violation)) for name, (text, violation) in said["edges"].items()},

@@ -17,7 +17,14 @@ from ..cases.coordinates import Array
 from ..core.declare import Property, declared
 from ..core.target import CannotRun, NotTaken, Raised, Target, blame
 
-DIALECT = ("causal", "empty_rows", "masked_nan", "default_scale", "pairing")  # keys of supports that say what an answer means
+DIALECT = (
+    "causal",
+    "empty_rows",
+    "empty_rows_added",
+    "masked_nan",
+    "default_scale",
+    "pairing",
+)  # keys of supports that say what an answer means
 ABLE = ("value_dim", "zero_sizes", "mask_and_causal", "odd_dim")  # of which both must be able
 
 

@@ -20,7 +20,7 @@ from ..cases.draws import Strategy, either, independent, narrowing
 from ..cases.dtypes import DTYPES
 from ..cases.forms import Form, forms
 from ..contained.link import exhausted
-from ..core.attempt import attempt, subject
+from ..core.attempt import attempt, blamed, subject
 from ..core.contract import FACTS, contracts, known_capabilities
 from ..core.declare import Property
 from ..core.finding import Finding
@@ -266,6 +266,9 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             outcome.ranges.note(case)
         if violation and not violation.killed and not plan.strict and (edge := view.kind.edge(prop, case, violation, trial)):
             outcome.edges.setdefault(edge, Edge(case, violation))
+            return False
+        if violation and not violation.killed and (fault := blamed(view, prop, case)):
+            outcome.notes.blamed[fault] += not first
             return False
         if violation and not first:
             first.extend((outcome.cases, time.monotonic()))
