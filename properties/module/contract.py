@@ -30,7 +30,8 @@ from .facts import CHOSEN
 from .learn import learned
 from .measure import measured
 from .pairing import paired
-from .speech import LAYOUTS, Speech
+from .readings import formal_of
+from .speech import LAYOUTS, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
@@ -69,12 +70,12 @@ class Module(Contract):
     def _with_words(self, target: Target) -> Target:
         structure = _of(target).structure
         differs = dict(structure.differs) if structure else {}
-        mask = _of(target).speech.mask
-        if mask and mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
-            differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
+        for mask in _of(target).speech.masks:
+            if mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
+                differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
-        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs)
+        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs, untried=_never_given(_of(target)))
 
     def _with_dtypes(self, target: Target, device: str) -> Target:
         """The dtypes that every kind of call takes, and where there are some, those that end the process; the others are told. Raises CannotRun."""
@@ -100,13 +101,17 @@ class Module(Contract):
         subject = _of(target)
         length = (subject.facts.lengths or (6,))[0]
         plain = Case(batch=2, length=length, memory=None if subject.facts.sees_itself else 5, dtype=dtype, device=device, seed=1)
+        mask = next((mask for mask in subject.speech.masks if mask.effect != "other" and not mask.cross), None)
+        one = dataclasses.replace(
+            target, function=dataclasses.replace(subject, speech=dataclasses.replace(subject.speech, mask=mask, more=()))
+        )
         calls = [plain]
-        if subject.speech.mask:
+        if mask:
             calls.append(plain.but(padded=True))
         if subject.speech.flag:
             calls.append(plain.but(is_causal=True))
         for case in calls:
-            trial = ModuleTrial(target, case)
+            trial = ModuleTrial(one, case)
             out = trial.run()
             if out.ndim != 3:
                 return f"it returns shape {out.shape} for tokens {trial.inputs.x.shape}"
@@ -147,9 +152,11 @@ class Module(Contract):
         return super().outside(target, prop, case)
 
     def legal(self, target: Target, case: Case) -> bool:
-        facts = _of(target).facts
+        facts, speech = _of(target).facts, _of(target).speech
         if facts.apart and case.padded and case.is_causal:
             return False
+        if case.padded and case.is_causal and all(mask.parameter == speech.hinted for mask in speech.masks):
+            return False  # a mask that hides more than later tokens, beside a hint that says it does not
         return (not facts.lengths or case.length in facts.lengths) and max(case.length, case.memory or 0) <= facts.longest
 
     def features(self, target: Target, case: Case) -> Iterable[str]:
@@ -188,13 +195,20 @@ def _of(target: Target) -> Subject:
     return subject
 
 
+def _never_given(subject: Subject) -> dict[str, str]:
+    """Arguments of ``forward`` that no call has."""
+    formal = formal_of(subject.module("float64", "cpu", 1))
+    left = [name for name, parameter in formal.items() if never_given(parameter, subject.speech)]
+    return dict.fromkeys(left, "optional, and never given")
+
+
 def _parameters(target: Target) -> tuple[str, ...]:
     """What a call, or the constructor, can be given."""
     subject = _of(target)
     facts, speech = subject.facts, subject.speech
     able = {
         "memory": facts.takes_memory,
-        "mask": speech.mask is not None,
+        "mask": bool(speech.masks),
         "is_causal": bool(speech.flag),
         "heads": "heads" in facts.varied,
         "head_dim": "head_dim" in facts.varied,
@@ -260,8 +274,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if {"angles", "cosine"} & set(speech.roles.values()):
         words["angles"] = speech.table
     words["positions"] = facts.positions or "none: the order of tokens does not matter"
-    if speech.mask:
-        words[speech.mask.parameter] = speech.mask.words
+    words |= {mask.parameter: mask.words for mask in speech.masks}
     if facts.apart:
         words["refuses"] = f"a mask together with {speech.flag}: {facts.apart}"
     if speech.keeping:

@@ -403,7 +403,7 @@ def _shortest(subject: Subject, module: Any) -> int:
 
 def with_hidden(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:
     """Tokens with a mask that hides these tokens of each sequence from all rows."""
-    visible = np.ones((len(tokens.x), 1, tokens.keys), dtype=bool)
+    visible = np.ones((len(tokens.x), 1, tokens.hideable), dtype=bool)
     for batch, places in hidden.items():
         visible[batch, :, list(places)] = False
     return dataclasses.replace(tokens, visible=visible)

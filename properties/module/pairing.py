@@ -32,6 +32,7 @@ def paired(target: Target, reference: Target) -> Target:
         raise CannotRun(
             f"{target.name} and {reference.name} take tokens of {widths} features: give sizes, as in Class(d_model=32, num_heads=4)"
         )
+    own, other = (replace(s, speech=replace(s.speech, more=())) for s in (own, other))  # one mask of each is compared
     own, other = _as_causal_as(own, other), _as_causal_as(other, own)
     if not (own.facts.varied and other.facts.varied):
         own, other = (replace(s, facts=replace(s.facts, varied=())) for s in (own, other))

@@ -89,7 +89,9 @@ def read_report(
     what another reading of the same finding explains with more.
     """
     suspects, contrast = list(suspects), Contrast(report)
-    found = {f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings if f.prop.name not in but and time.monotonic() < until}
+    found = {
+        f.prop.name: _of_finding(contrast, f, suspects) for f in report.findings if f.prop.name not in but and time.monotonic() < until
+    }
     explained: dict[str, set[str]] = {}
     for name, readings in found.items():
         for reading in readings:
