@@ -73,6 +73,8 @@ class Module(Contract):
         for mask in _of(target).speech.masks:
             if mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
                 differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
+            if mask.parameter == "attn_mask" and mask.how == "True = hidden" and not mask.beside:
+                differs["attn_mask"] = "True = hidden, as in nn.MultiheadAttention; in scaled_dot_product_attention it is True = seen"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
         return dataclasses.replace(target, learned=_words(_of(target)), differs=differs, untried=_never_given(_of(target)))

@@ -22,9 +22,15 @@ def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     t.close(t.run(), right, 2 * allowed, f"row {{row}} of sequence {{head}} is not the attention of the projections{said}", t.own_rows())
 
 
-@module("q, k, v, o and the layers of a list: another parameter each", exact=True, length=1, memory=(None, 1), padded=False)
+@module(
+    "q, k, v, o, the layers of a list and parts that are numbered: another parameter each",
+    exact=True,
+    length=1,
+    memory=(None, 1),
+    padded=False,
+)
 def module_no_parameter_serves_twice(t: ModuleTrial) -> None:
-    """Two projections of one attention, or two layers of a list, are not one and the same parameter, but where a name says tied or shared."""
+    """Two projections, two layers of a list, two parts that are numbered are not one parameter, but where a name says tied or shared."""
     t.result()  # parameters of which none is used say nothing
     if said := serving_twice(t.module):
         t.fail(said)

@@ -1,4 +1,5 @@
-"""Parameters that serve twice: two projections of one attention, or two layers of a list, that hold one and the same parameter.
+"""Parameters that serve twice: two projections of one attention, two layers of a list, or two parts that are numbered (``norm1`` and
+``norm2``), that hold one and the same parameter.
 
 Where a name says that weights are tied or shared, that is meant.
 """
@@ -25,7 +26,7 @@ def shared(module: Any) -> list[list[str]]:
 
 
 def serving_twice(module: Any) -> str:
-    """One sentence on parameters that serve two projections or two layers; empty if none does, or a name says that it is meant."""
+    """One sentence on parameters that serve two projections, layers or parts; empty if none does, or a name says that it is meant."""
     if MEANT & _said(module):
         return ""
     found: dict[str, tuple[str, str]] = {}
@@ -45,6 +46,8 @@ def _kind(first: list[str], other: list[str]) -> str:
     one, two = apart[0]
     if one.isdecimal() and two.isdecimal():
         return "two places in a list"
+    if len({re.sub(r"\d+$", "", name) for name in (one, two)}) == 1:
+        return "two parts that are numbered"
     parts = [ROLES.get(name.lower().replace("_", ""), "") for name in (one, two)]
     return "two projections of one attention" if all(parts) and parts[0] != parts[1] else ""
 

@@ -155,5 +155,14 @@ def test_the_finding_says_which_mask_it_is() -> None:
     assert outcome.finding is not None and "(key_padding_mask)" in str(outcome.finding)
 
 
+def test_a_mask_that_hides_where_it_is_true_is_told_among_what_differs() -> None:
+    class Hides(TwoMasks):
+        def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+            return super().forward(x, None if attn_mask is None else ~attn_mask)
+
+    assert "True = hidden, as in nn.MultiheadAttention" in target_of(Hides).differs["attn_mask"]
+    assert "attn_mask" not in target_of(TwoMasks).differs
+
+
 def test_an_argument_that_is_never_given_is_told() -> None:
     assert target_of(LengthFirst).untried == {"alpha": "optional, and never given"}

@@ -60,6 +60,19 @@ class Distinct(OneParameter):
         self.tie_qk = False
 
 
+class OneNorm(nn.TransformerEncoderLayer):
+    """Two norms that are one, both of them used."""
+
+    def __init__(self, d_model: int, nhead: int) -> None:
+        super().__init__(d_model, nhead, 2 * d_model, batch_first=True)
+        self.norm2 = self.norm1
+
+
+class TwoNorms(nn.TransformerEncoderLayer):
+    def __init__(self, d_model: int, nhead: int) -> None:
+        super().__init__(d_model, nhead, 2 * d_model, batch_first=True)
+
+
 class Embeds(nn.Module):
     """The last layer has the weights of the embedding, as in most language models."""
 
@@ -73,7 +86,7 @@ class Embeds(nn.Module):
         return self.lm_head(self.attention(x, x, x, need_weights=False)[0]) @ self.wte.weight
 
 
-@pytest.mark.parametrize("thing", [Plain, Copies, SharedKeys, Tied, Embeds])
+@pytest.mark.parametrize("thing", [Plain, Copies, SharedKeys, Tied, TwoNorms, Embeds])
 def test_right_ones_are_let_go(thing: Any) -> None:
     assert verify(thing, properties=(PROPERTY,), cases=4).ok
 
@@ -84,6 +97,7 @@ def test_right_ones_are_let_go(thing: Any) -> None:
         (Clones, "linears.0.weight and linears.1.weight, of two places in a list"),
         (OneParameter, "w_q.weight and w_k.weight, of two projections of one attention"),
         (Distinct, "w_q.weight and w_k.weight, of two projections of one attention"),
+        (OneNorm, "norm1.weight and norm2.weight, of two parts that are numbered"),
         (load_all()[0]["module_state.LayerTwice"].function, "layers.0.q_proj.weight and layers.1.q_proj.weight, of two places in a list"),
     ],
     ids=lambda thing: getattr(thing, "__name__", ""),
