@@ -9,7 +9,7 @@ projections of values and output, norms before and after, the residual, the grou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -20,7 +20,7 @@ from . import bound
 from .candidates import candidates, named_heads
 from .composition import Call, attended, compose, looked
 from .conventions import judged
-from .facts import CALM, influences
+from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, rotations
 from .speech import Tokens, under
 from .structure import USUAL, Norm, Rotation, Structure
@@ -30,6 +30,7 @@ CASES = ((1, 5), (2, 7), (3, 65))  # seed, tokens, at most as many as are taken:
 MEMORY = 6
 MOST = 12_000  # compositions that are tried: some seconds
 LIKELY = 6
+FEWEST = 5  # tokens of which there must be as many
 LAYOUTS = ("bld", "lbd")  # of images, attention without a scale is a convention of its own (SAGAN, non-local blocks)
 
 
@@ -61,9 +62,22 @@ class Recognised:
 
 
 def recognised(subject: Subject) -> Recognised:
-    """The structure that answers as the module does, and alone; what is likely where there is none."""
-    if subject.speech.layout not in LAYOUTS or subject.speech.pooled or subject.facts.lengths:
+    """The structure that answers as the module does, and alone; what is likely where there is none.
+
+    Biases of distances are learned in many ways. Where nothing agrees it is tried without them: with their parameters at 0.
+    """
+    lengths = subject.facts.lengths
+    if subject.speech.layout not in LAYOUTS or subject.speech.pooled or (lengths and lengths[0] < FEWEST):
         return Recognised()
+    found = _recognised(subject)
+    if found.structure or not (silent := biases_of_positions(subject, subject.module("float64", "cpu", 1))):
+        return found
+    quiet = _recognised(replace(subject, silent=silent)).structure
+    return Recognised(quiet.but(silent=silent)) if quiet else found
+
+
+def _recognised(subject: Subject) -> Recognised:
+    """Of the subject as it is."""
     try:
         search = Search(subject)
     except (Exception, SystemExit):
@@ -96,11 +110,13 @@ class Search:
             return
         pattern = self._pattern()
         self.arranged = [s.but(pattern=pattern) for s in self.arranged] if pattern is not None else self.arranged
-        self.calls = [self._observed(seed, min(length, subject.facts.longest)) for seed, length in CASES]
-        self.alone = self._observed(4, 1) if subject.facts.shortest == 1 else None
+        fixed = subject.facts.lengths
+        self.calls = [self._observed(seed, fixed[0] if fixed else min(length, subject.facts.longest)) for seed, length in CASES]
+        self.alone = self._observed(4, 1) if subject.facts.shortest == 1 and not fixed else None
+        some = fixed[0] if fixed else min(8, subject.facts.longest)
         with under(module, subject.framework, "watched") as computed:
-            answer(subject, module, tokens_for(speech, 2, min(8, subject.facts.longest), self._keys(7)))
-        self.have = ingredients(subject, module, list(computed), frozenset(self.arranged[0].names))
+            answer(subject, module, tokens_for(speech, 2, some, self._keys(7)))
+        self.have = ingredients(subject, module, list(computed), frozenset((*self.arranged[0].names, *subject.silent)))
         self.positions, self.heads = bool(subject.facts.positions), named_heads(module)
 
     def _keys(self, count: int) -> int | None:

@@ -73,7 +73,7 @@ class Module(Contract):
         for mask in _of(target).speech.masks:
             if mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
                 differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
-            if mask.parameter == "attn_mask" and mask.how == "True = hidden" and not mask.beside:
+            if mask.parameter == "attn_mask" and mask.how == "True = hidden" and not _is_of_pytorch(_of(target)):
                 differs["attn_mask"] = "True = hidden, as in nn.MultiheadAttention; in scaled_dot_product_attention it is True = seen"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
@@ -195,6 +195,13 @@ class Module(Contract):
 def _of(target: Target) -> Subject:
     subject: Subject = target.function  # type: ignore[assignment]
     return subject
+
+
+def _is_of_pytorch(subject: Subject) -> bool:
+    """Whether PyTorch's own layer of attention is in it, whose masks it then has."""
+    return any(
+        "MultiheadAttention" in {kind.__name__ for kind in type(part).__mro__} for part in subject.module("float64", "cpu", 1).modules()
+    )
 
 
 def _never_given(subject: Subject) -> dict[str, str]:

@@ -57,7 +57,8 @@ def _documented(s: Structure, subject: Subject, module: Any) -> str:
         holds = number > 0 and any(math.isclose(way, value, rel_tol=1e-6) for way in (number, 1 / number, number**-0.5))
         if holds and (s.scale not in SCALES or s.scale in KNOWN or _stays(name, number, subject)):
             return f" ({name})"
-    off = [name for part in module.modules() for name, flag in vars(part).items() if flag is False and "scale" in name]
+    flags = [(name, flag) for part in module.modules() for name, flag in vars(part).items() if "scale" in name]
+    off = [name for name, flag in flags if flag is False and "grad" not in name]  # an embedding has one, of its gradient
     return f" ({off[0]} is False)" if off and s.scale == "1" else ""
 
 

@@ -7,6 +7,7 @@ one that was refuted, and no composition with another mistake does.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -28,7 +29,8 @@ LIKELY = 3  # assignments that names allow and that are tried
 
 def measured(target: Target, finding: Finding) -> tuple[Case, str] | None:
     """A call like the smallest one, and with which mistake the attention of its projections answers so; None if with none, or several."""
-    subject: Subject = target.function  # type: ignore[assignment]
+    subject: Subject = target.function.quiet  # type: ignore[attr-defined]
+    target = replace(target, function=subject)
     if finding.violation.raised or subject.speech.pooled or subject.speech.layout not in ("bld", "lbd") or subject.facts.lengths:
         return None
     case = finding.case.but(batch=3, length=min(6, subject.facts.longest), dtype=target.dtypes[0], heads=4, head_dim=8, magnitude=0)

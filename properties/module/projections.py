@@ -16,10 +16,17 @@ module = partial(declare, contract=MODULE.name)
 def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     """The answer is that of the attention composed of its own projections: scaled, grouped and turned as is usual, or as the module says."""
     structure = t.subject.structure
-    right = compose(structure.mended or structure, called(t.subject, t.module, t.inputs, t.case.dtype))
-    _, allowed = t.exact()
+    module = t.made(silent=structure.silent) if structure.silent else t.module
+    right = compose(structure.mended or structure, called(t.subject, module, t.inputs, t.case.dtype))
+    allowed = t.allowed(module=module)
     said = ": " + "; ".join(structure.mistakes) if structure.mistakes else ""
-    t.close(t.run(), right, 2 * allowed, f"row {{row}} of sequence {{head}} is not the attention of the projections{said}", t.own_rows())
+    t.close(
+        t.run(module=module),
+        right,
+        2 * allowed,
+        f"row {{row}} of sequence {{head}} is not the attention of the projections{said}",
+        t.own_rows(),
+    )
 
 
 @module(

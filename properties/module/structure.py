@@ -152,6 +152,7 @@ class Structure:
     sinks: str = ""  # the parameter of a further logit for each head
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
+    silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
     mistakes: tuple[str, ...] = ()  # what it does, and should not
     mended: Structure | None = None  # the same without them
     differs: Mapping[str, str] = field(default_factory=dict)  # conventions that are not the usual ones
@@ -185,7 +186,9 @@ class Structure:
         said += ["tokens in a window or a pattern"] if self.pattern is not None else []
         said += [f"sinks ({self.sinks})"] if self.sinks else []
         said += ["a residual"] if self.residual else []
-        return "; ".join((*said, f"scale {self.scaling}"))
+        said += [f"scale {self.scaling}"]
+        said += [f"where {', '.join(self.silent)} {'are' if len(self.silent) > 1 else 'is'} 0"] if self.silent else []
+        return "; ".join(said)
 
     @property
     def grouping(self) -> str:

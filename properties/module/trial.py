@@ -45,11 +45,14 @@ class ModuleTrial(Trial):
             self.subject.take(made, self.like.module)
         return made
 
-    def made(self, sizes: Sizes | None = None, gain: float = 1.0, other: int = 0) -> Any:
-        """Another one of the same weights; ``gain`` multiplies its matrices; one of ``other`` weights and luck. Raises Raised, NotTaken."""
+    def made(self, sizes: Sizes | None = None, gain: float = 1.0, other: int = 0, silent: tuple[str, ...] = ()) -> Any:
+        """Another one of the same weights; ``gain`` multiplies its matrices; one of ``other`` weights and luck;
+        parameters that are ``silent`` are 0. Raises Raised, NotTaken."""
         case = self.case
         try:
-            return self.subject.module(case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other)
+            return dataclasses.replace(self.subject, silent=silent).module(
+                case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other
+            )
         except Gone as error:
             raise Raised(error) from None
         except CannotRun as error:

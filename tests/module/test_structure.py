@@ -171,3 +171,41 @@ def test_what_is_scaled_otherwise_is_told_where_something_says_so_and_is_a_mista
     assert make_target("mine", type("T5Attention", (style(scale="1"),), {})).differs == {"scale": "1 (T5's), not 1/sqrt(head_dim)"}
     assert not make_target("mine", Style).differs and not make_target("mine", Style).function.structure.mistakes  # type: ignore[attr-defined]
     assert math.isclose(SCALES["1/sqrt(head_dim)"](64), 0.125)
+
+
+class OfWindows(Style):
+    """A learned bias for each distance of two tokens and each head, for windows of one length, as in Swin."""
+
+    length, form, names = 9, "fused", NAMES["fused"][1]
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(2 * self.length - 1, num_heads))
+        places = torch.arange(self.length)
+        self.register_buffer("index", places[:, None] - places + self.length - 1)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return (logits + self.relative_position_bias_table[self.index].permute(2, 0, 1)).softmax(-1)
+
+
+class OfBuckets(Style):
+    """The same of any length, as in T5: far distances share one."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.relative_attention_bias = nn.Embedding(17, num_heads)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        places = torch.arange(logits.shape[-1])
+        return (logits + self.relative_attention_bias((places[:, None] - places).clamp(-8, 8) + 8).permute(2, 0, 1)).softmax(-1)
+
+
+@pytest.mark.parametrize("cls", [OfWindows, OfBuckets])
+def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any) -> None:
+    found = make_target("mine", cls)
+    assert "relative_" in found.learned["structure"] and found.learned["structure"].endswith(" is 0: confirmed")
+    assert found.function.structure.scale == "1/sqrt(head_dim)"  # type: ignore[attr-defined]
+    assert verify(cls, cases=8).ok
+    wrong = type("Attention", (cls,), {"scale": "1"})
+    finding = next(f for f in verify(wrong, cases=8).findings if f.prop.name == "module_is_the_attention_of_its_projections")
+    assert "logits are scaled by 1, expected 1/sqrt(head_dim)" in finding.violation.says
