@@ -19,7 +19,7 @@ from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
 from ..engine.frameworks import has_layout
 from .case import Case
-from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, PROFILES
+from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, OF_MODELS, PROFILES
 
 
 def wrong_least(value: Any) -> str:
@@ -60,6 +60,7 @@ DIRECTIVES: dict[str, Wrong] = {
     "along": one_of(lambda: tuple(filter(None, MASK_AXES))),
     "widens": TRUE,
     "moves": TRUE,
+    "models": number(1),  # the share of cases with sizes as models have them
 }
 SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
@@ -149,7 +150,9 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             chosen.pop(name, None)
     plain: list[Strategy] = []
     masked: list[Strategy] = []
-    for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES:
+    profiles = (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES
+    profiles = (*profiles, (prop.domain["models"], OF_MODELS)) if "models" in prop.domain else profiles
+    for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else profiles:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {
             name: [size for size in allowed_sizes(supports, name, table, zero) if size >= least.get(name, 0)]
@@ -158,6 +161,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         if not all(tables.values()):
             continue
         drawn = fields | {name: pick(table) for name, table in tables.items()}
+        if profile is OF_MODELS:  # in a type in which models compute, of which the exact answer costs less, too
+            drawn["dtype"] = pick([dtype for dtype in _dtypes(target, prop, dtypes) if dtype != "float64"] or ["float64"])
         if supports.head_dims:
             drawn["dim"] = pick(supports.head_dims)
         elif supports.value_dim:

@@ -28,6 +28,7 @@ def offset(t: Trial) -> int:
     features=("window_size", "softcap", "alibi_slopes", "sinks"),
     values=("normal", "one_hot", "simple", "rising"),
     zero_sizes=False,
+    models=2,
 )
 def future_tokens_are_ignored(t: Trial) -> None:
     """Changing tokens after position i does not change a single bit of the rows up to i."""

@@ -21,7 +21,7 @@ from ..exact.arithmetic import arithmetic
 from .call import answer
 from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
-from .question import ADDED_KINDS, NEAR, Question, exactly, meant
+from .question import ADDED_KINDS, NEAR, OWN_DIMS, Question, exactly, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 
@@ -96,9 +96,9 @@ class Conventions:
         """Whether nobody has said or learned it."""
         return key not in self.target.declared and getattr(self.target.supports, key) == getattr(type(self.target.supports)(), key)
 
-    def _off(self, *asked: Inputs, causal: str = "top-left", reading: Reading | None = None) -> float:
+    def _off(self, *asked: Inputs, causal: str = "top-left", reading: Reading | None = None, scale: str = "") -> float:
         """How far its answers are off at most, where rows see a key; infinite where it gives none."""
-        asked = tuple(replace(inputs, default_scale=self.scale) for inputs in asked)
+        asked = tuple(replace(inputs, default_scale=scale or self.scale) for inputs in asked)
         off = self.question.off(reading or self.reading, *asked, causal=causal)
         return np.inf if off is None else off
 
@@ -159,7 +159,13 @@ class Conventions:
         offs = {name: self.question.off(self.reading, *(replace(x, default_scale=name) for x in asked)) for name in SCALES}
         usual, *others = ({name: np.inf if off is None else off for name, off in offs.items()}).items()
         other, off = min(others, key=lambda pair: pair[1])
-        if self._nearer(off, usual[1]):
+        if usual[1] >= NEAR and off >= NEAR and (of_one := self._scale_of_one_dim(asked, min(usual[1], off))):
+            self.facts["default_scale"] = of_one
+            self.wrong["scale"] = (
+                f"a call without a scale is answered with {of_one} whatever the head dim, not with {usual[0]} (Vaswani et al. 2017), "
+                f'off by {usual[1]:.2g}; declare default_scale = "{of_one}" if that is meant, or head_dims'
+            )
+        elif self._nearer(off, usual[1]):
             self.facts["default_scale"] = other
             says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
             record = self.wrong if self.documented and not (says_so and other == "1") else self.differs
@@ -167,6 +173,15 @@ class Conventions:
                 f"a call without a scale is answered with {other}, not with {usual[0]} (Vaswani et al. 2017), off by {usual[1]:.2g}; "
                 f'declare default_scale = "{other}" if that is meant'
             )
+
+    def _scale_of_one_dim(self, asked: tuple[Inputs, ...], usual: float) -> str:
+        """The scale that is right for one head dim, if it is nearer for calls of two head dims than what is off by ``usual``; else empty."""
+        out = self.question.answer(self.reading, asked[0])
+        if out is None:
+            return ""
+        offs = {dim: np.abs(out - exactly(asked[0].but(scale=dim**-0.5), "top-left").out).max() for dim in OWN_DIMS}
+        best = f"1/sqrt({min(offs, key=offs.__getitem__)})"
+        return best if self._nearer(self._off(*asked, *self.question.both(dim=9), scale=best), usual) else ""
 
     def _corner(self) -> None:
         """Where a causal frontier ends if there are more keys than queries, or fewer."""

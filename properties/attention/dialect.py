@@ -30,6 +30,7 @@ from .question import (
     NEAR,
     NEUTRAL,
     OPERANDS,
+    OWN_DIMS,
     WIDTHS,
     Question,
     causal_by_default,
@@ -81,7 +82,6 @@ SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s":
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
-OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a module may be made for
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
 

@@ -59,6 +59,7 @@ def rounding(size: np.ndarray, terms: int) -> np.ndarray:
     zero_sizes=False,
     at_least={"keys": 2},
     features=FEATURES,
+    models=2,
 )
 def gradients_are_inside_the_bound(t: Trial) -> None:
     """Every element of the gradients of queries, keys and values is as near to the exact one as the arithmetic promises."""

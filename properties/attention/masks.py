@@ -65,6 +65,7 @@ def masked_keys_are_deleted(t: Trial) -> None:
     mask_kind=HIDING,
     mask_axes=("S", "BS", "LS", "BHS", "BLS", "HS"),
     values=("normal", "one_hot", "simple"),
+    models=2,
 )
 def masked_garbage_changes_nothing(t: Trial) -> None:
     """What stands in a hidden key and its value does not change a single bit."""

@@ -20,6 +20,7 @@ from .cases import always
 from .inputs import SCALES, Inputs, make_inputs, problem_of
 from .speech import BESIDE, Reading, adapted
 
+OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a kernel may be made for
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
 # The parameters whose other names are confirmed by effect.

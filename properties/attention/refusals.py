@@ -25,6 +25,7 @@ from .inputs import Inputs, make_inputs
 from .tables import ANY_SIZE
 
 SIZES = {"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7}
+SHORTER = {**SIZES, "queries": 4, "keys": 5}  # of the second call of a class, that what raises beyond a length alone is no class
 EMPTY = ("batch", "queries", "keys")  # no head and no feature are refused by most, and asked of nobody who refuses an empty batch
 # A parameter → the fields of cases with it, of which one that is answered is enough; masks, and what is no field, are asked otherwise.
 USED: dict[str, tuple[dict[str, Any], ...]] = {
@@ -132,10 +133,10 @@ def _sizes(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:
 def _asked(target: Target, device: str, **fields: Any) -> Callable[[int], Inputs]:
     """A small call by its seed, with these fields."""
     dim = target.supports.head_dims[0] if target.supports.head_dims else 4
-    plain = {**SIZES, **_lengths(target), "dim": dim, "dtype": target.dtypes[0], "device": device}
+    plain = {"dim": dim, "dtype": target.dtypes[0], "device": device}
     if target.supports.window and not {"window_left", "window_right"} & set(fields):
         plain |= always(target.supports.window)
-    return lambda seed: make_inputs(Case(**{**plain, **fields, "seed": seed}))
+    return lambda seed: make_inputs(Case(**{**_sizes_of(target, seed), **plain, **fields, "seed": seed}))
 
 
 def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
@@ -208,10 +209,12 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
         yield f"empty arrays ({size} = 0)", {"zero_sizes": False}, asked(**{size: 0})
 
 
-def _lengths(target: Target) -> dict[str, int]:
-    """Lengths of a small call, where they must be multiples."""
+def _sizes_of(target: Target, seed: int) -> dict[str, int]:
+    """Sizes of the first call of a class, and of the second, whose lengths are others."""
     multiple = target.supports.length_multiple
-    return {} if multiple == 1 else {"queries": multiple, "keys": 2 * multiple}
+    if multiple > 1:
+        return {**SIZES, "queries": multiple, "keys": 3 * multiple if seed else 2 * multiple}
+    return SHORTER if seed else SIZES
 
 
 def _defaults(target: Target, changes: dict[str, Any]) -> dict[str, Any]:
@@ -225,17 +228,8 @@ def _taken(
     """The kinds or axes of masks that it takes, if it refuses some; () if it takes or refuses all."""
     if "attn_mask" not in target.parameters or able != table:
         return ()
-    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
-    plain: dict[str, Any] = {
-        **SIZES,
-        **_lengths(target),
-        "dim": dim,
-        "dtype": target.dtypes[0],
-        "device": device,
-        "mask": "random",
-        "mask_rank": max(rank, 2),
-    }
-    why = {value: refusal(target, lambda seed, value=value: make_inputs(Case(**plain, seed=seed, **{field: value}))) for value in table}  # type: ignore[misc]
+    masked: dict[str, Any] = {"mask": "random", "mask_rank": max(rank, 2)}
+    why = {value: refusal(target, _asked(target, device, **masked, **{field: value})) for value in table}
     taken = tuple(value for value in table if not why[value])
     if not taken or taken == table:
         return ()

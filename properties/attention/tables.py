@@ -16,8 +16,9 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
 EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
 TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile shrinks to a small one
 LONG = (200, 257, 513, 520, 600)
+BETWEEN = tuple(range(10, 131))  # each length, that none is special unseen; most draws are of those above
 FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
-DIMS = (1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65, 80, 96, 128, 0, 0)
+DIMS = (*(1, *(2, 3, 4, 5, 6, 8) * 4, 7, 12, *(16, 17, 20) * 2, 32, 33, 40, 64, 65, 80, 96, 128, 0, 0) * 8, *range(9, 129))
 WIDE_DIMS, BOTH_LONG = (160, 192, 256), (65, 130, 200)
 SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
@@ -35,7 +36,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
         6,
         {
             "queries": (1, 2, 3, 4, 5, 33, 65),
-            "keys": (*TINY, *EDGES * 3),
+            "keys": (*TINY, *EDGES * 12, *BETWEEN),
             "batch": ONE_OR_TWO,
             "kv_heads": ONE_OR_TWO,
             "dim": SMALL_DIMS,
@@ -45,7 +46,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (
         6,
         {
-            "queries": (*TINY, *EDGES * 3),
+            "queries": (*TINY, *EDGES * 12, *BETWEEN),
             "keys": (1, 2, 3, 4, 5, 7, 17),
             "batch": ONE_OR_TWO,
             "kv_heads": ONE_OR_TWO,
@@ -100,6 +101,14 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), TWOS)),
     (3, dict.fromkeys(("queries", "keys", "batch", "kv_heads", "dim"), THREES)),
 )
+# As models call it: no axis is short, but the sizes to shrink to. Dear, and for the few properties that ask for it.
+OF_MODELS = {
+    "queries": (1, 64, 100, *(128,) * 3),
+    "keys": (1, 64, 100, *(128,) * 3),
+    "batch": (1, 2, 2, 8, 8),
+    "kv_heads": (1, 4, 8, 8, 12, 12),
+    "dim": (1, 32, *(64,) * 4, 80, 128),
+}
 # Any of these sizes, where it is narrowed to one.
 ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size in profile[name])) for name in PROFILES[0][1]}
 # Both axes longer still: only where no oracle is asked, that is for exact properties.

@@ -34,7 +34,7 @@ def kernel(scale_of: str = "root", corner: str = "top-left", polarity: str = "se
 
     def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None) -> Any:
         dim, (queries, keys) = q.shape[-1], (q.shape[-2], k.shape[-2])
-        usual = {"root": 1 / math.sqrt(max(dim, 1)), "one": 1.0, "dim": 1 / max(dim, 1)}[scale_of]
+        usual = {"root": 1 / math.sqrt(max(dim, 1)), "one": 1.0, "dim": 1 / max(dim, 1), "eighth": 0.125}[scale_of]
         s = q @ k.mT * (usual if scale is None else scale)
         if is_causal:
             ahead = keys - queries if corner == "bottom-right" else 0
@@ -67,6 +67,7 @@ def searched(target: Target, *names: str) -> Report:
 
 WRONG = {
     "scale": {"scale_of": "one"},
+    "scale, of one head dim": {"scale_of": "eighth"},
     "causal corner": {"corner": "bottom-right"},
     "bool mask": {"polarity": "hidden"},
 }
@@ -75,7 +76,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_other_than_documented_is_one_finding_and_learned(what: str) -> None:
     target = spoken(kernel(**WRONG[what]))
-    assert set(target.wrong) == {what}
+    assert set(target.wrong) == {what.partition(",")[0]}
     report = searched(target)
     assert not report.findings and not report.ok
 
@@ -105,6 +106,8 @@ def test_rows_without_keys_are_a_convention(rows: str) -> None:
         ({"default_scale": "1"}, {"scale_of": "root"}),
         ({"default_scale": "1/sqrt(dim)"}, {"scale_of": "one"}),
         ({"default_scale": "1/dim"}, {"scale_of": "one"}),
+        ({"default_scale": "1/sqrt(32)"}, {"scale_of": "eighth"}),
+        ({"default_scale": "1/sqrt(64)"}, {"scale_of": "root"}),
         ({"causal": "bottom-right"}, {"corner": "top-left"}),
         ({"causal": "top-left"}, {"corner": "bottom-right"}),
         ({"empty_rows": "zero"}, {"rows": "nan"}),
@@ -125,6 +128,7 @@ def test_what_is_declared_is_a_claim(declared: dict[str, str], made: dict[str, s
     [
         ({"default_scale": "1"}, {"scale_of": "one"}),
         ({"default_scale": "1/dim"}, {"scale_of": "dim"}),
+        ({"default_scale": "1/sqrt(64)"}, {"scale_of": "eighth"}),
         ({"causal": "bottom-right"}, {"corner": "bottom-right"}),
     ],
 )

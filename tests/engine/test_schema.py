@@ -37,14 +37,14 @@ ANYTHING = st.recursive(
 )
 KINDS: dict[str, Any] = {
     **dict.fromkeys(CHOICES, str),
-    "framework": (str, type(None)),
+    **dict.fromkeys(("framework", "empty_rows_added", "contract"), (str, type(None))),
     "max_length": (int, type(None)),
+    "groups": (tuple, type(None)),
     "mask_rank": int,
     "length_multiple": int,
     "window": (tuple, type(None)),
     "fill": (int, float, type(None)),
     "arithmetic": dict,
-    "contract": (str, type(None)),
     "eps": (int, float),
     **dict.fromkeys(("costly_shapes", "gradients", "bias_gradients"), (bool, type(None))),
     **dict.fromkeys(("value_dim", "zero_sizes", "mask_and_causal", "returns_weights", "odd_dim", "norm_first"), bool),
@@ -94,7 +94,9 @@ BORDERS: dict[str, tuple[list[Any], list[Any]]] = {  # what is just taken, what 
     "length_multiple": ([1, 8], [0]),
     "window": ([[-1, 0], [7, -1], None], [[-2, 0], [0, -2], [1], [1, 2, 3], [True, 1]]),
     "head_dims": ([1, [1, 64]], [0, [64, 0], []]),
+    "groups": ([1, [1, 2]], [0, [2, 0], []]),
     "eps": ([1e-30, 1], [0, -1e-5]),
+    "default_scale": (["1", "1/sqrt(dim)", "1/sqrt(64)"], [1, 0.125, "1/sqrt(0)", "1/sqrt(-1)", "1/sqrt(x)", "1/64"]),
 }
 
 

@@ -11,7 +11,7 @@ The kernels of the CPU are replaced, and not the functions seen from Python: pro
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,13 +60,35 @@ def reads_beyond(left: Tensor, right: Tensor) -> bool:
 
 
 @contextmanager
-def defect() -> Iterator[Met]:
-    """While it is open, products of bfloat16 matrices on the CPU are as on a machine with AMX."""
-    met = Met()
+def products(of: Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """While it is open, products of matrices on the CPU are what is made of (the kernel, by its left operand; left; right)."""
     kernels = {name: torch.library.get_kernel(f"aten::{name}", "CPU") for name in ("mm", "addmm")}
     own = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
-    def spoil(out: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def mm(left: Tensor, right: Tensor) -> Tensor:
+        return of(lambda left: kernels["mm"].call_boxed(own, left, right), left, right)
+
+    def addmm(added: Tensor, left: Tensor, right: Tensor, **scaled: Any) -> Tensor:
+        return of(lambda left: kernels["addmm"].call_boxed(own, added, left, right, **scaled), left, right)
+
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that kernels are replaced
+            library.impl("mm", mm, "CPU")
+            library.impl("addmm", addmm, "CPU")
+        yield
+    finally:
+        library._destroy()
+
+
+@contextmanager
+def defect() -> Iterator[Met]:
+    """While it is open, products of bfloat16 matrices on the CPU are as on a machine with AMX."""
+    met = Met()
+
+    def spoilt(kernel: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
+        out = kernel(left.contiguous())  # right on every machine
         met.products += left.dtype == torch.bfloat16
         if reads_beyond(left, right):
             met.strided += 1
@@ -75,18 +97,12 @@ def defect() -> Iterator[Met]:
             out[wrong] = torch.nan
         return out
 
-    def mm(left: Tensor, right: Tensor) -> Tensor:
-        return spoil(kernels["mm"].call_boxed(own, left, right), left, right)
-
-    def addmm(added: Tensor, left: Tensor, right: Tensor, **scaled: Any) -> Tensor:
-        return spoil(kernels["addmm"].call_boxed(own, added, left, right, **scaled), left, right)
-
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that kernels are replaced
-            library.impl("mm", mm, "CPU")
-            library.impl("addmm", addmm, "CPU")
+    with products(spoilt):
         yield met
-    finally:
-        library._destroy()
+
+
+@contextmanager
+def no_defect() -> Iterator[None]:
+    """While it is open, products are right, on a machine with AMX, too: oneDNN is given rows without gaps."""
+    with products(lambda kernel, left, right: kernel(left.contiguous())):
+        yield

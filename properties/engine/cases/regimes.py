@@ -124,6 +124,17 @@ def _signed_zeros(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array
     return np.where(q < -0.8, -0.0, q), k, np.where(zero, np.copysign(0.0, v), v)
 
 
+def _activations(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
+    """What a model computes with: neighbouring tokens much alike, and some features far larger than the others (Dettmers et al. 2022)."""
+
+    def alike(x: Array) -> Array:
+        first = np.arange(x.shape[2]) // 4 * 4  # of four neighbours
+        large = np.where(np.arange(x.shape[3]) % 17 == 5, 8.0, 1.0)
+        return (0.5 * x + x[:, :, first]) * large
+
+    return alike(q) * 0.5, alike(k) * 0.5, alike(v)
+
+
 REGIMES: dict[str, Regime] = {
     "normal": _normal,
     "large": _large,
@@ -143,6 +154,7 @@ REGIMES: dict[str, Regime] = {
     "rising": _rising,
     "limits": _limits,
     "signed_zeros": _signed_zeros,
+    "activations": _activations,
 }
 
 TELLING = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ MEANT = {
     "return_weights": "need_weights",
     "output_attentions": "need_weights",
 }
+OF_ONE_DIM = re.compile(r"1/sqrt\(([1-9]\d*)\)")  # a default scale that is the same for every head dim
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
@@ -90,7 +92,7 @@ class Supports:
     # 4 for what takes (batch, heads, queries, keys) alone
     mask_rank: int = 0
     causal: str = "top-left"  # bottom-right: query i of L sees the keys up to i + S − L
-    default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none; 1 is that of T5
+    default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none; 1 is that of T5, 1/sqrt(64) that of one head dim
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     empty_rows: str = "zero"  # what a row gives that sees no key
     empty_rows_added: str | None = None  # likewise where what hides the keys is added to the logits; None: the same
@@ -165,6 +167,12 @@ def _has(dtype: str, kind: str) -> bool:
         return False
 
 
+def _wrong_scale(value: Any) -> str:
+    """One of the words, or one over the root of a number, as of a kernel that is right for one head dim alone."""
+    wrong = one_of(lambda: CHOICES["default_scale"])(value)
+    return "" if isinstance(value, str) and OF_ONE_DIM.fullmatch(value) else wrong and f"{wrong} or '1/sqrt(64)' for every head dim"
+
+
 def _word(key: str) -> Key:
     return Key(one_of(lambda: CHOICES[key]))
 
@@ -197,6 +205,7 @@ SCHEMA: dict[str, Key] = {
     "fill": Key(optional(POSITIVE)),
     "empty_rows_added": Key(optional(one_of(lambda: CHOICES["empty_rows"]))),
     **{key: _word(key) for key in CHOICES},
+    "default_scale": Key(_wrong_scale),
 }
 LISTS = ("devices", "dtypes", "parameters", "head_dims", "groups", "mask_kinds", "mask_axes", "window")
 
