@@ -40,6 +40,7 @@ CONSTRUCTOR = {
     "side": "spacial_dim spatial_dim",
     "rows": "num_landmarks n_landmarks landmarks num_latents n_latents num_queries n_queries num_slots n_slots num_query_tokens",
     "resolution": "resolution input_resolution feat_size fmap_size feature_map_size img_size image_size spatial_size grid_size",
+    "turned": "rotary_dim rotary_ndims rope_dim rot_dim rotary_embedding_dim",
     "window": "window_size window attn_window local_window_size",
     "memory": "",
 }
@@ -151,6 +152,7 @@ class Sizes:
             "rows": 3,  # no length that is tried first
             "resolution": 3,
             "window": 4,
+            "turned": max(self.head_dim // 4 * 2, 2),  # half the features of a head, in pairs
         }
         return known[role]
 
