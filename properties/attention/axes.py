@@ -1,7 +1,7 @@
 """The axes of arrays, in every order that is in use: how queries, keys and values are given, and how an answer is read.
 
-A form is spelled in letters: b batch, h heads, k heads of keys and g queries' heads to each of them (h = k · g), l length, d features. Axes in
-brackets are one axis.
+A form is spelled in letters: b batch, h heads, k heads of keys and g queries' heads to each of them (h = k · g), l length, d features, and
+t the three where queries, keys and values are one array. Axes in brackets are one axis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Axes:
     queries: str
     keys: str = ""  # where keys and values have other axes
     each: str = ""  # a call for each index along these
-    packed: int | None = None  # in one array, of which this axis has queries, keys and values
+    packed: str = ""  # the form of the one array that has queries, keys and values
     listed: bool = False  # the first axis is a list
     answers: tuple[str, ...] = ("",)  # of ANSWERS
 
@@ -60,9 +60,13 @@ LAYOUTS = {
     "[ld]": Axes("lists of heads, each (length, dim); a call for each sequence", "hld", each="b", listed=True, answers=("", "l(hd)")),
 }
 PACKED = {
-    "bl3hd": Axes("(batch, length, 3, heads, dim) in one array", "blhd", packed=2, answers=("", "bl(hd)", "bhld")),
-    "3bhld": Axes("(3, batch, heads, length, dim) in one array", "bhld", packed=0, answers=("", "blhd", "bl(hd)")),
-    "bhl3d": Axes("(batch, heads, length, 3, dim) in one array", "bhld", packed=3, answers=("", "blhd", "bl(hd)")),
+    "bl3hd": Axes("(batch, length, 3, heads, dim) in one array", "blhd", packed="blthd", answers=("", "bl(hd)", "bhld")),
+    "3bhld": Axes("(3, batch, heads, length, dim) in one array", "bhld", packed="tbhld", answers=("", "blhd", "bl(hd)")),
+    "bhl3d": Axes("(batch, heads, length, 3, dim) in one array", "bhld", packed="bhltd", answers=("", "blhd", "bl(hd)")),
+    "bl(3hd)": Axes("(batch, length, 3 · heads · dim) in one array", "bl(hd)", packed="bl(thd)"),
+    "bl(h3d)": Axes("(batch, length, heads · 3 · dim) in one array", "bl(hd)", packed="bl(htd)"),
+    "b(3hd)l": Axes("(batch, 3 · heads · dim, length) in one array", "b(hd)l", packed="b(thd)l"),
+    "b(h3d)l": Axes("(batch, heads · 3 · dim, length) in one array", "b(hd)l", packed="b(htd)l"),
 }
 ANSWERS = {
     "blhd": "(batch, length, heads, dim)",
@@ -128,17 +132,17 @@ def calls(axes: Axes, q: Any, k: Any, v: Any, fw: Framework) -> Iterator[tuple[d
             for letter, i in at.items():
                 if letter in have:
                     x, have = x[(slice(None),) * have.index(letter) + (i,)], have.replace(letter, "")
-            letters = axes.queries if name == "q" or not axes.keys else axes.keys
+            letters = "bhld" if axes.packed else axes.queries if name == "q" or not axes.keys else axes.keys
             given.append(arrange(x, have, groups(letters, "".join(c for c in "kg" if c in have)), fw))
-        if axes.packed is not None:
-            given = [fw.permute(fw.stack(given), _before(axes.packed, len(given[0].shape)))]
+        if axes.packed:
+            given = [arrange(fw.stack(given), "tbhld", groups(axes.packed, "h"), fw)]
         yield at, [[x[i] for i in range(x.shape[0])] if axes.listed else x for x in given]
 
 
-def _before(at: int, axes: int) -> tuple[int, ...]:
-    """How the first of the axes and one more is brought to another place."""
-    order = list(range(1, axes + 1))
-    return (*order[:at], 0, *order[at:])
+def unpacked(packed: Any, axes: Axes, q: Any, fw: Framework) -> Any:
+    """(3, batch, heads, length, dim) of the one array that has queries, keys and values, of the shape of ``q`` each."""
+    sizes = {"t": 3, **dict(zip("bhld", q.shape, strict=True))}
+    return restore(packed, groups(axes.packed, "h"), "tbhld", sizes, fw)
 
 
 def sizes_of(q: Any, k: Any) -> dict[str, int]:

@@ -419,11 +419,12 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
+        own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral
         base = replace(plain, given=given, names=names, scaled=scaled, neutral=neutral, told=told)
-        base = replace(base, heads=own.get("heads", ""), dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
-        for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, "heads" in own)):
+        base = replace(base, heads=own["heads"], dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
+        for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"]))):
             for answer in axes.answers:
                 yield replace(base, layout=layout, answer=answer)
                 if works:

@@ -17,10 +17,9 @@ from .axes import known as axes_of
 from .call import answer, attend
 from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, may_be_a_number, meant
-from .speech import ADDED, BESIDE, FORMS, NUMBERS, SAID, SECONDS, SQUARE, Reading, second_array
+from .speech import ADDED, BESIDE, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, Reading, second_array
 
 TURNED = SAID[1]
-LONGEST_BY_ROWS = 65  # beyond a tile of 64
 
 
 @dataclass
@@ -257,10 +256,7 @@ class Learner:
         square, corner = min(offs, key=lambda key: offs[key], default=("all", "top-left"))
         self.reading = replace(self.reading, square=square)
         self.supports["causal"] = corner
-        self.supports["max_length"] = LONGEST_BY_ROWS
-        self.learned["longest"] = (
-            f"{LONGEST_BY_ROWS} tokens are tried, since every query that sees all keys is a call; max_length in supports changes that"
-        )
+        self.learned["rows"] = f"a query that sees all keys is a call; calls of more than {ROWS} such queries are left out"
         self.parameters.append("is_causal")
 
     def _mask(self) -> None:

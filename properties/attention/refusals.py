@@ -44,6 +44,7 @@ ASKED_FOR: dict[str, dict[str, Any]] = {
     "dropout_p": {"dropout": 0.5},
 }
 GROUPS = (2, 3, 4)
+MOST_DIMS = 12  # that a line names
 ODD_DIMS, ODD_LENGTHS = (1, 5, 256), (1, 17, 600)  # if these are taken, so are all
 
 
@@ -106,7 +107,9 @@ def _sizes(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:
             facts["head_dims"] = dims
             others = [dim for dim in sorted(set(ANY_SIZE["dim"])) if dim and dim not in dims]
             all_but = len(dims) < len(others)
-            words = f"head dims {'but' if all_but else ''} {', '.join(map(str, dims if all_but else others))}, of those that were tried"
+            named = [str(dim) for dim in (dims if all_but else others)]
+            named = named if len(named) <= MOST_DIMS else [*named[: MOST_DIMS // 2], "…", *named[-2:]]
+            words = f"head dims {'but' if all_but else ''} {', '.join(named)}, of those that were tried"
             said[words.replace("  ", " ")] = refusal(target, _asked(target, device, dim=refused[0]))
     few = {"batch": 1, "kv_heads": 1}
 

@@ -16,10 +16,11 @@ from ..engine.contained.load import called
 from ..engine.core.contract import Formal
 from ..engine.core.target import NotTaken, innermost
 from ..engine.frameworks import Framework
-from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, whole
+from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, unpacked, whole
 from .given_weights import Weights, own_features, tokens_and_weights
 
 PARTS = 16  # calls that one is made of at most, where there are as many queries as keys in each
+ROWS = 17  # of what is always causal, rows that are asked one by one at most
 # The value by which a mask marks what is visible.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
@@ -108,7 +109,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
             result = _ask(function, reading, given, kwargs | here, sizes, fw)
-            if axes.packed is not None:
+            if axes.packed:
                 _write_back(given[0], axes, (q, k, v), fw)
             one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
             answers.append(fw.stack(result) if one_a_head else _own(result_array(result, fw), reading, sizes, fw))
@@ -136,10 +137,9 @@ def formal_of(function: Callable[..., Any]) -> Formal:
 
 def _write_back(packed: Any, axes: Axes, operands: Sequence[Any], fw: Framework) -> None:
     """Into the operands what a call has written into the array in which they were packed, so that it is seen."""
-    assert axes.packed is not None
+    parts = unpacked(packed, axes, operands[0], fw)
     for at, x in enumerate(operands):
-        part = packed[(slice(None),) * axes.packed + (at,)]
-        after = fw.read(whole([part], axes, "", sizes_of(x, x), fw))
+        after = fw.read(parts[at])
         if not np.array_equal(after, fw.read(x), equal_nan=True):
             fw.assign(x, after)
 
@@ -253,14 +253,16 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
             within = slice(at, at + last - first)
             return result_array(result, fw)[(slice(None),) * rows + (within,)], None if second is None else second[:, :, within]
 
-        found = [part(0, min(n, s), 0)] if causal else []
         begun = min(n, s) if causal else 0
+        if reading.always and n - begun > ROWS:
+            raise NotTaken(f"more than {ROWS} queries that see all keys, each of which is a call")
+        if n - begun > PARTS * s:
+            raise NotTaken(f"more than {PARTS} times as many queries as keys, which are asked in parts")
+        found = [part(0, min(n, s), 0)] if causal else []
         if reading.always:  # what sees all keys is a last row
             found += [part(i, i + 1, s - 1) for i in range(begun, n)]
         else:
             plain = {"is_causal": False} if causal else {}
-            if n - begun > PARTS * s:
-                raise NotTaken(f"more than {PARTS} times as many queries as keys, which are asked in parts")
             found += [part(i, min(i + s, n), 0, **plain) for i in range(begun, n, s)]
         out, second = zip(*found, strict=True)
         whole_out = fw.concatenate(out, rows)

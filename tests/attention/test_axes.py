@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from properties.attention.axes import LAYOUTS, PACKED, answer_form, calls, sizes_of, whole
+from properties.attention.axes import LAYOUTS, PACKED, answer_form, calls, sizes_of, unpacked, whole
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
 from properties.engine.frameworks import framework
@@ -40,13 +40,13 @@ def refuted(target: Target, *names: str, cases: int = 12) -> set[str]:
 def test_what_is_given_comes_back(layout: str) -> None:
     """A call that returns its queries: they come back where they were, whatever the axes."""
     axes = {**LAYOUTS, **PACKED}[layout]
-    heads = (3, 3) if (axes.folded and not axes.each) or axes.packed is not None else (6, 3)
-    q, k = (torch.randn(2, n, length, 4) for n, length in zip(heads, (5, 5) if axes.packed is not None else (5, 7), strict=True))
+    heads = (3, 3) if (axes.folded and not axes.each) or axes.packed else (6, 3)
+    q, k = (torch.randn(2, n, length, 4) for n, length in zip(heads, (5, 5) if axes.packed else (5, 7), strict=True))
     answers = []
     for _, given in calls(axes, q, k, k, TORCH):
-        first = given[0].select(axes.packed, 0) if axes.packed is not None else torch.stack(given[0]) if axes.listed else given[0]
+        first = unpacked(given[0], axes, q, TORCH)[0] if axes.packed else torch.stack(given[0]) if axes.listed else given[0]
         answers.append(first)
-    assert torch.equal(whole(answers, axes, "", sizes_of(q, k), TORCH), q)
+    assert torch.equal(whole(answers, LAYOUTS["bhld"] if axes.packed else axes, "", sizes_of(q, k), TORCH), q)
 
 
 @pytest.mark.parametrize(("layout", "answer"), [(name, one) for name, axes in LAYOUTS.items() for one in axes.answers if one])
@@ -134,7 +134,23 @@ def decoding(q: Any, k: Any, v: Any, causal: bool = False, *, most: int = 1) -> 
     return plain(q, k, v, seen)
 
 
+def packed_width(qkv: Any, n_head: int, *, corner: int = 0) -> Any:
+    q, k, v = (x.unflatten(2, (n_head, -1)).transpose(1, 2) for x in qkv.chunk(3, dim=2))
+    return always(q, k, v, corner=corner).transpose(1, 2).flatten(2)
+
+
+def packed_by_head(qkv: Any, n_heads: int = 1, *, order: str = "qkv") -> Any:
+    parts = dict(zip(order, qkv.unflatten(1, (n_heads, 3, -1)).mT.unbind(2), strict=True))
+    return plain(parts["q"], parts["k"], parts["v"]).mT.flatten(1, 2)
+
+
 STYLES = {
+    "packed features": (
+        packed_width,
+        {"corner": 1},
+        {"axes": "(batch, length, 3 · heads · dim) in one array", "n_head": "the number of heads"},
+    ),
+    "packed features first": (packed_by_head, {"order": "kvq"}, {"axes": "(batch, heads · 3 · dim, length) in one array"}),
     "packed": (packed, {"corner": 1}, {"axes": "(batch, length, 3, heads, dim) in one array", "causal": "is_causal, top-left"}),
     "heads in the width": (width, None, {"axes": "(batch, length, heads · dim)", "num_heads": "the number of heads"}),
     "lists of heads": (heads_listed, {"first": True}, {"axes": "lists of heads, each (batch, length, dim)"}),
