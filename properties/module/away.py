@@ -102,6 +102,8 @@ class _Other:
 class Away(Part):
     """The whole module. Its class has the name of the module's."""
 
+    _several: list[list[str]]  # the names of each parameter that has several
+
     def __init__(self, shop: Shop, history: list[tuple[str, tuple[Any, ...]]], told: Mapping[str, Any]) -> None:
         _, _, _, plain, others, _ = told["parts"][0]
         super().__init__("", plain, others, {})
@@ -124,7 +126,9 @@ class Away(Part):
                 parts[-1].__dict__["_whole"] = weakref.ref(self)
             else:
                 self.__dict__["_own"] = mine
-        self.__dict__.update(_held=held, _parts=parts, _buffers=list(told["buffers"]), _resets=told["resets"])
+        self.__dict__.update(
+            _held=held, _parts=parts, _buffers=list(told["buffers"]), _resets=told["resets"], _several=list(told["shared"])
+        )
         self.__dict__["_formal"] = signature(told["forward"])
         self._move_in()
 
@@ -182,6 +186,15 @@ class Away(Part):
         """Their names: what they hold is over there."""
         for name in self._buffers:
             yield name, None
+
+    def constants(self) -> dict[str, Any]:
+        """What its buffers and other arrays that it holds are now, by their names."""
+        found = self._shop.ask("constants", self._alive())
+        return {str(name): array for name, array in found.items() if self._shop.fw.is_array(array)} if isinstance(found, dict) else {}
+
+    def named_twice(self) -> list[list[str]]:
+        """The names of each parameter that has several."""
+        return self._several
 
     def state_dict(self) -> State:
         """What its state holds now."""

@@ -108,14 +108,16 @@ def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]
 
 
 def empties(module: Any, parameter: str) -> Iterator[Callable[[], Any]]:
-    """Empty caches: of the class that is annotated, of those beside the module that are called so, a dictionary."""
+    """Empty caches: of the class that is annotated, of those beside the module or a class that it extends that are called so, a dictionary."""
     if isinstance(module, Away):
         yield from module.empties(parameter)
         return
-    beside = vars(sys.modules.get(type(module).__module__, inspect))
+    beside = [
+        pair for kind in type(module).__mro__ if kind.__module__ in sys.modules for pair in vars(sys.modules[kind.__module__]).items()
+    ]
     hint = formal_of(module)[parameter].annotation
     named = [hint] if inspect.isclass(hint) else []
-    named += [thing for name, thing in beside.items() if inspect.isclass(thing) and name.lower().endswith("cache")]
+    named += [thing for name, thing in beside if inspect.isclass(thing) and name.lower().endswith("cache")]
     for cls in dict.fromkeys(named):
         if cls is dict or inspect.isabstract(cls) or hasattr(cls, "forward"):
             continue

@@ -22,14 +22,16 @@ from ..engine.core.trial import Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
+from .candidates import headed
 from .cases import MODULE, Case
+from .confirm import recognised
 from .contained import held_to
 from .facts import CHOSEN
 from .learn import learned
 from .measure import measured
 from .pairing import paired
-from .speech import LAYOUTS, Speech
-from .structure import KNOWN, USUAL, confirmed, headed
+from .readings import formal_of
+from .speech import LAYOUTS, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
@@ -60,26 +62,22 @@ class Module(Contract):
             subject = learned(subject, device)
         except Gone as gone:
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
-        structure, nearest = confirmed(subject)
-        subject = dataclasses.replace(subject, structure=structure, nearest=nearest, headed=headed(subject))
+        found = recognised(subject)
+        subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
     def _with_words(self, target: Target) -> Target:
         structure = _of(target).structure
-        differs = (
-            {"scale": f"{structure.scale}, not 1/sqrt(head_dim)"}
-            if structure and structure.scale in KNOWN and structure.scale != USUAL
-            else {}
-        )
-        if structure and structure.tiled:
-            differs["heads"] = f"query head h reads key head h % {structure.kv_heads}, not h // {structure.heads // structure.kv_heads}"
-        mask = _of(target).speech.mask
-        if mask and mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
-            differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
+        differs = dict(structure.differs) if structure else {}
+        for mask in _of(target).speech.masks:
+            if mask.parameter == "attention_mask" and mask.how.endswith("hidden"):
+                differs["attention_mask"] = f"{mask.how}; that of a model is {mask.how.replace('hidden', 'seen')}"
+            if mask.parameter == "attn_mask" and mask.how == "True = hidden" and not _is_of_pytorch(_of(target)):
+                differs["attn_mask"] = "True = hidden, as in nn.MultiheadAttention; in scaled_dot_product_attention it is True = seen"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
-        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs)
+        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs, untried=_never_given(_of(target)))
 
     def _with_dtypes(self, target: Target, device: str) -> Target:
         """The dtypes that every kind of call takes, and where there are some, those that end the process; the others are told. Raises CannotRun."""
@@ -105,13 +103,17 @@ class Module(Contract):
         subject = _of(target)
         length = (subject.facts.lengths or (6,))[0]
         plain = Case(batch=2, length=length, memory=None if subject.facts.sees_itself else 5, dtype=dtype, device=device, seed=1)
+        mask = next((mask for mask in subject.speech.masks if mask.effect != "other" and not mask.cross), None)
+        one = dataclasses.replace(
+            target, function=dataclasses.replace(subject, speech=dataclasses.replace(subject.speech, mask=mask, more=()))
+        )
         calls = [plain]
-        if subject.speech.mask:
+        if mask:
             calls.append(plain.but(padded=True))
         if subject.speech.flag:
             calls.append(plain.but(is_causal=True))
         for case in calls:
-            trial = ModuleTrial(target, case)
+            trial = ModuleTrial(one, case)
             out = trial.run()
             if out.ndim != 3:
                 return f"it returns shape {out.shape} for tokens {trial.inputs.x.shape}"
@@ -152,9 +154,11 @@ class Module(Contract):
         return super().outside(target, prop, case)
 
     def legal(self, target: Target, case: Case) -> bool:
-        facts = _of(target).facts
+        facts, speech = _of(target).facts, _of(target).speech
         if facts.apart and case.padded and case.is_causal:
             return False
+        if case.padded and case.is_causal and all(mask.parameter == speech.hinted for mask in speech.masks):
+            return False  # a mask that hides more than later tokens, beside a hint that says it does not
         return (not facts.lengths or case.length in facts.lengths) and max(case.length, case.memory or 0) <= facts.longest
 
     def features(self, target: Target, case: Case) -> Iterable[str]:
@@ -193,13 +197,27 @@ def _of(target: Target) -> Subject:
     return subject
 
 
+def _is_of_pytorch(subject: Subject) -> bool:
+    """Whether PyTorch's own layer of attention is in it, whose masks it then has."""
+    return any(
+        "MultiheadAttention" in {kind.__name__ for kind in type(part).__mro__} for part in subject.module("float64", "cpu", 1).modules()
+    )
+
+
+def _never_given(subject: Subject) -> dict[str, str]:
+    """Arguments of ``forward`` that no call has."""
+    formal = formal_of(subject.module("float64", "cpu", 1))
+    left = [name for name, parameter in formal.items() if never_given(parameter, subject.speech)]
+    return dict.fromkeys(left, "optional, and never given")
+
+
 def _parameters(target: Target) -> tuple[str, ...]:
     """What a call, or the constructor, can be given."""
     subject = _of(target)
     facts, speech = subject.facts, subject.speech
     able = {
         "memory": facts.takes_memory,
-        "mask": speech.mask is not None,
+        "mask": bool(speech.masks),
         "is_causal": bool(speech.flag),
         "heads": "heads" in facts.varied,
         "head_dim": "head_dim" in facts.varied,
@@ -265,8 +283,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if {"angles", "cosine"} & set(speech.roles.values()):
         words["angles"] = speech.table
     words["positions"] = facts.positions or "none: the order of tokens does not matter"
-    if speech.mask:
-        words[speech.mask.parameter] = speech.mask.words
+    words |= {mask.parameter: mask.words for mask in speech.masks}
     if facts.apart:
         words["refuses"] = f"a mask together with {speech.flag}: {facts.apart}"
     if speech.keeping:
@@ -299,7 +316,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if subject.structure:
         words["structure"] = f"{subject.structure.words}: confirmed"
     elif subject.nearest:
-        words["structure"] = f"not confirmed; by its names {subject.nearest.words}"
+        words["structure"] = f"not confirmed: {subject.nearest}"
     return words
 
 

@@ -351,6 +351,14 @@ def _of_positions(module: Any) -> list[str]:
     return [name for name, last in lasts.items() if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES]
 
 
+def biases_of_positions(subject: Subject, module: Any) -> tuple[str, ...]:
+    """Parameters, or those of parts, that are called after what enters logits alone: tables of distances, and what makes biases of them."""
+    if not subject.facts.positions:
+        return ()
+    named = [name for name in _of_positions(module) if any(word in name.rpartition(".")[2].lower() for word in IN_LOGITS)]
+    return tuple(name for name, _ in module.named_parameters() if any(f"{name}.".startswith(f"{each}.") for each in named if each))
+
+
 def _in_logits(subject: Subject, module: Any) -> bool:
     """Whether what tells positions apart is called after what enters logits alone: rotations, biases of distances; or nothing does."""
     names = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
@@ -403,7 +411,7 @@ def _shortest(subject: Subject, module: Any) -> int:
 
 def with_hidden(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:
     """Tokens with a mask that hides these tokens of each sequence from all rows."""
-    visible = np.ones((len(tokens.x), 1, tokens.keys), dtype=bool)
+    visible = np.ones((len(tokens.x), 1, tokens.hideable), dtype=bool)
     for batch, places in hidden.items():
         visible[batch, :, list(places)] = False
     return dataclasses.replace(tokens, visible=visible)

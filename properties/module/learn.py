@@ -17,7 +17,7 @@ from ..engine.frameworks import Buffers
 from .caching import with_keeping
 from .construct import needs_gpu
 from .facts import NEGLIGIBLE, by_type, found_out, influences
-from .masks import documented, taken_apart, with_mask
+from .masks import documented, taken_apart, with_masks
 from .names import FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
 from .speech import SQUARES, TABLES, Saying, Speech, call, first_array, hooks, under
@@ -50,7 +50,7 @@ def learned(subject: Subject, device: str) -> Subject:
     spoken = _with_table(spoken, module)
     spoken = found_out(spoken, module)
     spoken = replace(spoken, facts=replace(spoken.facts, by_type=by_type(spoken, module, spoken.framework.dtypes)))
-    spoken = taken_apart(with_mask(spoken, module), module)
+    spoken = taken_apart(with_masks(spoken, module), module)
     spoken = with_keeping(spoken, module)
     return _with_sizes(spoken)
 
@@ -117,6 +117,8 @@ def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | 
         return speech if len(out) == 4 and (out[0], *sides) == (batch, math.isqrt(length), math.isqrt(length)) else None
     if speech.layout == "bhwd":
         return speech if len(out) == 4 and out[:3] == (batch, 1, length) else None
+    if speech.layout == "lbd":
+        return speech if len(out) == 3 and out[:2] == (length, batch) else None
     if speech.layout == "bdl":
         return speech if len(out) == 3 and (out[0], out[2]) == (batch, length) else None
     if len(out) == 3 and out[:2] == (batch, length):

@@ -1,13 +1,13 @@
-"""How a mask is given to a module: its shape, its type, and what it means, found by what it does.
+"""How masks are given to a module: the shape, the type, and what each means, found by what it does.
 
-A form is right if what is hidden moves no other row, and what is seen still does. Where none does that, the first that is taken
-is kept: then the properties of masks say what is wrong with it.
+A form is right if what is hidden moves no other row, and what is seen still does. Where none does that, the one that hides most is
+kept, else one that does nothing: then the properties of masks say what is wrong with it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -28,12 +28,17 @@ SHAPES = {
     "mask": ("b1ls", "b11s", "bs", "bls", "bhls", "ls", "lengths"),
 }
 ROWED = ("b1ls", "bls", "bhls", "ls", "lsb")  # those that can say of each row which tokens it sees
+RANKS = ("right", "changes", "other", "none")
+# Words in the name of a mask that say of which tokens it is, in a module whose tokens see each other and a memory.
+OF_ITSELF = {"tgt", "trg", "target", "self", "dec", "decoder", "look", "lookahead"}
+OF_MEMORY = {"src", "source", "memory", "cross", "enc", "encoder", "context"}
 LENGTH_FIRST = ("sb", "lsb")  # of a module whose tokens are (length, batch, features)
 # What a name is documented to mean.
 DOCUMENTED = {
     "key_padding_mask": ("True = hidden", "added"),
     "src_key_padding_mask": ("True = hidden", "added"),
     "memory_key_padding_mask": ("True = hidden", "added"),
+    "tgt_key_padding_mask": ("True = hidden", "added"),
     # of models; inside them it is inverted for some layers (transformers' MptAttention), which is told
     "attention_mask": ("True = seen", "1 = seen", "1.0 = seen", "added", "True = hidden", "1 = hidden"),
 }
@@ -44,29 +49,77 @@ def documented(name: str) -> tuple[str, ...]:
     return DOCUMENTED.get(name, SAYINGS)
 
 
-def with_mask(subject: Subject, module: Any) -> Subject:
-    """The subject with how a mask is said to it; as it is if it takes none."""
+def with_masks(subject: Subject, module: Any) -> Subject:
+    """The subject with how masks are said to it, each by itself; as it is if it takes none."""
     if subject.speech.layout == "ld" or subject.facts.lengths in ((1,), (4,)):
         return subject
     if flag := _makes_causal(subject, module):
         return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))
-    first: Saying | None = None
-    changing: Saying | None = None
+    if subject.speech.masked:  # one has to be given: it is found out how, and the others are left alone
+        return _with(subject, _best(subject, module, _candidates(subject, module)))
+    taken = [(name, meant) for wanted in ("padding", "mask") for name, meant in _named(subject, module) if meant == wanted]
+    found = [saying for name, meant in taken if (saying := _of_name(subject, module, name, meant))]
+    found.sort(key=lambda saying: RANKS.index(saying.effect))  # those that hide as they should come first
+    return _with(subject, *found)
+
+
+def _with(subject: Subject, first: Saying | None = None, *more: Saying) -> Subject:
+    return replace(subject, speech=replace(subject.speech, mask=first, more=more)) if first else subject
+
+
+def _of_name(subject: Subject, module: Any, name: str, meant: str) -> Saying | None:
+    """How one mask is said; None if no form of it is taken.
+
+    Where tokens are seen beside a memory, a name may say of which of them it is; a mask that hides the others does not do what its name says.
+    """
+    ways = _targets(subject, name)
+    tried = [_best(subject, module, _forms(subject, name, meant, **way)) for way in ways]
+    right = next((saying for saying in tried if saying and saying.effect == "right"), None)
+    if right or len(ways) > 1:
+        return right or next((saying for saying in tried if saying), None)
+    if subject.facts.both and not subject.facts.sees_itself and ways and ("beside" in ways[0]) == _documents_own(name):
+        other: dict[str, bool] = {} if _documents_own(name) else {"beside": True}
+        swapped = _best(subject, module, _forms(subject, name, meant, **other))
+        if swapped and swapped.effect == "right" and (not tried[0] or tried[0].effect != "right"):
+            return replace(swapped, beside=not swapped.beside, effect="other")
+    return tried[0] if tried else None
+
+
+def _targets(subject: Subject, name: str) -> list[dict[str, bool]]:
+    """Which tokens a mask of this name may be about: as fields of a saying."""
+    facts = subject.facts
+    if facts.sees_itself:
+        return [{"cross": True}] * facts.takes_memory if _of_memory(name) else [{}]
+    if not facts.both:
+        return [{}]
+    return [{"beside": True}] if _documents_own(name) else [{}] if _documents_memory(name) else [{}, {"beside": True}]
+
+
+def _documents_own(name: str) -> bool:
+    """Whether a name says that a mask is of the tokens themselves, and not of a memory."""
+    return bool(set(name.lower().split("_")) & OF_ITSELF)
+
+
+def _documents_memory(name: str) -> bool:
+    return bool(set(name.lower().split("_")) & OF_MEMORY) or _of_memory(name)
+
+
+def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | None:
+    """The first form that hides as it should; else the one that does most of it, else one that does nothing. None if none is taken."""
     partial: Saying | None = None  # right, but not where there are more sequences than tokens: an axis is cut to the length
-    for saying in _candidates(subject, module):
-        effect = _effect(subject, module, saying)
+    others: list[tuple[float, Saying]] = []
+    for saying in sayings:
+        effect, leaks = _effect(subject, module, saying, MEMORY if saying.cross else None)
         if effect == "right":
-            own = subject.facts.sees_itself and subject.facts.takes_memory and _effect(subject, module, saying, MEMORY) != "right"
+            optional = subject.facts.sees_itself and subject.facts.takes_memory and not saying.cross
+            own = optional and _effect(subject, module, saying, MEMORY)[0] != "right"
             settled = replace(saying, own=own, whole=_says_all(subject, module, saying))
             if _takes_many(subject, module, saying):
-                return replace(subject, speech=replace(subject.speech, mask=settled))
+                return settled
             partial = partial or settled
-        if effect == "changes":
-            changing = changing or saying
-        elif effect == "none":
-            first = first or saying
-    best = partial or changing or first
-    return replace(subject, speech=replace(subject.speech, mask=best)) if best else subject
+        elif effect in ("changes", "none"):
+            others.append((leaks, replace(saying, effect=effect)))
+    return partial or min(others, key=lambda each: (RANKS.index(each[1].effect), each[0]), default=(0.0, None))[1]
 
 
 def _makes_causal(subject: Subject, module: Any) -> str:
@@ -91,16 +144,27 @@ def _makes_causal(subject: Subject, module: Any) -> str:
     return ""
 
 
+def _named(subject: Subject, module: Any) -> list[tuple[str, str]]:
+    """(name, what it means) of the masks that it takes."""
+    speech = subject.speech
+    taken = [(name, role(name, FORWARD_ROLES)) for name in formal_of(module)]
+    return [(name, meant) for name, meant in taken if meant in SHAPES and name not in speech.roles and name != speech.hinted] + [
+        (name, meant) for name, meant in taken if meant in SHAPES and name == speech.hinted
+    ]
+
+
 def _candidates(subject: Subject, module: Any) -> Iterator[Saying]:
-    taken = {name: role(name, FORWARD_ROLES) for name in formal_of(module)}
     for wanted in ("padding", "mask"):
-        for name, meant in taken.items():
-            if meant != wanted or name in subject.speech.roles:
-                continue
-            if not subject.facts.sees_itself or not _of_memory(name):
-                for shape in (*SHAPES[wanted], *LENGTH_FIRST * (subject.speech.layout == "lbd")):
-                    for how in documented(name) if shape != "lengths" else ("",):
-                        yield Saying(name, shape, how)
+        for name, meant in _named(subject, module):
+            if meant == wanted and (not subject.facts.sees_itself or not _of_memory(name)):
+                yield from _forms(subject, name, meant)
+
+
+def _forms(subject: Subject, name: str, meant: str, **target: Any) -> Iterator[Saying]:
+    """All forms in which a mask may be said."""
+    for shape in (*SHAPES[meant], *LENGTH_FIRST * (subject.speech.layout == "lbd")):
+        for how in documented(name) if shape != "lengths" else ("",):
+            yield Saying(name, shape, how, **target)
 
 
 def _of_memory(name: str) -> bool:
@@ -109,43 +173,44 @@ def _of_memory(name: str) -> bool:
 
 def _hidden(subject: Subject, tokens: Tokens, saying: Saying) -> dict[int, tuple[int, ...]]:
     if saying.shape == "lengths":
-        return {0: (tokens.keys - 2, tokens.keys - 1), 1: (tokens.keys - 1,)}
+        return {0: (tokens.hideable - 2, tokens.hideable - 1), 1: (tokens.hideable - 1,)}
     return dict.fromkeys(range(BATCH), (1, 3)) if saying.shape == "ls" else HIDDEN
 
 
-def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = None) -> str:
-    """right; changes: something, but not that; none: nothing; refused: it raises, or answers in another shape."""
+def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = None) -> tuple[str, float]:
+    """(right; changes: something, but not that; none: nothing; refused: it raises, or answers in another shape; the share of rows that leak)."""
     other = replace(subject, speech=replace(subject.speech, mask=saying))
     length = (subject.facts.lengths or (LENGTH,))[0]
-    plain = tokens_for(subject.speech, BATCH, length, memory if subject.facts.sees_itself else MEMORY, 5)
+    plain = replace(tokens_for(subject.speech, BATCH, length, memory if subject.facts.sees_itself else MEMORY, 5), by=saying)
     places = _hidden(subject, plain, saying)
     masked = with_hidden(plain, places)
     try:
         whole, out = answer(other, module, plain), answer(other, module, masked)
         moved = answer(other, module, changed(masked, places))
-        seen = [answer(other, module, changed(masked, {b: (at,)})) for b, at in ((0, 0), (1, 0), (BATCH - 1, plain.keys - 2))]
+        seen = [answer(other, module, changed(masked, {b: (at,)})) for b, at in ((0, 0), (1, 0), (BATCH - 1, plain.hideable - 2))]
     except (Exception, SystemExit):
-        return "refused"
+        return "refused", 1.0
     if out.shape != whole.shape:
-        return "refused"
+        return "refused", 1.0
     own = np.zeros(out.shape[:2], dtype=bool)  # rows of tokens that were themselves changed
-    if plain.memory is None and not subject.speech.pooled:
+    if plain.about == "x" and not subject.speech.pooled:
         for batch, at in places.items():
             own[batch, list(at)] = True
     rows = ~own
     size = np.abs(whole).max()
     with np.errstate(invalid="ignore"):
-        leaks = not (np.abs(moved - out)[rows] <= NEGLIGIBLE * size).all()
-        sees = subject.speech.pooled or all((np.abs(each - out).max(2) > NEGLIGIBLE * size).sum() > (plain.memory is None) for each in seen)
+        leaking = ~(np.abs(moved - out)[rows] <= NEGLIGIBLE * size).all(-1)
+        sees = subject.speech.pooled or all((np.abs(each - out).max(2) > NEGLIGIBLE * size).sum() > (plain.about == "x") for each in seen)
         same = bool((np.abs(out - whole) <= NEGLIGIBLE * size).all())
-    if not leaks and sees and not same:
-        return "right"
-    return "none" if same else "changes"
+    if not leaking.any() and sees and not same:
+        return "right", 0.0
+    return "none" if same else "changes", float(leaking.mean())
 
 
 def taken_apart(subject: Subject, module: Any) -> Subject:
     """With what it raises where it is told to be causal and given a mask, as PyTorch's own function does."""
-    if not (subject.speech.mask and subject.speech.flag) or subject.speech.by_mask:
+    speech = subject.speech
+    if not (speech.mask and speech.flag) or speech.by_mask or speech.mask.parameter == speech.hinted:
         return subject
     plain = tokens_for(subject.speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], None, 5)
     both = dataclasses.replace(with_hidden(plain, {0: (plain.keys - 1,)}), is_causal=True)
@@ -160,7 +225,7 @@ def taken_apart(subject: Subject, module: Any) -> Subject:
 
 def _says_all(subject: Subject, module: Any, saying: Saying) -> bool:
     """Whether a mask with a row for each token takes the place of causality: with one that hides nothing later tokens are seen."""
-    if not subject.facts.causal or saying.shape not in ROWED or not subject.facts.sees_itself:
+    if not subject.facts.causal or saying.shape not in ROWED or not subject.facts.sees_itself or saying.cross:
         return False
     speech = replace(subject.speech, mask=saying, masked=True)
     plain = tokens_for(speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], None, 5)
@@ -172,7 +237,8 @@ def _says_all(subject: Subject, module: Any, saying: Saying) -> bool:
 def _takes_many(subject: Subject, module: Any, saying: Saying) -> bool:
     """Whether a mask in this form is taken with more sequences than tokens."""
     length = (subject.facts.lengths or (3,))[0]
-    plain = tokens_for(subject.speech, length + 4, length, None if subject.facts.sees_itself else MEMORY, 5)
+    itself = subject.facts.sees_itself and not saying.cross
+    plain = replace(tokens_for(subject.speech, length + 4, length, None if itself else MEMORY, 5), by=saying)
     try:
         answer(replace(subject, speech=replace(subject.speech, mask=saying)), module, with_hidden(plain, {0: (1,)}))
     except (Exception, SystemExit):
@@ -182,7 +248,7 @@ def _takes_many(subject: Subject, module: Any, saying: Saying) -> bool:
 
 def changed(tokens: Tokens, places: dict[int, tuple[int, ...]]) -> Tokens:
     """Other numbers in these tokens: of the memory, or of the sequence itself where it is its own."""
-    name = "x" if tokens.memory is None else "memory"
+    name = tokens.about
     other = getattr(tokens, name).copy()
     for batch, at in places.items():
         other[batch, list(at)] = 1.5 - 2 * other[batch, list(at)]

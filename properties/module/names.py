@@ -40,6 +40,7 @@ CONSTRUCTOR = {
     "side": "spacial_dim spatial_dim",
     "rows": "num_landmarks n_landmarks landmarks num_latents n_latents num_queries n_queries num_slots n_slots num_query_tokens",
     "resolution": "resolution input_resolution feat_size fmap_size feature_map_size img_size image_size spatial_size grid_size",
+    "turned": "rotary_dim rotary_ndims rope_dim rot_dim rotary_embedding_dim",
     "window": "window_size window attn_window local_window_size",
     "memory": "",
 }
@@ -54,8 +55,10 @@ FORWARD = {
     "memory": "context memory encoder_hidden_states key_value_states inputs_kv enc_output encoder_output encoder_outputs kv cond x_kv xa "
     "enc_out kv_input memory_tokens ctx encoder_out enc y kv_states input_kv mem context_tokens kv_x encoder_x x_kv_in media cross",
     "padding": "key_padding_mask padding_mask src_key_padding_mask input_mask src_padding_mask v_padding_mask pad_mask "
-    "context_mask memory_mask encoder_attention_mask key_mask kv_mask memory_key_padding_mask encoder_mask encoder_padding_mask",
-    "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_lens valid_len",
+    "context_mask encoder_attention_mask key_mask kv_mask memory_key_padding_mask encoder_mask encoder_padding_mask tgt_key_padding_mask "
+    "tgt_padding_mask value_mask enc_mask src_pad_mask tgt_pad_mask mask_pad",
+    "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_lens valid_len "
+    "memory_mask tgt_mask trg_mask target_mask self_mask cross_mask cross_attn_mask dec_mask decoder_mask look_ahead_mask lookahead_mask",
     "causal": "is_causal causal autoregressive_mask masked use_causal_mask causal_mask autoregressive future_mask_flag",
     "weights": "need_weights output_attentions return_attention return_attn return_weights return_attn_weights need_attn return_attentions",
     "angles": "position_embeddings rotary_pos_emb position_embedding cos_sin rotary_emb image_rotary_emb rope",
@@ -149,6 +152,7 @@ class Sizes:
             "rows": 3,  # no length that is tried first
             "resolution": 3,
             "window": 4,
+            "turned": max(self.head_dim // 4 * 2, 2),  # half the features of a head, in pairs
         }
         return known[role]
 

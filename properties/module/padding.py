@@ -8,7 +8,6 @@ import numpy as np
 from ..engine.core.declare import declare
 from .cases import MANY, MODULE
 from .masks import changed
-from .speech import Tokens
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name, needs=("mask",))
@@ -21,7 +20,9 @@ def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
     x = t.inputs
     assert x.visible is not None
     places = {b: tuple(map(int, np.flatnonzero(~x.visible[b, 0]))) for b in range(t.case.batch)}
-    t.unmoved(t.run(changed(x, places)), t.run(), "row {row} of sequence {head} changed with tokens that are hidden", t.own_rows())
+    t.unmoved(
+        t.run(changed(x, places)), t.run(), f"row {{row}} of sequence {{head}} changed with tokens that are hidden{t.by}", t.own_rows()
+    )
 
 
 @module(
@@ -31,16 +32,15 @@ def module_padding_is_as_good_as_removed(t: ModuleTrial) -> None:
     """A sequence with padding is answered as the sequence without it."""
     x, at = t.inputs, t.choice("element", t.case.batch)
     assert x.visible is not None
-    count = int(x.visible[at, 0].sum())
-    rows = count if t.self_attends and not t.speech.pooled else None
-    keep = slice(None, count if t.self_attends else None)
-    memory = None if x.memory is None else x.memory[at : at + 1, :count]
-    short = Tokens(x.x[at : at + 1, keep], memory, None, x.is_causal)
+    count, own = int(x.visible[at, 0].sum()), x.about == "x"
+    rows = count if own and not t.speech.pooled else None
+    alone = x.of(slice(at, at + 1))
+    short = replace(alone, visible=None, by=None, **{x.about: getattr(alone, x.about)[:, :count]})
     t.agree(
         t.run()[at : at + 1, :rows],
         t.run(short),
         lambda: t.allowed()[at : at + 1, :rows] + t.allowed(short),
-        f"row {{row}} of sequence {at} is another one than without its padding",
+        f"row {{row}} of sequence {at} is another one than without its padding{t.by}",
     )
 
 
@@ -48,8 +48,11 @@ def module_padding_is_as_good_as_removed(t: ModuleTrial) -> None:
 def module_a_mask_of_all_seen_changes_nothing(t: ModuleTrial) -> None:
     """A mask that hides no token answers as no mask does."""
     x = t.inputs
-    masked = replace(x, visible=np.ones((t.case.batch, 1, x.keys), dtype=bool))
-    t.agree(t.run(masked), t.run(), lambda: t.allowed(masked) + t.allowed(), "row {row} is another one with a mask that hides nothing")
+    seen = replace(x, by=t.saying)
+    masked = replace(seen, visible=np.ones((t.case.batch, 1, seen.hideable), dtype=bool))
+    t.agree(
+        t.run(masked), t.run(), lambda: t.allowed(masked) + t.allowed(), f"row {{row}} is another one with a mask that hides nothing{t.by}"
+    )
 
 
 @module("out(x, mask)[b] = out(x[b], mask[b])", batch=(2, 3, 4), length=MANY, memory=(None, *SEVERAL), padded=True)
@@ -58,12 +61,12 @@ def module_a_mask_stays_with_its_sequence(t: ModuleTrial) -> None:
     x, at = t.inputs, t.choice("element", t.case.batch)
     assert x.visible is not None
     here = slice(at, at + 1)
-    alone = Tokens(x.x[here], None if x.memory is None else x.memory[here], x.visible[here], x.is_causal)
+    alone = x.of(here)
     t.agree(
         t.run()[here],
         t.run(alone),
         lambda: t.allowed()[here] + t.allowed(alone),
-        f"row {{row}} of sequence {at} is another one beside other masks",
+        f"row {{row}} of sequence {at} is another one beside other masks{t.by}",
         t.own_rows()[here],
     )
 

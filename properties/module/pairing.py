@@ -14,8 +14,9 @@ import numpy as np
 
 from ..engine.core.target import CannotRun, Target
 from . import bound
+from .candidates import candidates
 from .facts import NEGLIGIBLE, SHORT, influences
-from .structure import Structure, candidates
+from .structure import Structure, parameters
 from .subject import Subject, tokens_for
 
 THROUGH = "through "
@@ -31,6 +32,7 @@ def paired(target: Target, reference: Target) -> Target:
         raise CannotRun(
             f"{target.name} and {reference.name} take tokens of {widths} features: give sizes, as in Class(d_model=32, num_heads=4)"
         )
+    own, other = (replace(s, speech=replace(s.speech, more=())) for s in (own, other))  # one mask of each is compared
     own, other = _as_causal_as(own, other), _as_causal_as(other, own)
     if not (own.facts.varied and other.facts.varied):
         own, other = (replace(s, facts=replace(s.facts, varied=())) for s in (own, other))
@@ -121,7 +123,7 @@ def _through(own: Subject, read: Structure, write: Structure) -> Give:
     def give(to: Any, of: Any) -> None:
         if set(read.places) != set(write.places):
             raise ValueError("one has an output projection, the other has none")
-        write.write(to, read.read(of, own.framework), own.framework)
+        write.write(to, read.read(parameters(of, own.framework)), own.framework)
         rest = [_others(of, read), _others(to, write)]
         if [tuple(p.shape) for p in rest[0]] != [tuple(p.shape) for p in rest[1]]:
             raise ValueError("what is beside the projections differs")
@@ -131,7 +133,7 @@ def _through(own: Subject, read: Structure, write: Structure) -> Give:
 
 
 def _others(module: Any, structure: Structure) -> list[Any]:
-    used = {name for place in structure.places.values() for name in (place.weight, place.bias)}
+    used = {name for place in structure.places.values() for name in place.names}
     return [p.data for name, p in module.named_parameters() if name not in used]
 
 

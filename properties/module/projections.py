@@ -1,11 +1,12 @@
-"""Where the projections of a module are recognised: it is the attention of these projections, with the scale of its heads."""
+"""Projections: each has weights of its own; where they are recognised, the module is the attention of these, with its heads and positions."""
 
-import dataclasses
 from functools import partial
 
 from ..engine.core.declare import declare
 from .cases import MODULE
-from .structure import KNOWN, USUAL, compose
+from .composition import compose
+from .confirm import called
+from .sharing import serving_twice
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name)
@@ -13,10 +14,30 @@ module = partial(declare, contract=MODULE.name)
 
 @module("|out − softmax(q kᵀ/√d) v W_o| ≤ propagated bound", about=("structure",), dtypes="all", heads=4, head_dim=8)
 def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
-    """The answer is that of the attention composed of its own projections, with logits scaled by one over the square root of a head's width."""
-    x, structure = t.inputs, t.subject.structure
-    scaled = structure if structure.scale in KNOWN else dataclasses.replace(structure, scale=USUAL)
-    weights = structure.read(t.module, t.target.framework)
-    right = compose(weights, scaled, x.x, x.x if x.memory is None else x.memory, t.causal, x.visible)
-    _, allowed = t.exact()
-    t.close(t.run(), right, 2 * allowed, "row {row} of sequence {head} is not the attention of the projections", t.own_rows())
+    """The answer is that of the attention composed of its own projections: scaled, grouped and turned as is usual, or as the module says."""
+    structure = t.subject.structure
+    module = t.made(silent=structure.silent) if structure.silent else t.module
+    right = compose(structure.mended or structure, called(t.subject, module, t.inputs, t.case.dtype))
+    allowed = t.allowed(module=module)
+    said = ": " + "; ".join(structure.mistakes) if structure.mistakes else ""
+    t.close(
+        t.run(module=module),
+        right,
+        2 * allowed,
+        f"row {{row}} of sequence {{head}} is not the attention of the projections{said}",
+        t.own_rows(),
+    )
+
+
+@module(
+    "q, k, v, o, the layers of a list and parts that are numbered: another parameter each",
+    exact=True,
+    length=1,
+    memory=(None, 1),
+    padded=False,
+)
+def module_no_parameter_serves_twice(t: ModuleTrial) -> None:
+    """Two projections, two layers of a list, two parts that are numbered are not one parameter, but where a name says tied or shared."""
+    t.result()  # parameters of which none is used say nothing
+    if said := serving_twice(t.module):
+        t.fail(said)

@@ -26,7 +26,7 @@ def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
 
 def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
     """Ways to call it, the most usual first."""
-    for layout, width in product(("bld", "bdhw", "bhwd", "bdl", "ld"), _widths(fixed, module)):
+    for layout, width in product(("bld", "bdhw", "bhwd", "bdl", "lbd", "ld"), _widths(fixed, module)):
         for roles, extra in _readings(formal):
             by_position = tuple(
                 name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)

@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,12 +75,20 @@ class Saying:
     how: str
     whole: bool = False  # it takes the place of causality: where it is given, it says which tokens are later, too
     own: bool = False  # of the tokens themselves: it does not say which tokens of a memory are visible
+    beside: bool = False  # of the tokens themselves, which are seen beside a memory, too
+    cross: bool = False  # of a memory alone
+    # what hiding in these words does: right; changes: something, but not that; none: nothing; other: it hides what another mask should
+    effect: str = "right"
 
     @property
     def words(self) -> str:
         """For the report."""
+        if self.effect == "none":
+            return "does nothing, in whatever form it is given"
         words = f"{SHAPES[self.shape]}, {self.how}" if self.shape != "lengths" else SHAPES[self.shape]
-        return words + "; where it is given, nothing else hides later tokens" * self.whole
+        words += "; of its own tokens" * self.beside + "; of the memory" * self.cross
+        words += "; where it is given, nothing else hides later tokens" * self.whole
+        return words + {"changes": "; what it hides is seen", "other": "; not taken so"}.get(self.effect, "")
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,7 @@ class Speech:
     heads: int = 4
     turned: int = 0  # how many features of a head turn with positions; 0: all
     mask: Saying | None = None
+    more: tuple[Saying, ...] = ()  # further masks
     masked: bool = False  # there is no call without a mask: one in which all tokens are seen is given
     flag: str = ""  # the parameter that makes it causal
     by_mask: bool = False  # the flag is a mask: one is given, and whatever it holds, the call is causal
@@ -137,6 +146,11 @@ class Speech:
     extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
     keeping: Keeping | None = None  # its cache
     table: str = "(1, length, width of a head)"  # the shape of the angles that it is given
+
+    @property
+    def masks(self) -> tuple[Saying, ...]:
+        """All of them, each to be given by itself."""
+        return (self.mask, *self.more) if self.mask else self.more
 
     def name(self, role: str) -> str:
         """Their parameter of a role; empty if there is none."""
@@ -149,8 +163,9 @@ class Tokens:
 
     x: Array  # (B, L, D)
     memory: Array | None = None  # (B, S, D'); None: the tokens themselves
-    visible: Array | None = None  # (B, L or 1, S) bool; None: no mask is given
+    visible: Array | None = None  # (B, L or 1, S) bool, of keys, or of x where the mask is about its own tokens; None: no mask is given
     is_causal: bool = False
+    by: Saying | None = None  # the mask that says so; None: the first one
     past: Past | None = None  # the cache and the number of tokens in it; None: without one
     shift: int = 0  # the position of the first token
 
@@ -159,13 +174,40 @@ class Tokens:
         """The number of keys."""
         return int((self.x if self.memory is None else self.memory).shape[1])
 
+    def of(self, here: slice) -> Tokens:
+        """Of these sequences alone."""
+        memory, visible = (None if each is None else each[here] for each in (self.memory, self.visible))
+        return replace(self, x=self.x[here], memory=memory, visible=visible)
+
+    @property
+    def about(self) -> str:
+        """Of which tokens a mask says whether they are visible: of ``x``, or of ``memory``."""
+        return "x" if self.memory is None or (self.by is not None and self.by.beside) else "memory"
+
+    @property
+    def hideable(self) -> int:
+        """The number of these."""
+        return int(getattr(self, self.about).shape[1])
+
 
 def unspoken(parameter: inspect.Parameter, speech: Speech) -> bool:
     """Whether an optional argument that may stand for arrays is never given, and its name does not say that no weight depends on it."""
+    return never_given(parameter, speech) and role(parameter.name, FORWARD_ROLES) not in (
+        "padding",
+        "mask",
+        "causal",
+        "weights",
+        "use cache",
+    )
+
+
+def never_given(parameter: inspect.Parameter, speech: Speech) -> bool:
+    """Whether an optional argument is left at its default in all calls, but for what only decides what comes back beside the output."""
     keeping = speech.keeping or Keeping("")
     spoken = {*speech.roles, *speech.extra, speech.flag, speech.hinted, keeping.parameter, keeping.flag, keeping.where}
-    idle = role(parameter.name, FORWARD_ROLES) in ("padding", "mask", "causal", "weights", "use cache")
-    return parameter.default in (None, False) and parameter.name not in spoken and not idle
+    spoken |= {mask.parameter for mask in speech.masks}
+    nothing = parameter.default is None or parameter.default is False
+    return nothing and parameter.name not in spoken and role(parameter.name, FORWARD_ROLES) not in ("weights", "use cache")
 
 
 def hooks(fw: Framework) -> Modules:
@@ -187,8 +229,9 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
 
     A call that hangs ends this process, where another one waits for it.
     """
-    if speech.mask is not None and speech.mask.own and tokens.visible is not None and tokens.memory is not None:
-        raise NotTaken(f"a memory of which {speech.mask.parameter} says nothing")
+    saying = tokens.by or speech.mask
+    if saying is not None and saying.own and tokens.visible is not None and tokens.memory is not None:
+        raise NotTaken(f"a memory of which {saying.parameter} says nothing")
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
     arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)
@@ -243,16 +286,18 @@ def arguments_of(
             made[name] = _positions(meant, first, length, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
-    all_seen = np.ones((1, 1, tokens.keys), dtype=bool) if speech.masked else None
-    given = all_seen if tokens.visible is None else tokens.visible
-    if speech.mask and speech.mask.whole and given is not None and tokens.memory is None:
-        given = given & np.tri(length, dtype=bool)
-    visible = {speech.mask: given} if speech.mask and given is not None else {}
+    visible: dict[Saying, Array] = {}
+    if speech.mask and speech.masked:
+        visible[speech.mask] = np.ones((1, 1, tokens.keys), dtype=bool)
+    if (given := tokens.by or speech.mask) and tokens.visible is not None:
+        visible[given] = tokens.visible
+    if speech.mask in visible and speech.mask is not None and speech.mask.whole and tokens.memory is None:
+        visible[speech.mask] = visible[speech.mask] & np.tri(length, dtype=bool)
     if speech.flag and tokens.is_causal:
         made[speech.flag] = True
         if parameter := speech.flag if speech.by_mask else speech.hinted:
-            saying = speech.mask if speech.mask and speech.mask.parameter == parameter else Saying(parameter, "ls", _as(speech.mask))
-            visible[saying] = np.tri(length, dtype=bool)[None] & visible.get(saying, np.True_)
+            causal = next((saying for saying in speech.masks if saying.parameter == parameter), Saying(parameter, "ls", _as(given)))
+            visible[causal] = np.tri(length, dtype=bool)[None] & visible.get(causal, np.True_)
     for saying, seen in visible.items():
         made[saying.parameter] = said(saying, seen, tokens, speech.heads, fw, buffers, dtype, device)
     return made
@@ -319,7 +364,7 @@ def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framewor
 
 def said(saying: Saying, visible: Array, tokens: Tokens, heads: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
     """A mask in the module's words. ``visible`` (B, L or 1, S) bool."""
-    batch, rows, keys = len(tokens.x), tokens.x.shape[1], tokens.keys
+    batch, rows, keys = len(tokens.x), tokens.x.shape[1], visible.shape[-1]
     whole = np.broadcast_to(visible, (batch, rows, keys))
     if saying.shape == "lengths":
         return fw.integers(np.asarray(whole[:, -1].sum(-1)), device)

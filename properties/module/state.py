@@ -9,9 +9,9 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
 from ..engine.core.target import NotTaken
+from .candidates import by_heads
 from .cases import MANY, MODULE
 from .speech import Tokens, arrays, first_array, hooks, laid_out
-from .structure import by_heads
 from .subject import dropouts, set_dropout
 from .trial import ModuleTrial
 from .weights import noise

@@ -64,6 +64,9 @@ class Subject:
     through: Callable[[Any], Any] = lambda module: module  # a variant
     fixed: bool = True  # whether its sizes are what somebody gave
     structure: Any = None  # its projections, where they are recognised and confirmed
+    silent: tuple[str, ...] = ()  # its parameters that are 0 in every module of it
+    likely: tuple[Any, ...] = ()  # where they are not: what names allow
+    nearest: str = ""  # and what comes nearest, for the report
     unrecorded: str = ""  # the variant through which no gradient reaches its parameters, if it is seen through one
     away: bool = False  # whether it is made in another process
     elsewhere: bool = False  # whether it lies in another process, where its rounding cannot be followed
@@ -71,7 +74,6 @@ class Subject:
     headed: bool = False  # whether linear layers of known names project for heads of one width
     untold: str = ""  # why its cache is not understood
     guesses: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor of which little is known, and what they were
-    nearest: Any = None  # what its names allow, where nothing is confirmed
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError(f"{self.name} is a module: it is made anew for every case")
@@ -89,7 +91,13 @@ class Subject:
         made.eval()  # one of its own may return nothing
         made = made.to(fw.named_dtype("float64"))
         weights.draw(made, seed, gain, fw)
+        weights.silence(made, self.silent, fw)
         return made.to(device=device, dtype=fw.named_dtype(dtype))
+
+    @property
+    def quiet(self) -> Subject:
+        """The same with those parameters at 0 without which its structure is confirmed."""
+        return replace(self, silent=self.structure.silent) if self.structure else self
 
     def fits(self, sizes: Sizes) -> Speech:
         """How it is called with other sizes."""

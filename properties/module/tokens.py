@@ -27,7 +27,7 @@ def module_future_tokens_are_ignored(t: ModuleTrial) -> None:
     """Other tokens from some place on do not change a bit of the rows before it."""
     x, place = t.inputs, 1 + t.choice("place", max(t.case.length - 1, 1))
     later = np.arange(t.case.length) >= place
-    other = Tokens(t.other(x.x, later[None]), x.memory, x.visible, x.is_causal)
+    other = replace(x, x=t.other(x.x, later[None]))
     t.unmoved(t.run(other), t.run(), f"row {{row}} changed when tokens from {place} on changed", ~later[None, :, None])
 
 
@@ -84,7 +84,7 @@ def module_batch_elements_are_independent(t: ModuleTrial) -> None:
     """Other tokens in all other sequences do not change a bit of this one."""
     x, here = t.inputs, np.arange(t.case.batch) == t.choice("element", t.case.batch)
     memory = None if x.memory is None else t.other(x.memory, ~here)
-    other = Tokens(t.other(x.x, ~here), memory, x.visible, x.is_causal)
+    other = replace(x, x=t.other(x.x, ~here), memory=memory)
     t.unmoved(t.run(other), t.run(), "row {row} of sequence {head} changed with another sequence", here[:, None, None])
 
 
@@ -93,7 +93,7 @@ def module_a_batch_is_its_sequences(t: ModuleTrial) -> None:
     """A sequence is answered in a batch as it is alone, under its own mask."""
     x, at = t.inputs, t.choice("element", t.case.batch)
     here = slice(at, at + 1)
-    alone = Tokens(x.x[here], None if x.memory is None else x.memory[here], None if x.visible is None else x.visible[here], x.is_causal)
+    alone = x.of(here)
     t.agree(
         t.run()[here], t.run(alone), lambda: t.allowed()[here] + t.allowed(alone), f"row {{row}} of sequence {at} is another one in a batch"
     )
@@ -156,7 +156,7 @@ def module_rows_meet_only_the_memory(t: ModuleTrial) -> None:
     """A row that sees a memory does not see the other rows: they do not change a bit of it."""
     x, place = t.inputs, t.choice("place", t.case.length)
     here = np.arange(t.case.length) == place
-    other = Tokens(t.other(x.x, ~here[None]), x.memory, x.visible)
+    other = replace(x, x=t.other(x.x, ~here[None]))
     t.unmoved(t.run(other), t.run(), "row {row} changed with other rows", here[None, :, None])
 
 

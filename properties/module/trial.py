@@ -17,7 +17,7 @@ from ..engine.core.trial import Trial
 from . import bound
 from .names import Sizes
 from .readings import formal_of
-from .speech import Tokens, arguments_of, call, first_array, hooks, read, unspoken
+from .speech import Saying, Tokens, arguments_of, call, first_array, hooks, read, unspoken
 from .subject import Facts, Subject
 
 
@@ -45,11 +45,14 @@ class ModuleTrial(Trial):
             self.subject.take(made, self.like.module)
         return made
 
-    def made(self, sizes: Sizes | None = None, gain: float = 1.0, other: int = 0) -> Any:
-        """Another one of the same weights; ``gain`` multiplies its matrices; one of ``other`` weights and luck. Raises Raised, NotTaken."""
+    def made(self, sizes: Sizes | None = None, gain: float = 1.0, other: int = 0, silent: tuple[str, ...] = ()) -> Any:
+        """Another one of the same weights; ``gain`` multiplies its matrices; one of ``other`` weights and luck;
+        parameters that are ``silent`` are 0. Raises Raised, NotTaken."""
         case = self.case
         try:
-            return self.subject.module(case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other)
+            return dataclasses.replace(self.subject, silent=silent).module(
+                case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other
+            )
         except Gone as error:
             raise Raised(error) from None
         except CannotRun as error:
@@ -99,27 +102,40 @@ class ModuleTrial(Trial):
         drawn = self.noise(name, (self.case.batch, length, width)) * 2.0**self.case.magnitude
         return round_to(self.case.dtype, drawn)
 
+    @cached_property
+    def saying(self) -> Saying:
+        """The mask of the case: one of those that say something of its tokens. Raises NotTaken if none does."""
+        memory = not self.self_attends
+        able = [each for each in self.speech.masks if not (each.own if memory else each.cross)]
+        if self.flagged:  # the hint of causality is documented to go with a mask that is causal, and nothing else
+            able = [each for each in able if each.parameter != self.speech.hinted]
+        if not able:
+            raise NotTaken("tokens of which no mask says anything")
+        return able[self.choice("mask", len(able))]
+
+    @property
+    def by(self) -> str:
+        """Words that say which mask it is, where there are several."""
+        return f" ({self.saying.parameter})" if len(self.speech.masks) > 1 else ""
+
     def hidden(self, tokens: Tokens) -> list[tuple[int, ...]]:
         """Which tokens of each sequence are hidden: its last ones, another number for each; the first one is always seen."""
-        return [
-            tuple(range(tokens.keys - self.choice(f"hidden {b}", max((tokens.keys + 1) // 2, 1)), tokens.keys))
-            for b in range(self.case.batch)
-        ]
+        count = tokens.hideable
+        return [tuple(range(count - self.choice(f"hidden {b}", max((count + 1) // 2, 1)), count)) for b in range(self.case.batch)]
 
     def hiding(self, tokens: Tokens) -> Tokens:
         """The same call with a mask that hides them from all rows."""
-        visible = np.ones((self.case.batch, 1, tokens.keys), dtype=bool)
+        tokens = dataclasses.replace(tokens, by=self.saying)
+        visible = np.ones((self.case.batch, 1, tokens.hideable), dtype=bool)
         hidden = self.hidden(tokens)
-        for b, places in enumerate(
-            hidden if self.subject.speech.mask and self.subject.speech.mask.shape != "ls" else [hidden[0]] * len(hidden)
-        ):
+        for b, places in enumerate(hidden if self.saying.shape != "ls" else [hidden[0]] * len(hidden)):
             visible[b, :, list(places)] = False
         return dataclasses.replace(tokens, visible=visible)
 
     def own_rows(self) -> Array:
         """(B, L or 1, 1) bool: rows that are not those of hidden tokens; what these give is a convention."""
         visible = self.inputs.visible
-        if visible is None or not self.self_attends or self.speech.pooled:
+        if visible is None or self.inputs.about != "x" or self.speech.pooled:
             return np.ones((self.case.batch, 1, 1), dtype=bool)
         return np.asarray(visible[:, 0, :, None])
 

@@ -6,6 +6,7 @@ not zero, norms not one. Every number is a hash of the seed, the parameter's nam
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod, sqrt
 from typing import Any
 
@@ -37,6 +38,13 @@ def draw(module: Any, seed: int, gain: float, fw: Framework) -> None:
         else:
             new = _near(now, drawn)
         fw.assign(parameter.data, new)
+
+
+def silence(module: Any, names: Collection[str], fw: Framework) -> None:
+    """Put the parameters of these names to 0."""
+    for name, parameter in module.named_parameters():
+        if name in names:
+            fw.assign(parameter.data, np.zeros(tuple(parameter.shape)))
 
 
 def noise(seed: int, name: str, shape: tuple[int, ...]) -> Array:

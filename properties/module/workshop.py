@@ -18,7 +18,9 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework, make_variant
 from .caching import RESETS, empties
 from .construct import make
+from .ingredients import arrays_of
 from .names import Sizes
+from .sharing import shared
 from .speech import first_array, hooks
 from .subject import Subject, duplicate, subject_of
 
@@ -91,6 +93,10 @@ class Workshop:
     def state(self, number: int) -> dict[str, Any]:
         """What ``state_dict`` holds, arrays alone."""
         return {name: held for name, held in self.made[number].state_dict().items() if self.fw.is_array(held)}
+
+    def constants(self, number: int) -> dict[str, Any]:
+        """Its buffers, and arrays that are plain attributes."""
+        return arrays_of(self.made[number], self.fw)
 
     def take_over(self, number: int, other: int) -> None:
         """``load_state_dict`` of the state of another one."""
@@ -190,6 +196,7 @@ class Workshop:
                 for path, part in module.named_modules()
             ],
             "parameters": [[name, parameter.data, bool(parameter.requires_grad)] for name, parameter in module.named_parameters()],
+            "shared": shared(module),
             "buffers": [name for name, _ in module.named_buffers()],
             "resets": [name for name in RESETS if callable(getattr(module, name, None))],
             "forward": signature_of(module.forward),

@@ -52,6 +52,12 @@ class WithObject(Decoder):
         return (k, v) if self.given is None else self.given.update(k, v)
 
 
+class Elsewhere(WithObject):
+    """The cache lies beside the class that this one extends."""
+
+    __module__ = "builtins"
+
+
 class OneByOne(Decoder):
     """After the first tokens it takes one at a time, and says so."""
 
@@ -83,6 +89,7 @@ FOUND: dict[str, tuple[Any, str]] = {
     "in slots": (HONEST["WritesSlots"], "in the module"),
     "a dictionary": (HONEST["FillsDictionary"], "cache: a dict that calls fill"),
     "an object": (WithObject, "past_key_values: a Cache that calls fill"),
+    "an object of the class that is extended": (Elsewhere, "past_key_values: a Cache that calls fill"),
     "one by one": (OneByOne, "layer_past: what a call returns is given to the next one; one token at a time"),
     "none that is taken": (Refusing, "none that is understood: past: NotImplementedError: caches come later"),
 }

@@ -353,6 +353,34 @@ class TableOff(Table):
     off = 1.0001
 
 
+class PartlyTurned(Heads):
+    """A configuration says how many features turn: 64 of them, more than a small head has; as in GPT-J."""
+
+    again = False
+
+    def __init__(self, dim: int, num_heads: int, rotary_dim: int = 64) -> None:
+        super().__init__(dim, num_heads)
+        self.rotary_dim = rotary_dim
+        if rotary_dim > dim // num_heads:
+            raise ValueError(f"{rotary_dim} features of {dim // num_heads}")
+
+    def turned(self, x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[-2])[:, None] * 10000.0 ** (-torch.arange(0, self.rotary_dim, 2).to(x) / self.rotary_dim)
+        cos, sin = angles.cos().repeat_interleave(2, -1), angles.sin().repeat_interleave(2, -1)
+        turn = x[..., : self.rotary_dim]
+        other = torch.stack((-turn[..., 1::2], turn[..., ::2]), -1).flatten(-2)
+        return torch.cat((turn * cos + other * sin, x[..., self.rotary_dim :]), -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, (k, v) = self.split(self.q(x)), map(self.split, self.kv(x).chunk(2, -1))
+        q, k, v = self.turned(q), self.turned(k), self.turned(v) if self.again else v
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(-3, -2).flatten(-2))
+
+
+class ValuesTurned(PartlyTurned):
+    again = True
+
+
 class Named:
     """A class with a method of the name under which declarations are found."""
 
@@ -388,6 +416,7 @@ MORE = (
     ByType,
     Exclusive,
     ClassToken,
+    PartlyTurned,
 )
 WRONG = {
     TurnedRound: "module_output_has_the_right_form",
@@ -405,6 +434,7 @@ WRONG = {
     FlagOrMaskShifted: "module_hidden_tokens_are_ignored",
     LastSpeaksToo: "module_permuted_tokens_permute_rows",
     TableOff: "module_nothing_is_remembered",
+    ValuesTurned: "module_equal_tokens_give_equal_rows",
 }
 
 
@@ -432,6 +462,9 @@ TOLD = {
     Reattended: {"sinks": "norm norms them across heads"},
     GroupsOfOne: {"length": "from 2"},
     ClassToken: {"output": "the first token is that of a class: it alone sees the others"},
+    PartlyTurned: {
+        "structure": "q, kv, proj; in blocks; 4 heads; neighbours of 4 features turned, base 10000; scale 1/sqrt(head_dim): confirmed"
+    },
     FirstAsks: {"output": "one row for each sequence, what its first token sees"},
 }
 

@@ -15,6 +15,7 @@ from exact_modules import MODULE, module_with
 from torch import nn
 
 from impls.mutants import load_all
+from properties import verify
 from properties.catalogue import PROPERTIES, select
 from properties.engine.core.target import CannotRun
 from properties.engine.search.find_target import Builtins, find_targets
@@ -325,7 +326,7 @@ def test_positions_that_enter_logits_alone_are_told_by_names(thing: Any, alone: 
     assert bool(inapplicable(target, PROPERTIES["module_equal_tokens_give_equal_rows"])) is not alone
 
 
-def test_tokens_first_and_heads_in_turn_are_told() -> None:
+def test_tokens_first_are_told_and_heads_in_turn_are_refuted() -> None:
     class InTurn(HONEST["honest_modules.ByEinsum"].function):  # type: ignore[misc, name-defined]
         """Query head h reads key head h % 2."""
 
@@ -338,5 +339,6 @@ def test_tokens_first_and_heads_in_turn_are_told() -> None:
             k, v = (torch.einsum("bsd,dhk->bhsk", x, w).repeat(1, 2, 1, 1) for w in (self.w_k, self.w_v))
             return torch.einsum("bhlk,hkd->bld", (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v, self.w_o)
 
-    assert make_target("mine", InTurn).differs == {"heads": "query head h reads key head h % 2, not h // 2"}
+    (finding,) = verify(InTurn, properties=("module_is_the_attention_of_its_projections",), cases=2).findings
+    assert finding.violation.says.endswith(": query head h reads key head h % 2, expected h // 2")
     assert set(make_target("mine", nn.MultiheadAttention(32, 4)).differs) == {"tokens"}

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from module_styles import OfDataclass
 from torch import Tensor, nn
 
 from impls.mutants import load_all
+from properties import verify, verify_pair
 from properties.engine.search.probe import make_target
 
 
@@ -104,30 +106,49 @@ def test_a_right_style_is_recognised(name: str) -> None:
     assert {place.weight for place in found.places.values()} == {f"{name}.weight" for name in cls.names}
 
 
+class Einsum(nn.Module):
+    """As in TransformerLens: weights (heads, features, features of a head), and biases (heads, features of a head)."""
+
+    mixed = "bhqk,bkhe->bqhe"
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.zeros(n_heads, d_model, d_head)) for _ in range(3))
+        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.zeros(n_heads, d_head)) for _ in range(3))
+        self.W_O, self.b_O = nn.Parameter(torch.zeros(n_heads, d_head, d_model)), nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = (torch.einsum("bld,hde->blhe", x, w) + b for w, b in ((self.W_Q, self.b_Q), (self.W_K, self.b_K), (self.W_V, self.b_V)))
+        logits = torch.einsum("bqhe,bkhe->bhqk", q, k) / q.shape[-1] ** 0.5
+        weights = (logits + torch.full_like(logits, -math.inf).triu(1)).softmax(-1)
+        return torch.einsum("bqhe,hed->bqd", torch.einsum(self.mixed, weights, v), self.W_O) + self.b_O
+
+
+class EinsumQueriesForKeys(Einsum):
+    """Indices of queries and keys are exchanged where values are summed."""
+
+    mixed = "bhqk,bqhe->bkhe"
+
+
+def test_biases_of_two_axes_are_understood() -> None:
+    found = make_target("mine", Einsum).function.structure  # type: ignore[attr-defined]
+    assert found is not None and found.heads == 4 and found.places["q"].bias == "b_Q"
+    assert verify_pair(Einsum, OfDataclass, cases=4).ok and verify_pair(OfDataclass, Einsum, cases=4).ok  # read, and written into
+    report = verify(EinsumQueriesForKeys, cases=20).report
+    assert report.target.function.structure is None and report.findings  # type: ignore[attr-defined]
+
+
 def test_there_are_enough_styles() -> None:
     assert len(STYLES) >= 30
 
 
-class Normed(Style):
-    """Norms of queries and keys."""
-
-    def __init__(self, d_model: int, num_heads: int) -> None:
-        super().__init__(d_model, num_heads)
-        self.norm = nn.LayerNorm(d_model)
-
-    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().projected(x)
-        return self.norm(q), self.norm(k), v
-
-
 OTHERWISE: dict[str, Any] = {
-    "norms of queries and keys": Normed,
     "keys named queries": style(
         names=("k_proj", "q_proj", "v_proj", "o_proj"), projected=lambda self, x: (self.k_proj(x), self.q_proj(x), self.v_proj(x))
     ),
     "a cap": style(weigh=lambda self, s: (5 * (s / 5).tanh()).softmax(-1)),
     "no softmax": style(weigh=lambda self, s: s.sigmoid()),
-    "a residual": style(forward=lambda self, x: x + Style.forward(self, x)),
+    "half a residual": style(forward=lambda self, x: x / 2 + Style.forward(self, x)),
     **{
         name: mutant.function
         for name, mutant in load_all()[0].items()
@@ -143,7 +164,48 @@ def test_nothing_is_claimed_of_what_is_otherwise(name: str) -> None:
     assert not target.learned.get("structure", "not confirmed").endswith("confirmed") or target.learned["structure"].startswith("not")
 
 
-def test_what_is_scaled_otherwise_is_told() -> None:
-    assert make_target("mine", style(scale="1")).differs == {"scale": "1, not 1/sqrt(head_dim)"}
-    assert not make_target("mine", Style).differs
+def test_what_is_scaled_otherwise_is_told_where_something_says_so_and_is_a_mistake_elsewhere() -> None:
+    found = make_target("mine", style(scale="1"))
+    assert not found.differs
+    assert found.function.structure.mistakes == ("logits are scaled by 1, expected 1/sqrt(head_dim)",)  # type: ignore[attr-defined]
+    assert make_target("mine", type("T5Attention", (style(scale="1"),), {})).differs == {"scale": "1 (T5's), not 1/sqrt(head_dim)"}
+    assert not make_target("mine", Style).differs and not make_target("mine", Style).function.structure.mistakes  # type: ignore[attr-defined]
     assert math.isclose(SCALES["1/sqrt(head_dim)"](64), 0.125)
+
+
+class OfWindows(Style):
+    """A learned bias for each distance of two tokens and each head, for windows of one length, as in Swin."""
+
+    length, form, names = 9, "fused", NAMES["fused"][1]
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(2 * self.length - 1, num_heads))
+        places = torch.arange(self.length)
+        self.register_buffer("index", places[:, None] - places + self.length - 1)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return (logits + self.relative_position_bias_table[self.index].permute(2, 0, 1)).softmax(-1)
+
+
+class OfBuckets(Style):
+    """The same of any length, as in T5: far distances share one."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.relative_attention_bias = nn.Embedding(17, num_heads)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        places = torch.arange(logits.shape[-1])
+        return (logits + self.relative_attention_bias((places[:, None] - places).clamp(-8, 8) + 8).permute(2, 0, 1)).softmax(-1)
+
+
+@pytest.mark.parametrize("cls", [OfWindows, OfBuckets])
+def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any) -> None:
+    found = make_target("mine", cls)
+    assert "relative_" in found.learned["structure"] and found.learned["structure"].endswith(" is 0: confirmed")
+    assert found.function.structure.scale == "1/sqrt(head_dim)"  # type: ignore[attr-defined]
+    assert verify(cls, cases=8).ok
+    wrong = type("Attention", (cls,), {"scale": "1"})
+    finding = next(f for f in verify(wrong, cases=8).findings if f.prop.name == "module_is_the_attention_of_its_projections")
+    assert "logits are scaled by 1, expected 1/sqrt(head_dim)" in finding.violation.says

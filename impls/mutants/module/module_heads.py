@@ -175,6 +175,30 @@ class DividedByReciprocal(Attention):
         return q @ k.transpose(-2, -1) / self.head_dim**-0.5
 
 
+@wrong("queries are scaled before they meet keys, and logits once more", "module_is_the_attention_of_its_projections")
+class ScaledTwice(Attention):
+    def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(x, memory)
+        return q * self.head_dim**-0.5, k, v
+
+
+@wrong(
+    "key heads of groups are repeated one after another: query head h reads key head h % 2",
+    "module_is_the_attention_of_its_projections",
+    "ekzhang/jax-js",
+    "D06",
+)
+class KeysRepeated(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.kv_heads = min(2, num_heads)
+        self.k_proj, self.v_proj = (nn.Linear(d_model, self.kv_heads * self.head_dim) for _ in range(2))
+
+    def split(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return heads.repeat(1, self.num_heads // heads.shape[1], 1, 1)
+
+
 # ---------------------------------------------------------------- causality
 
 

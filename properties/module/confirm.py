@@ -1,0 +1,253 @@
+"""Which composition of its projections answers as a module does: found by trying, claimed only if no other one does, too.
+
+A structure is claimed only if the attention that is composed of these parameters, by one assignment of heads, groups, order, norms,
+positions and scale, answers as the module does, within what rounding explains, on several calls, one of them long, and by no other
+assignment. What is tried is pruned in two steps. A token that sees itself alone gets its own value, whatever logits are: that decides
+projections of values and output, norms before and after, the residual, the groups. Queries and keys come after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from . import bound
+from .candidates import candidates, named_heads
+from .composition import Call, attended, compose, looked
+from .conventions import judged
+from .facts import CALM, biases_of_positions, influences
+from .ingredients import Ingredients, additions, constants, ingredients, rotations
+from .speech import Tokens, under
+from .structure import USUAL, Norm, Rotation, Structure
+from .subject import Subject, answer, tokens_for
+
+CASES = ((1, 5), (2, 7), (3, 65))  # seed, tokens, at most as many as are taken: a window shows where there are many
+MEMORY = 6
+MOST = 12_000  # compositions that are tried: some seconds
+LIKELY = 6
+FEWEST = 5  # tokens of which there must be as many
+LAYOUTS = ("bld", "lbd")  # of images, attention without a scale is a convention of its own (SAGAN, non-local blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What a module answered to a call."""
+
+    module: Any
+    call: Call
+    exact: Array
+    allowed: Array
+
+    def agrees(self, out: Array) -> bool:
+        """Whether a composition answers so."""
+        return out.shape == self.exact.shape and bool((np.abs(out - self.exact) <= 2 * self.allowed).all())
+
+    def off(self, out: Array) -> float:
+        """By how much it does not, relative to the size of the answer."""
+        return float(np.abs(out - self.exact).max() / np.abs(self.exact).max()) if out.shape == self.exact.shape else np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Recognised:
+    """What was found: a structure, or what is nearest."""
+
+    structure: Structure | None = None
+    likely: tuple[Structure, ...] = ()  # what names allow
+    words: str = ""  # where no structure is confirmed
+
+
+def recognised(subject: Subject) -> Recognised:
+    """The structure that answers as the module does, and alone; what is likely where there is none.
+
+    Biases of distances are learned in many ways. Where nothing agrees it is tried without them: with their parameters at 0.
+    """
+    lengths = subject.facts.lengths
+    if subject.speech.layout not in LAYOUTS or subject.speech.pooled or (lengths and lengths[0] < FEWEST):
+        return Recognised()
+    found = _recognised(subject)
+    if found.structure or not (silent := biases_of_positions(subject, subject.module("float64", "cpu", 1))):
+        return found
+    quiet = _recognised(replace(subject, silent=silent)).structure
+    return Recognised(quiet.but(silent=silent)) if quiet else found
+
+
+def _recognised(subject: Subject) -> Recognised:
+    """Of the subject as it is."""
+    try:
+        search = Search(subject)
+    except (Exception, SystemExit):
+        return Recognised()
+    if not search.arranged:
+        return Recognised()
+    agreeing = {s.meaning: s for s in reversed(search.found(right=True) or search.found(right=False))}
+    if len(agreeing) == 1:
+        (found,) = agreeing.values()
+        return Recognised(judged(found, subject, search.calls[0].module))
+    return Recognised(None, search.likely or tuple(search.arranged[:LIKELY]), search.words(len(agreeing)))
+
+
+@dataclass(eq=False)
+class Search:
+    """The compositions of one module, tried one after another."""
+
+    subject: Subject
+    arranged: list[Structure] = field(default_factory=list)  # the assignments of projections that names and shapes allow
+    likely: tuple[Structure, ...] = ()  # of the usual scale, and of as many heads as attributes say: the first ones
+    nearest: Structure | None = None  # of these
+    off: float = np.inf
+    tried: int = 0
+
+    def __post_init__(self) -> None:
+        subject, speech = self.subject, self.subject.speech
+        module = subject.module("float64", "cpu", 1)
+        self.arranged = list(candidates(module, speech.width, speech.heads))
+        if not self.arranged:
+            return
+        pattern = self._pattern()
+        self.arranged = [s.but(pattern=pattern) for s in self.arranged] if pattern is not None else self.arranged
+        fixed = subject.facts.lengths
+        self.calls = [self._observed(seed, fixed[0] if fixed else min(length, subject.facts.longest)) for seed, length in CASES]
+        self.alone = self._observed(4, 1) if subject.facts.shortest == 1 and not fixed else None
+        some = fixed[0] if fixed else min(8, subject.facts.longest)
+        with under(module, subject.framework, "watched") as computed:
+            answer(subject, module, tokens_for(speech, 2, some, self._keys(7)))
+        self.have = ingredients(subject, module, list(computed), frozenset((*self.arranged[0].names, *subject.silent)))
+        self.positions, self.heads = bool(subject.facts.positions), named_heads(module)
+
+    def _keys(self, count: int) -> int | None:
+        return None if self.subject.facts.sees_itself else count
+
+    def _observed(self, seed: int, length: int) -> Observed:
+        subject = self.subject
+        module = subject.module("float64", "cpu", seed)
+        tokens = tokens_for(subject.speech, 2, length, self._keys(1 if length == 1 else MEMORY), seed)
+        exact, allowed = bound.spread(subject, module, subject.speech, tokens, "float64", "cpu", seed)
+        return Observed(module, called(subject, module, tokens), exact, allowed)
+
+    def _pattern(self) -> Array | None:
+        """Which tokens are seen, where some never see each other."""
+        if not self.subject.facts.local:
+            return None
+        calm = self.subject.module("float64", "cpu", 1, gain=CALM)
+        return np.asarray(influences(self.subject, calm, self.subject.facts.longest) > 0)
+
+    # ------------------------------------------------------------ step by step
+
+    def found(self, right: bool) -> list[Structure]:
+        """The compositions that agree with all calls: of right steps, or those with a mistake in positions."""
+        agreeing: list[Structure] = []
+        for framed in self.framed():
+            if right or framed.heads in self.heads or not self.heads:
+                agreeing += [s for s in self.meeting(framed, right) if all(_agrees(s, seen) for seen in self.calls[1:])]
+        return agreeing
+
+    def framed(self) -> Iterator[Structure]:
+        """Assignments with norms before and after, and a residual, that agree where a token sees itself alone."""
+        sinks = any("sink" in name for name in self.have.left)
+        for s in self.arranged:
+            for norms, residual in product(self._frames(s), (False, True)):
+                framed = s.but(norms=norms, residual=residual)
+                if self.alone is None or sinks or _agrees(framed, self.alone):
+                    yield framed
+
+    def _frames(self, s: Structure) -> Iterator[dict[str, Norm]]:
+        """Norms of the input, of the memory, of the output: of as many features as these have; none twice but that of tokens."""
+        itself, held = self.calls[0].call.itself, self.have.held
+        width, other, outs = self.calls[0].call.x.shape[2], self.calls[0].call.memory.shape[2], self.calls[0].exact.shape[2]
+        x, memory, out = ([None, *_of_size(self.have, held, (n,))] for n in (width, other, outs))
+        for first, second, last in product(x, [None] if itself else memory, out):
+            if last is not None and last.name in {norm.name for norm in (first, second) if norm}:
+                continue
+            yield {part: norm for part, norm in (("x", first), ("memory", second), ("out", last)) if norm}
+
+    def meeting(self, framed: Structure, right: bool) -> Iterator[Structure]:
+        """With norms and turns of queries and keys, and a scale, that agree with the first call."""
+        seen = self.calls[0]
+        d = len(framed.places["q"].rows) // framed.heads
+        scales = self.have.scales(d, framed.heads, seen.call.x.shape[2])
+        logits = list(additions(self.have, framed.heads, self.positions, right))
+        for norms, rotation in product(self._inner(framed, d), self._turns(d, right)):
+            if self.tried > MOST:
+                return
+            turned = framed.but(norms={**framed.norms, **norms}, rotation=rotation)
+            try:
+                with np.errstate(all="ignore"):
+                    parts = looked(turned, seen.call)
+            except (ValueError, IndexError):
+                continue
+            for scale, cap, (learned, slopes, sinks) in product(scales, (0.0, *self.have.caps), logits):
+                if (rotation and slopes) or not (right or rotation or slopes):
+                    continue
+                s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, sinks=sinks)
+                if self._near(s, attended_quietly(s, seen.call, parts), seen):
+                    yield s
+
+    def _near(self, s: Structure, out: Array | None, seen: Observed) -> bool:
+        """Whether it agrees; the nearest one is kept."""
+        self.tried += 1
+        if out is None:
+            return False
+        if s.scale == USUAL and not (self.heads and s.heads not in self.heads):
+            self.likely = (*self.likely, s)[:LIKELY]
+            if (off := seen.off(out)) < self.off:
+                self.nearest, self.off = s, off
+        return seen.agrees(out)
+
+    def _inner(self, s: Structure, d: int) -> Iterator[dict[str, Norm]]:
+        """Norms of queries and keys, so that every norm that has a weight is somewhere."""
+        held, outer = self.have.held, {norm.name for norm in s.norms.values()}
+        needed = {ways[0].name for ways in self.have.norms if ways[0].names} - outer
+        fits = ([n for n in _of_size(self.have, held, (d, d * heads)) if n.name not in outer] for heads in (s.heads, s.kv_heads))
+        q, k = ([None, *norms, *self.have.weightless] for norms in fits)
+        for first, second in product(q, k):
+            if {norm.name for norm in (first, second) if norm} >= needed:
+                yield {part: norm for part, norm in (("q", first), ("k", second)) if norm}
+
+    def _turns(self, d: int, right: bool) -> list[Rotation | None]:
+        if not self.positions:
+            return [None]
+        return [None, *rotations(self.subject, self.have, d, right)]
+
+    def words(self, agreeing: int) -> str:
+        """What is said where nothing is confirmed."""
+        named = f"{self.arranged[0].found} are found by their names"
+        if agreeing:
+            return f"{named}; {agreeing} compositions of them answer as it does"
+        if self.nearest is None:
+            return f"{named}; no composition of them answers as it does"
+        off = max(seen.off(compose(self.nearest, seen.call)) for seen in self.calls)
+        return f"{named}; the nearest composition is off by {off:.1g} of its size ({self.nearest.shape})"
+
+
+def called(subject: Subject, module: Any, tokens: Tokens, dtype: str = "float64") -> Call:
+    """A call as a composition sees it."""
+    causal = bool(subject.facts.causal) or tokens.is_causal
+    memory = tokens.x if tokens.memory is None else tokens.memory
+    return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype)
+
+
+def attended_quietly(s: Structure, call: Call, parts: Any) -> Array | None:
+    """The answer; None where shapes do not fit."""
+    try:
+        with np.errstate(all="ignore"):
+            return attended(s, call, parts)
+    except (ValueError, IndexError):
+        return None
+
+
+def _agrees(s: Structure, seen: Observed) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            return seen.agrees(compose(s, seen.call))
+    except (ValueError, IndexError):
+        return False
+
+
+def _of_size(have: Ingredients, held: Any, sizes: tuple[int, ...]) -> list[Norm]:
+    """Norms whose weights have as many numbers; those without a weight fit everywhere."""
+    return [norm for ways in have.norms for norm in ways if not norm.weight or held[norm.weight].size in sizes]

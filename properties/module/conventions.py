@@ -1,0 +1,94 @@
+"""What of a confirmed structure is a convention, and what a mistake: of the scale, the groups of heads, the positions.
+
+A scale other than one over the square root of a head's width is a convention where the module says so: an attribute that holds it, a name
+of those that have it, a parameter that is learned. An attribute that was computed from the wrong size is no convention.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from ..engine.core.target import CannotRun
+from .ingredients import numbers_of_scales
+from .names import Sizes
+from .structure import HEADS, KNOWN, POSITIONS, SCALES, TURNED, USUAL, Structure, factor
+from .subject import Subject
+
+NAMED = {"T5": "1", "muP": "1/head_dim"}  # in names of classes of those who scale otherwise
+OTHER_SIZES = Sizes(heads=2, head_dim=4)
+
+
+def judged(s: Structure, subject: Subject, module: Any) -> Structure:
+    """The structure with what of it is told as a convention, and with itself without mistakes."""
+    differs: dict[str, str] = {}
+    mended, mistakes = s, []
+    if not _usual(s):
+        if why := _documented(s, subject, module):
+            differs["scale"] = f"{_shown(s.scale)}{why}, not {USUAL}"
+        else:
+            mended = mended.but(scale=USUAL)
+            mistakes.append(f"logits are scaled by {_shown(s.scale)}, expected {USUAL}")
+    if s.tiled:
+        mended = mended.but(tiled=False)
+        mistakes.append(f"query head h reads key head h % {s.kv_heads}, expected h // {s.group}")
+    for changes, words in _positions(s):
+        mended = mended.but(**changes)
+        mistakes.append(words)
+    return s.but(differs=differs, mistakes=tuple(mistakes), mended=mended if mistakes else None)
+
+
+def _usual(s: Structure) -> bool:
+    """Whether nothing has to be said of the scale: it is the usual one, it is learned, or queries and keys have no length."""
+    lengths = [norm.kind for part, norm in s.norms.items() if part in ("q", "k")]
+    return s.scale == USUAL or s.learned is not None or lengths == ["length", "length"]
+
+
+def _documented(s: Structure, subject: Subject, module: Any) -> str:
+    """Where a module says that it has another scale; empty if nowhere."""
+    kinds = {type(part).__name__.lower() for part in module.modules()}
+    for word, scale in NAMED.items():
+        if s.scale == scale and any(word.lower() in kind for kind in kinds):
+            return f" ({word}'s)"
+    d = len(s.places["q"].rows) // s.heads
+    value = factor(s.scale, d, s.heads, subject.speech.width)
+    for name, number in numbers_of_scales(module).items():
+        holds = number > 0 and any(math.isclose(way, value, rel_tol=1e-6) for way in (number, 1 / number, number**-0.5))
+        if holds and (s.scale not in SCALES or s.scale in KNOWN or _stays(name, number, subject)):
+            return f" ({name})"
+    flags = [(name, flag) for part in module.modules() for name, flag in vars(part).items() if "scale" in name]
+    off = [name for name, flag in flags if flag is False and "grad" not in name]  # an embedding has one, of its gradient
+    return f" ({off[0]} is False)" if off and s.scale == "1" else ""
+
+
+def _stays(name: str, number: float, subject: Subject) -> bool:
+    """Whether an attribute is a number that somebody chose: it is the same in a module of other sizes."""
+    if not subject.facts.varied:
+        return False
+    try:
+        return numbers_of_scales(subject.module("float64", "cpu", 1, sizes=OTHER_SIZES)).get(name) == number
+    except CannotRun:
+        return False
+
+
+def _shown(scale: str) -> str:
+    return scale if scale in SCALES else f"{float(scale):.3g}"
+
+
+def _positions(s: Structure) -> list[tuple[dict[str, Any], str]]:
+    """(what is changed, what is said) of each mistake in positions."""
+    found: list[tuple[dict[str, Any], str]] = []
+    if (turned := s.rotation) is not None:
+        right = {"rotation": replace(turned, who="qk", along=POSITIONS, tables=turned.pairing)}
+        if turned.who != "qk":
+            found.append((right, f"{TURNED[turned.who]} are turned by their positions, expected {TURNED['qk']}"))
+        if turned.along == HEADS:
+            found.append((right, "queries and keys are turned by the number of their head, expected by their position"))
+        if turned.tables != turned.pairing:
+            found.append((right, f"{turned.pairing} are turned together, by the angles of {turned.tables}, expected of {turned.pairing}"))
+    if s.slopes is not None and s.slopes.scaled:
+        found.append(({"slopes": replace(s.slopes, scaled=False)}, "the bias of distances is scaled as logits are, expected not to be"))
+    if s.slopes is not None and s.slopes.grows:
+        found.append(({"slopes": replace(s.slopes, grows=False)}, "the bias of distances grows with them, expected to fall"))
+    return found

@@ -1,0 +1,209 @@
+"""What else a module has from which its attention may be composed: norms, rotations, slopes, learned scales, sinks; by names and shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.frameworks import Framework
+from .away import Away
+from .names import CONSTRUCTOR_ROLES, role
+from .speech import Speech
+from .structure import HEADS, SCALES, Held, Learned, Norm, Rotation, Slopes, factor
+from .subject import Subject
+
+EPSILONS = (1e-5, 1e-6, 1e-8)  # of norms that do not say theirs
+WEIGHTS, BIASES = ("weight", "gamma", "scale", "g"), ("bias", "beta", "b")
+OF_SCALES = {"scale", "scaling", "scaler", "scalar", "temperature", "factor", "multiplier"}  # words in names of attributes
+CAPS = {"cap", "capping", "softcap", "softcapping"}
+OF_ANGLES = {"freq", "freqs", "theta", "thetas", "frequencies"}
+OF_SLOPES = {"slope", "slopes", "alibi"}
+LENGTHS = {"normalize", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}  # computed where queries are divided by their length
+BASE = 10000.0
+OTHER = {"halves": "neighbours", "neighbours": "halves"}
+Additions = tuple[Learned | None, Slopes | None, str]  # what multiplies logits, what is added to them, what stands beside them
+
+
+@dataclass(frozen=True, eq=False)
+class Ingredients:
+    """What was found."""
+
+    norms: tuple[tuple[Norm, ...], ...]  # for each module that norms, what it may compute
+    weightless: tuple[Norm, ...]  # norms of queries and keys by a function
+    numbers: Mapping[str, float]  # attributes that are called after scales
+    caps: tuple[float, ...]
+    bases: tuple[float, ...]  # of angles
+    held: Held  # its parameters and constants
+    left: frozenset[str]  # parameters that are no part of a projection or a norm
+
+    def scales(self, d: int, heads: int, width: int) -> list[str]:
+        """Those of formulas, and what attributes say otherwise."""
+        known = [factor(name, d, heads, width) for name in SCALES]
+        said = [way for number in self.numbers.values() if number > 0 for way in (number, 1 / number, number**-0.5)]
+        more = [value for value in dict.fromkeys(said) if not any(math.isclose(value, other, rel_tol=1e-6) for other in known)]
+        return [*SCALES, *(repr(value) for value in more)]
+
+
+def ingredients(subject: Subject, module: Any, computed: list[str], projections: frozenset[str]) -> Ingredients:
+    """Of a module whose projections have these parameters."""
+    held = constants(module, subject.framework)
+    norms = tuple(tuple(_ways(path, part)) for path, part in module.named_modules() if "norm" in type(part).__name__.lower())
+    names = {name for ways in norms for norm in ways for name in norm.names}
+    parameters = {name for name, _ in module.named_parameters()}
+    numbers = _numbers(module)
+    return Ingredients(
+        tuple(ways for ways in norms if ways),
+        tuple(_weightless(computed, [ways[0] for ways in norms if ways])),
+        numbers_of_scales(module),
+        tuple(value for name, value in numbers.items() if set(_words(name)) & CAPS) if "tanh" in computed else (),
+        tuple(value for name, value in numbers.items() if role(name.rpartition(".")[2], CONSTRUCTOR_ROLES) == "theta" and value > 1),
+        held,
+        frozenset(parameters - names - projections),
+    )
+
+
+def constants(module: Any, fw: Framework) -> dict[str, Array]:
+    """The numbers of its parameters, its buffers and arrays that are plain attributes, by their names."""
+    held = {name: fw.read(p.data) for name, p in module.named_parameters()}
+    if isinstance(module, Away):
+        return {name: fw.read(array) for name, array in module.constants().items()} | held
+    return {name: fw.read(array) for name, array in arrays_of(module, fw).items()} | held
+
+
+def arrays_of(module: Any, fw: Framework) -> dict[str, Any]:
+    """Arrays of floating-point numbers that are buffers or attributes of a module or of one within."""
+    found = dict(module.named_buffers())
+    for path, part in module.named_modules():
+        found |= {f"{path}.{name}".lstrip("."): value for name, value in vars(part).items()}
+    return {name: value for name, value in found.items() if fw.is_array(value) and fw.describe(value)[1].startswith(("float", "bfloat"))}
+
+
+def _numbers(module: Any) -> dict[str, float]:
+    """Attributes that are numbers, of all that is no norm."""
+    parts = [(path, part) for path, part in module.named_modules() if "norm" not in type(part).__name__.lower()]
+    found = {f"{path}.{name}".lstrip("."): value for path, part in parts for name, value in vars(part).items()}
+    return {name: float(value) for name, value in found.items() if type(value) in (int, float) and math.isfinite(value)}
+
+
+def numbers_of_scales(module: Any) -> dict[str, float]:
+    """Attributes that are called after scales."""
+    return {name: value for name, value in _numbers(module).items() if set(_words(name)) & OF_SCALES}
+
+
+def _words(name: str) -> list[str]:
+    return name.rpartition(".")[2].lower().strip("_").split("_")
+
+
+# ---------------------------------------------------------------- norms
+
+
+def _ways(path: str, part: Any) -> Iterator[Norm]:
+    """What a module whose name says that it norms may compute, by its parameters and its epsilon."""
+    own = [name for name, _ in part.named_parameters(recurse=False)]
+    weight, bias = (next((name for name in names if name in own), "") for names in (WEIGHTS, BIASES))
+    kind, torchs = type(part).__name__.lower(), type(part).__module__.startswith("torch.nn")
+    if set(own) - {weight, bias} or any(word in kind for word in ("batch", "group", "instance", "weightnorm")):
+        return
+    kinds = ("layer",) if bias or (torchs and "layer" in kind) else ("rms",) if torchs or "rms" in kind else ("rms", "layer")
+    attributes = [value for name, value in vars(part).items() if role(name, CONSTRUCTOR_ROLES) == "epsilon" or name.endswith("epsilon")]
+    weight, bias = (f"{path}.{name}".lstrip(".") if name else "" for name in (weight, bias))
+    for way, epsilon in product(kinds, attributes[:1] or (*EPSILONS, None)):
+        for one_more in (False, True) if way == "rms" and weight and not torchs else (False,):
+            yield Norm(path, way, weight, bias, epsilon, one_more)
+
+
+def _weightless(computed: list[str], modules: list[Norm]) -> Iterator[Norm]:
+    """Norms that are no modules: lengths, and what is computed more often than modules do it."""
+    if LENGTHS & set(computed):
+        yield Norm("", "length")
+    for kind in ("rms", "layer"):
+        if computed.count(f"{kind}_norm") > sum(norm.kind == kind for norm in modules):
+            yield from (Norm("", kind, epsilon=epsilon) for epsilon in (None, *EPSILONS[:2]))
+
+
+# ---------------------------------------------------------------- positions
+
+
+def rotations(subject: Subject, found: Ingredients, d: int, right: bool) -> Iterator[Rotation]:
+    """Rotations of heads of d features, by whatever angles there are; all right ones, or all with a mistake in them."""
+    plain = [r for r in _sources(subject, found, d) if r.features <= d and r.features % 2 == 0]
+    for r, pairing in product(plain, ("halves", "neighbours")):
+        tables = (pairing, OTHER[pairing]) if not _as_used(r, found) else (pairing,)
+        for last, early in product(
+            (False, True) if r.features < d else (False,), (False, True) if found.norms or found.weightless else (False,)
+        ):
+            turned = replace(r, pairing=pairing, tables=pairing, last=last, early=early)
+            if right:
+                yield turned
+                continue
+            yield from (replace(turned, who=who) for who in ("q", "k"))
+            yield replace(turned, along=HEADS)
+            yield from (replace(turned, tables=other) for other in tables[1:])
+
+
+def _as_used(r: Rotation, found: Ingredients) -> bool:
+    """Whether cosines lie in the module for every feature, so that no angle is given to another one."""
+    return len(r.names) == 2 and found.held[r.names[0]].shape[-1] == r.features
+
+
+def _sources(subject: Subject, found: Ingredients, d: int) -> Iterator[Rotation]:
+    """Where angles may be from; the pairing is left open."""
+    speech = subject.speech
+    if {"angles", "cosine", "complex angles"} & set(speech.roles.values()):
+        frequencies = _given(speech)
+        yield Rotation("halves", "halves", 2 * len(frequencies), "angles given", frequencies)
+        return
+    vectors = {name: x for name, x in found.held.items() if set(_words(name)) & OF_ANGLES}
+    for name, x in vectors.items():
+        if x.ndim == 1 and 2 * x.size <= d:
+            yield Rotation("halves", "halves", 2 * x.size, f"frequencies of {name}", names=(name,))
+    tables = {name: x for name, x in found.held.items() if "cos" in name.rpartition(".")[2].lower() and x.ndim > 1}
+    for name, x in tables.items():
+        other = name.rpartition(".")[0] + name.rpartition(".")[1] + name.rpartition(".")[2].replace("cos", "sin").replace("Cos", "Sin")
+        if other in found.held and found.held[other].shape == x.shape and x.size == x.shape[-1] * max(x.shape[:-1]):
+            yield from (Rotation("halves", "halves", n, f"angles of {name}", names=(name, other)) for n in {x.shape[-1], 2 * x.shape[-1]})
+    for base, n in product(dict.fromkeys((BASE, *found.bases)), dict.fromkeys((d, d // 2, d // 4))):
+        if n >= 2:
+            yield Rotation("halves", "halves", n, f"base {base:g}", base ** (-np.arange(0, n, 2) / n))
+
+
+def _given(speech: Speech) -> Array:
+    """The frequencies of the angles that are given: of all features of a head, or of a half or a quarter of them."""
+    dim = speech.turned or speech.head_dim
+    frequencies = np.longdouble(BASE) ** (-np.arange(0, dim, 2) / np.longdouble(dim))
+    return frequencies[:: 2 if "half the width" in speech.table else 4 if "a quarter" in speech.table else 1]
+
+
+# ---------------------------------------------------------------- logits
+
+
+def additions(found: Ingredients, heads: int, positions: bool, right: bool) -> Iterator[Additions]:
+    """What else decides logits, so that every parameter that is left has a part; slopes are all right ones, or all with a mistake in them."""
+    left = sorted(name for name in found.left if not set(_words(name)) & OF_ANGLES)
+    for choice in product(*(list(_meanings(name, found.held[name], heads)) for name in left)):
+        learned = [each for each in choice if isinstance(each, Learned)]
+        sinks = [each for each in choice if isinstance(each, str)]
+        if len(learned) < 2 and len(sinks) < 2:
+            for slopes in _slopes(found, heads, right) if positions else [None]:
+                yield (learned[0] if learned else None), slopes, (sinks[0] if sinks else "")
+
+
+def _meanings(name: str, x: Array, heads: int) -> Iterator[Learned | str]:
+    """What a parameter may be that is no part of a projection: a scale of one number, or of one for each head; a sink."""
+    if x.size in (1, heads):
+        yield from (Learned(name, how) for how in ("times", "exp", "over"))
+    if x.size == heads:
+        yield name
+
+
+def _slopes(found: Ingredients, heads: int, right: bool) -> Iterator[Slopes | None]:
+    """Biases of distances, and none."""
+    yield None
+    for source in ("", *(name for name, x in found.held.items() if x.size == heads and set(_words(name)) & OF_SLOPES)):
+        yield from (Slopes(source),) if right else (Slopes(source, grows=True), Slopes(source, scaled=True))
