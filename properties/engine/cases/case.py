@@ -114,7 +114,7 @@ class Case(Shown):
         """Numbers in its largest array, about: of its tokens, or of one for every pair of them."""
 
         def sizes(names: tuple[str, ...]) -> list[int]:
-            given = [getattr(self, name, None) or 1 for name in names]
+            given = [getattr(self, name) or 1 for name in names if name in self.fields()]
             return [sum(size) if isinstance(size, tuple) else size for size in given]
 
         shorter, longer = sorted(sizes(LENGTHS))[-2:]

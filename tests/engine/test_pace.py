@@ -1,0 +1,79 @@
+"""How long a target is asked: a slow one for a second or two, any other for twenty seconds, by a clock that only the target moves."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from properties.engine.core import pace
+from properties.engine.core.pace import MOST, SECONDS, SLOW, NoMoreCalls, Pace
+
+CLOCK = [0.0]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    CLOCK[0] = 0.0
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
+
+
+def asked(calls: int, seconds: float) -> Pace:
+    """A pace after so many calls of so many seconds each."""
+    kept = Pace()
+    for _ in range(calls):
+        with kept.timed():
+            CLOCK[0] += seconds
+    return kept
+
+
+def test_calls_and_seconds_are_counted() -> None:
+    kept = asked(3, 0.25)
+    assert kept.calls == 3 and math.isclose(kept.seconds, 0.75)
+
+
+def test_a_call_that_raises_is_counted_too() -> None:
+    kept = Pace()
+    with pytest.raises(ValueError, match="no"), kept.timed():
+        CLOCK[0] += 0.5
+        raise ValueError("no")
+    assert kept.calls == 1 and kept.seconds == 0.5
+
+
+def test_the_limits() -> None:
+    assert (SECONDS, SLOW, MOST) == (1.5, 0.05, 20.0), "docs and reports speak of a second or two, and of twenty seconds"
+
+
+@pytest.mark.parametrize(
+    ("calls", "seconds", "over"),
+    [
+        (1, SECONDS, False),  # just as long
+        (3, SECONDS / 2.5, True),
+        (40, SLOW, False),  # just not slow, for two seconds
+        (40, 2 * SLOW, True),
+        (400, SLOW, False),  # twenty seconds, just
+        (401, SLOW, True),
+    ],
+)
+def test_when_it_is_over(calls: int, seconds: float, over: bool) -> None:
+    kept = Pace(calls=calls, seconds=calls * seconds)
+    assert kept.over(compiles=False) is over
+
+
+def test_what_compiles_is_not_slow() -> None:
+    assert Pace(calls=2, seconds=19.0).over(compiles=False)
+    assert not Pace(calls=2, seconds=20.0).over(compiles=True) and Pace(calls=2, seconds=20.1).over(compiles=True)
+
+
+def test_a_call_after_the_end_raises() -> None:
+    kept = Pace()
+    kept.check()
+    with kept.ending(5.0), kept.ending(9.0):  # never later than what is around it
+        CLOCK[0] = 5.0
+        kept.check()
+        CLOCK[0] = 5.5
+        with pytest.raises(NoMoreCalls):
+            kept.check()
+    kept.check()
+    assert kept.until == math.inf and not issubclass(NoMoreCalls, Exception)
