@@ -318,6 +318,8 @@ class Taking:
         for array, (memory, offset, shape, strides, dtype) in self.places:
             if self.fw.lost(array):
                 np.ndarray((*shape, ITEMSIZE[dtype]), np.uint8, memory, offset, (*strides, 1))[...] = 255
+            else:
+                self.fw.put_back(array, memory, offset, tuple(shape), tuple(strides), dtype)
 
 
 class Telling:

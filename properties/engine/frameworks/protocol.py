@@ -207,6 +207,9 @@ class Framework(Protocol):
     def refill(self, array: Any, memory: Any) -> None:
         """What a call has made of a copy of it, row by row in memory, it has made of the array itself."""
 
+    def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
+        """Where ``over`` makes a copy that a call can change: what it holds now, into the memory of which it was made."""
+
     def lost(self, array: Any) -> bool:
         """Whether a call has taken the numbers away, as where an array may be donated."""
 

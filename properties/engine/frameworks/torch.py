@@ -633,6 +633,9 @@ class TorchFramework:
             with suppress(RuntimeError):  # what cannot be written into was not written into by a caller either
                 plain.copy_(copy)
 
+    def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
+        pass  # it is that memory
+
     def lost(self, array: Any) -> bool:
         return False
 
