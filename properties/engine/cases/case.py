@@ -117,7 +117,7 @@ class Case(Shown):
             given = [getattr(self, name) or 1 for name in names if name in self.fields()]
             return [sum(size) if isinstance(size, tuple) else size for size in given]
 
-        shorter, longer = sorted(sizes(LENGTHS))[-2:]
+        shorter, longer = sorted((1, 1, *sizes(LENGTHS)))[-2:]
         return math.prod(sizes(COUNTS)) * longer * max(shorter, *sizes(WIDTHS))
 
     @classmethod
