@@ -143,7 +143,7 @@ def test_what_is_printed_is_passed_on(tmp_path: Path, capfd: pytest.CaptureFixtu
 def test_a_folder_that_is_deleted(
     then: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the target's file and all that is kept of a run: what was found is told."""
+    """With the target's file and, where it sees that, all that is kept of a run: what was found is told."""
     folder = tmp_path / "folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -153,7 +153,7 @@ import shutil
 def attention(q, k, v):
     if k.shape[2] == 3:
         shutil.rmtree({str(folder)!r}, ignore_errors=True)
-        os.getcwd() if {then.startswith("return")} else None
+        open("kernel.py").close() if {then.startswith("return")} else None
         {then}
     return right(q, k, v)
 
