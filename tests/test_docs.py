@@ -132,6 +132,7 @@ def test_options_that_pages_name_exist(reference: dict[str, str]) -> None:
         "--pdb",
         "--pyargs",
         "--attncheck-strict",
+        "--attncheck-in-process",
     }  # those are of pytest
     named = {option for page in PAGES for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![a-z…-])", page.read_text(encoding="utf-8"))}
     assert {"--html", "--text", "--theme", "--case"} <= named <= known, named - known

@@ -18,6 +18,14 @@ from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 TENSORS = ("q", "k", "v")
 TILES = (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 LONG = (130, 200, 257, 513, 520, 600)
+MODELS = "as models have them"
+
+
+def between(*named: int) -> tuple[int, ...]:
+    """The sizes from 10 to 128 that have no reason of their own."""
+    return tuple(n for n in range(10, 129) if n not in named)
+
+
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
 
 
@@ -34,7 +42,7 @@ class Case(BaseCase):
             (2, 3): "may equal another size: one axis taken for another",
             (12, 20, 33): "more sequences than a grid has blocks: an index that wraps",
         },
-        often={(1, 2, 3, 4): FEW},
+        often={(1, 2, 3, 4): FEW, 8: MODELS},
         why="elements of a batch share nothing, and a mask may differ from one to the next (A14, A16, A46)",
     )
     kv_heads: int = field(
@@ -42,7 +50,7 @@ class Case(BaseCase):
         least=0,
         varied=(1, 2, 3),
         unusual={0: "no head is legal (torch 2.11 died of it)", (12, 24, 40): "numbers of heads that models have"},
-        often={(1, 2, 3, 4): FEW},
+        often={(1, 2, 3, 4): FEW, (8, 12): MODELS},
         why="heads share nothing; a mask or a slope may differ from one to the next",
     )
     group: int = field(
@@ -67,6 +75,7 @@ class Case(BaseCase):
             (200, 257, 513, 520, 600): "several tiles, the last one partial",
             9: "one more than a tile of eight",
             (130, 300): "long on both sides: several tiles each way",
+            between(*TILES): "any length: one that is special to a kernel may be none of those above",
         },
         often={
             1: f"a step of decoding, where kernels take another path (B02, D24); {SHORT}",
@@ -87,6 +96,7 @@ class Case(BaseCase):
             (9, 18): "a few more than a tile, or two, of eight",
             (40, 48, 80): "keys enough that the errors of a row add up",
             (130, 300): "long on both sides: several tiles each way",
+            between(*TILES, 18, 40, 48, 80): "any length: one that is special to a kernel may be none of those above",
         },
         often={
             0: "where a property is about rows without a key",
@@ -105,11 +115,13 @@ class Case(BaseCase):
             0: "1/sqrt(0)",
             (3, 5, 6, 7, 12, 17, 20, 33, 40, 65, 80, 96): "no power of two",
             (160, 192, 256): "beyond what fused kernels take: another code path",
+            (9, *between(12, 17, 20, 33, 40, 65, 80, 96)): "any width: one that is special to a kernel may be none of those above",
         },
         often={
             0: "one in a whole table would hardly be met beside other sizes",
             (2, 3, 4, 5, 6, 8): SHORT,
             (16, 17, 20, 80): "a vector load or several, and some features left over",
+            (1, 7, 12, 32, 33, 40, 64, 65, 96, 128): f"{MODELS}, a power of two, or one more; less often, any width",
             (160, 192, 256): "the other sizes of the table are there to shrink to",
         },
     )
@@ -121,8 +133,11 @@ class Case(BaseCase):
             0: "nothing to add up: the answer has no element",
             (3, 5, 6, 7, 12, 17, 20, 33, 40, 65, 80, 96): "no power of two",
             (160, 192, 256): "beyond what fused kernels take: another code path",
+            (9, *between(12, 17, 20, 33, 40, 65, 80, 96)): "any width: one that is special to a kernel may be none of those above",
         },
-        often={None: SAME_WIDTH},
+        often={
+            None: SAME_WIDTH,
+        },
     )
     dtype: str = dtype_field()
     device: str = device_field()

@@ -1,7 +1,8 @@
 """What of a confirmed structure is a convention, and what a mistake: of the scale, the groups of heads, the positions.
 
 A scale other than one over the square root of a head's width is a convention where the module says so: an attribute that holds it, a name
-of those that have it, a parameter that is learned. An attribute that was computed from the wrong size is no convention.
+of those that have it, a parameter that is learned, an embedding of distances where there is no scale (T5, Raffel et al. 2020). An attribute
+that was computed from the wrong size is no convention.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def _documented(s: Structure, subject: Subject, module: Any) -> str:
     for word, scale in NAMED.items():
         if s.scale == scale and any(word.lower() in kind for kind in kinds):
             return f" ({word}'s)"
+    if s.scale == "1" and any(name.endswith(".weight") for name in subject.silent):
+        return f" (beside {subject.silent[0]}, an embedding of distances, as T5's)"
     d = len(s.places["q"].rows) // s.heads
     value = factor(s.scale, d, s.heads, subject.speech.width)
     for name, number in numbers_of_scales(module).items():

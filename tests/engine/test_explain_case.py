@@ -78,7 +78,7 @@ def everything() -> tuple[Tables, Tables]:
                 noted(kind, name, table)
             elif (kind, name, repr(strategy)) not in others:
                 others.append((kind, name, repr(strategy)))
-                found[kind, name].update(drawn(strategy, 0, 60))
+                found[kind, name].update(drawn(strategy, 0, 1000))
         return original(kind, fields)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -124,7 +124,12 @@ TARGETS: dict[str, Any] = {
     "module_a_cache_can_be_continued_twice": ToThePast,
 }
 # Form, what is finite, what must differ: no number is compared.
-NOT_OF_BITS = {"module_output_has_the_right_form", "module_large_tokens_give_finite_rows", "module_dropout_is_on_in_train"}
+NOT_OF_BITS = {
+    "module_output_has_the_right_form",
+    "module_large_tokens_give_finite_rows",
+    "module_dropout_is_on_in_train",
+    "module_no_parameter_serves_twice",
+}
 
 
 def test_every_exact_property_of_modules_is_here() -> None:

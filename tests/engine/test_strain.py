@@ -208,5 +208,6 @@ def test_the_verdict_says_which_sizes_were_tried() -> None:
     report = run.verify_target(target, catalogue.select(("constant_values_are_returned",)), search.Plan(examples=40))
     sizes = report.outcomes["constant_values_are_returned"].ranges.sizes
     assert sizes["dim"] == (3, 4) and sizes["keys"][1] <= 5 and "seed" not in sizes
-    assert "  tried     batch 0 to" in verdict_text(report) and "dim 3 to 4" in verdict_text(report)
+    least, most = sizes["batch"]
+    assert f"  tried     batch {least} to {most}" in verdict_text(report) and "dim 3 to 4" in verdict_text(report)
     assert sum(report.outcomes["constant_values_are_returned"].ranges.dtypes.values()) == 40

@@ -200,12 +200,17 @@ class OfBuckets(Style):
         return (logits + self.relative_attention_bias((places[:, None] - places).clamp(-8, 8) + 8).permute(2, 0, 1)).softmax(-1)
 
 
-@pytest.mark.parametrize("cls", [OfWindows, OfBuckets])
-def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any) -> None:
+@pytest.mark.parametrize(("cls", "scale"), [(OfWindows, "1"), (OfBuckets, "1/head_dim")])
+def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any, scale: str) -> None:
     found = make_target("mine", cls)
     assert "relative_" in found.learned["structure"] and found.learned["structure"].endswith(" is 0: confirmed")
     assert found.function.structure.scale == "1/sqrt(head_dim)"  # type: ignore[attr-defined]
     assert verify(cls, cases=8).ok
-    wrong = type("Attention", (cls,), {"scale": "1"})
+    wrong = type("Attention", (cls,), {"scale": scale})
     finding = next(f for f in verify(wrong, cases=8).findings if f.prop.name == "module_is_the_attention_of_its_projections")
-    assert "logits are scaled by 1, expected 1/sqrt(head_dim)" in finding.violation.says
+    assert f"logits are scaled by {scale}, expected 1/sqrt(head_dim)" in finding.violation.says
+
+
+def test_no_scale_beside_an_embedding_of_distances_is_a_convention() -> None:
+    cls = type("Attention", (OfBuckets,), {"scale": "1"})
+    assert "as T5's" in make_target("mine", cls).differs["scale"] and verify(cls, cases=8).ok

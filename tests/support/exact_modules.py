@@ -103,6 +103,11 @@ def unused(self: Any, dim: int, heads: int, dropout: float = 0.0) -> None:
     self.gamma = nn.Parameter(torch.ones(dim))
 
 
+def tied(self: Any, dim: int, heads: int, dropout: float = 0.0) -> None:
+    Right.__init__(self, dim, heads, dropout)
+    self.norm1 = self.norm2 = nn.LayerNorm(dim)
+
+
 def fading(self: Any, kv: Tensor) -> Tensor:
     return kv * torch.tensor([0.8**n for n in range(kv.shape[1])], dtype=kv.dtype)[:, None]
 
@@ -158,6 +163,7 @@ WRONG: dict[str, Callable[..., Any]] = {
     "module_dropout_is_on_in_train": wrong(drop=lambda self, w: w),
     "module_recording_changes_nothing": wrong(after=lambda self, out, x: out + torch.is_grad_enabled()),
     "module_gradients_reach_every_parameter": wrong(__init__=unused),
+    "module_no_parameter_serves_twice": wrong(__init__=tied),
     "module_the_state_is_all_of_it": wrong(__init__=hidden, after=lambda self, out, x: out + self.offset),
     "module_is_the_attention_of_its_projections": wrong(
         weights=lambda self, s, seen: (s * s.shape[1] ** -0.5).masked_fill(~seen, -INF).softmax(-1)

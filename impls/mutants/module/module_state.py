@@ -216,13 +216,6 @@ class NormUnused(Attention):
 # ---------------------------------------------------------------- weights that are one
 
 
-@wrong("queries and keys are projected by one layer that has two names", "module_no_parameter_serves_twice")
-class OneLayer(Attention):
-    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(d_model, num_heads, dropout)
-        self.q_proj = self.k_proj
-
-
 @wrong("two layers are made as [layer] * 2: they have the same weights", "module_no_parameter_serves_twice")
 class LayerTwice(nn.Module):
     def __init__(self, d_model: int, num_heads: int) -> None:
@@ -233,3 +226,10 @@ class LayerTwice(nn.Module):
         for layer in self.layers:
             x = x + layer(x)
         return x
+
+
+@wrong("queries and keys are projected by one layer that has two names", "module_no_parameter_serves_twice")
+class OneLayer(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.q_proj = self.k_proj

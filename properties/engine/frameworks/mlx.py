@@ -174,13 +174,11 @@ class MlxFramework(NumpyFramework):
         """A function with a derivative of its own, which MLX calls with arrays as it calls it for a gradient."""
         sends_back: list[tuple[list[bool], SendBack | None]] = []
 
-        @mx.custom_function
-        def elsewhere(*given: Any) -> list[Any]:
+        def forward(*given: Any) -> list[Any]:
             answers, carries, send_back = call(given)
             sends_back[:] = [(carries, send_back)]
             return list(map(made, answers))
 
-        @elsewhere.vjp
         def backward(given: Any, pushed: Any, answers: Any) -> list[Any]:
             given, pushed = ([x] if isinstance(x, mx.array) else list(x) for x in (given, pushed))  # one comes alone
             ((carries, send_back),) = sends_back
@@ -189,6 +187,8 @@ class MlxFramework(NumpyFramework):
             grads = send_back([g if has else None for g, has in zip(pushed, carries, strict=True)], True)
             return [mx.zeros_like(x) if g is None else made(g) for g, x in zip(grads, given, strict=True)]
 
+        elsewhere = mx.custom_function(forward)
+        elsewhere.vjp(backward)
         return list(elsewhere(*leaves))
 
 
