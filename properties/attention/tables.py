@@ -19,7 +19,7 @@ LONG = (200, 257, 513, 520, 600)
 BETWEEN = tuple(range(10, 131))  # each length, that none is special unseen; most draws are of those above
 FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
 MOST_DIMS = (1, 2, 3, 4, 5, 6, 8, 7, 12, 16, 17, 20, 32, 33, 40, 64, 65, 80, 96, 128)
-DIMS = (*(*MOST_DIMS, *(2, 3, 4, 5, 6, 8) * 3, 16, 17, 20, 0, 0) * 8, *range(9, 129))
+DIMS = (*(*MOST_DIMS, *(2, 3, 4, 5, 6, 8) * 3, 16, 17, 20, 0, 0) * 20, *range(9, 129))
 WIDE_DIMS, BOTH_LONG = (160, 192, 256), (65, 130, 200)
 SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
 COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
@@ -37,7 +37,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
         6,
         {
             "queries": (1, 2, 3, 4, 5, 33, 65),
-            "keys": (*TINY * 4, *EDGES * 24, *BETWEEN),
+            "keys": (*TINY * 8, *EDGES * 48, *BETWEEN),
             "batch": ONE_OR_TWO,
             "kv_heads": ONE_OR_TWO,
             "dim": SMALL_DIMS,
@@ -47,7 +47,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (
         6,
         {
-            "queries": (*TINY * 4, *EDGES * 24, *BETWEEN),
+            "queries": (*TINY * 8, *EDGES * 48, *BETWEEN),
             "keys": (1, 2, 3, 4, 5, 7, 17),
             "batch": ONE_OR_TWO,
             "kv_heads": ONE_OR_TWO,
