@@ -220,7 +220,7 @@ def test_rounding_to_float64_changes_nothing() -> None:
 
 def test_frameworks_are_found_by_name_and_by_module() -> None:
     assert [framework(name).name for name in NAMES] == list(NAMES)
-    with pytest.raises(ValueError, match=r"^unknown framework 'jaxx'; known: numpy, torch, jax$"):
+    with pytest.raises(ValueError, match=r"^unknown framework 'jaxx'; known: numpy, torch, jax, mlx$"):
         framework("jaxx")
     assert likely_frameworks(torch.nn.functional.scaled_dot_product_attention)[0] == "torch"
     assert likely_frameworks(np.matmul)[0] == "numpy"

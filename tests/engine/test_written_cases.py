@@ -187,7 +187,7 @@ def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, te
 
 def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:
     """ln 2 + 7,000,000 is rounded to a half in float32, and two equal keys weigh 0.61 each: coarse, and as decoding kernels compute."""
-    case = Case.parse("Case(keys=129, dim=17, dtype='bfloat16', scale=-0.5, values='negative')")
+    case = Case.parse("Case(keys=129, dim=17, dtype='bfloat16', scale=-8192.0, values='negative')")
 
     def by_lse(q: Any, k: Any, v: Any, *, scale: float | None = None) -> Any:
         scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 if scale is None else scale)
