@@ -30,7 +30,7 @@ SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hid
     mask=(*SHOWING, *("random", "triangle", "band", "documents") * 2),
     features=FEATURES,
     scale=(None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 16.0),
-    models=5,
+    models=4,
 )
 def output_is_inside_the_bound(t: Trial) -> None:
     """Every element of the output is as near to the exact answer as its arithmetic promises."""

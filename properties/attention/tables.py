@@ -106,7 +106,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
 OF_MODELS = {
     "queries": (1, 64, 100, *(128,) * 3),
     "keys": (1, 64, 100, *(128,) * 3),
-    "batch": (1, 2, 2, 8, 8),
+    "batch": (1, 2, 2, 2, 2, 8),
     "kv_heads": (1, 4, 8, 8, 12, 12),
     "dim": (1, 32, *(64,) * 4, 80, 128),
 }

@@ -210,7 +210,7 @@ SHOWN: dict[str, tuple[Any, Callable[[list[Any]], bool]]] = {
     "alike": ((("queries", "batch"),), lambda found: share(found, lambda case: case.batch == case.queries) > 0.5),
     "masked": (5, lambda found: share(found, lambda case: case.mask != "none") > 0.75),
     "features": (("softcap",), lambda found: any(case.softcap for case in found)),
-    "models": (5, lambda found: any(case.batch == 8 and case.kv_heads == 12 for case in found)),
+    "models": (5, lambda found: any(case.kv_heads == 12 and case.queries == case.keys == 128 for case in found)),
     "programs": (True, lambda found: all(case.program for case in found)),
     "widens": (True, lambda found: {case.mask_axes for case in found if case.mask != "none"} == {"S"}),
 }

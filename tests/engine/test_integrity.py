@@ -37,14 +37,14 @@ def test_the_exact_answer_passes(name: str) -> None:
 def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float) -> None:
     """Zeros, the mean of V and a dropped mask lie outside the bound on nine cases of ten of the central property.
 
-    Measured 91.8 %, and 88.0 % in the arithmetic of halves that is claimed where nothing is declared, of which every step is stored.
+    Measured 92.2 %, and 88.7 % in the arithmetic of halves that is claimed where nothing is declared, of which every step is stored.
     """
     target = permissive.attention_target(arithmetic={"float64": "same", "float32": "same", "float16": kind, "bfloat16": kind})
-    outcome = search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400))
-    share = outcome.notes.adequate / outcome.notes.judged
-    print(f"adequate: {outcome.notes.adequate} of {outcome.notes.judged}, {share:.1%}")
-    assert outcome.notes.judged == 400
-    assert share >= least
+    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(3)]
+    adequate, judged = sum(notes.adequate for notes in found), sum(notes.judged for notes in found)
+    print(f"adequate: {adequate} of {judged}, {adequate / judged:.1%}")
+    assert judged == 1200  # of one round alone the share may part from it by three in a hundred
+    assert adequate / judged >= least
 
 
 # ---------------------------------------------------------------- a small attention, and one mistake each

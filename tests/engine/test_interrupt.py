@@ -230,3 +230,23 @@ def test_no_slow_property_takes_all_the_time(monkeypatch: pytest.MonkeyPatch) ->
     report = run.verify_target(target, catalogue.select(("values",)), search.Plan(), seconds=3)
     assert len(report.outcomes) == 6
     assert all(2 <= outcome.cases <= 12 for outcome in report.outcomes.values())  # half a second each, and what others left
+
+
+def test_the_second_interruption_that_is_the_first_interrupts_no_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal sends it to every process of the run, and the one that started it sends it on: the second comes when the search has ended."""
+    clock = [100.0]
+    monkeypatch.setattr(interrupt, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupt.listening():
+            signal.raise_signal(signal.SIGINT)
+        clock[0] += interrupt.SAME / 2
+        signal.raise_signal(signal.SIGINT)
+        clock[0] += interrupt.SAME
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with interrupt.listening():
+            pass
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, usual)

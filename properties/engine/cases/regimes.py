@@ -25,8 +25,8 @@ def _normal(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Arra
 
 
 def _large(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
-    """Logits up to ±1e5 (±1e4 in float16, whose scores end at 65504): exp without max-subtraction overflows (E01)."""
-    power = 5.0 if case.dtype == "float16" else 8.0
+    """Logits up to ±1e5 (±1e4 in float16, which ends at 65504; ±1e3 in bfloat16, of three digits): exp of them overflows (E01)."""
+    power = {"float16": 5.0, "bfloat16": 4.0}.get(case.dtype, 8.0)
     return q * 2**power, k * 2**power, v
 
 

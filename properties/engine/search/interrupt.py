@@ -23,9 +23,9 @@ def listening() -> Iterator[None]:
     Who has a handler of his own keeps it. None can be set but in the main thread.
     """
     global _asked, _ended
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     here = threading.current_thread() is threading.main_thread()
-    before = {number: handler for number, handler in usual.items() if here and signal.getsignal(number) is handler}
+    before = {number: handler for number, handler in usual.items() if here and signal.getsignal(number) in (handler, _again)}
     if not before:
         yield
         return
@@ -40,6 +40,14 @@ def listening() -> Iterator[None]:
         _ended, _asked = _asked, 0
         for number, handler in before.items():
             signal.signal(number, handler)
+        if _ended == signal.SIGINT in before:
+            signal.signal(signal.SIGINT, _again)
+
+
+def _again(*_: Any) -> None:
+    """After an end by Ctrl-C: the second one that is the first must not interrupt what is cleaned up."""
+    if time.monotonic() - _at >= SAME:
+        raise KeyboardInterrupt
 
 
 def _ask(number: int, *_: Any) -> None:
