@@ -40,6 +40,21 @@ def below(template: int) -> int:
     return len(found)
 
 
+def test_what_short_calls_leave_is_noticed_when_one_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at the next look, until when each of them could have answered a call, and started as many."""
+    monkeypatch.setattr(links, "LOOK", 1e9)
+    code = f"""
+def attention(q, k, v):
+    for _ in range({TASKS // 20}):
+        if not os.fork():
+            time.sleep(1000)
+            os._exit(0)
+    return right(q, k, v)
+"""
+    (finding,) = searched(tmp_path, code).findings
+    assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["session", "sessions of their own"])
 def test_processes_are_counted_and_ended(own: bool, tmp_path: Path) -> None:
     """By the system, or by the judge while it waits."""

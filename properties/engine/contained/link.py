@@ -20,7 +20,7 @@ from . import wire
 from .arena import Arena, shared_file
 from .limits import TASKS
 from .load import NotLoaded
-from .template import Template, processes, threads
+from .template import Template, processes, tasks, threads
 from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
 LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
@@ -95,7 +95,7 @@ class Link:
         self.slow = False  # whether something may be compiled in the next calls
         self.handle = self.held = self.shop = 0
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
-        self.looked, self.crowd = time.monotonic(), 0
+        self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks()
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
         weakref.finalize(self, _close, self.__dict__)
@@ -156,7 +156,7 @@ class Link:
 
     def _crowded(self) -> bool:
         """Whether more is running than a target may start: below its process, or left to the template by what has ended."""
-        self.looked = time.monotonic()
+        self.looked, self.tasks = time.monotonic(), tasks()
         running = processes()
         below = {pid for pid, parent, _, _ in running if parent == self.template.pid} - self.template.workers | {self.pid}
         for _ in range(DEEPEST):
@@ -221,7 +221,7 @@ class Link:
                 work, self.meanwhile = self.meanwhile, None
                 work()
             answer = self.socket.receive(time.monotonic() + seconds)
-            if time.monotonic() - self.looked > LOOK and self._crowded():
+            if (time.monotonic() - self.looked > LOOK or tasks() > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
         except wire.Late:
             self.hung += 1
