@@ -1,6 +1,6 @@
 """The answers of a target to every question that is asked of an attention, the usual ones included.
 
-The rows of docs/explanation/conventions.md, in their order; where an answer was learned, its words are those of the report.
+Where an answer was learned, its words are those of the report; else they say what is declared, or what is usual.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ..exact.arithmetic import arithmetic
 from .call import answer
 from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
-from .question import ADDED_KINDS, NEAR, OWN_DIMS, Question, exactly, meant
+from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 
@@ -179,8 +179,7 @@ class Conventions:
         out = self.question.answer(self.reading, asked[0])
         if out is None:
             return ""
-        offs = {dim: np.abs(out - exactly(asked[0].but(scale=dim**-0.5), "top-left").out).max() for dim in OWN_DIMS}
-        best = f"1/sqrt({min(offs, key=offs.__getitem__)})"
+        best = f"1/sqrt({dim_of_scale(out, asked[0])})"
         return best if self._nearer(self._off(*asked, *self.question.both(dim=9), scale=best), usual) else ""
 
     def _corner(self) -> None:

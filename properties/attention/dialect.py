@@ -30,10 +30,10 @@ from .question import (
     NEAR,
     NEUTRAL,
     OPERANDS,
-    OWN_DIMS,
     WIDTHS,
     Question,
     causal_by_default,
+    dim_of_scale,
     exactly,
     meant,
     out_of_order,
@@ -116,9 +116,9 @@ def made_for(question: Question, reading: Reading) -> int:
     out = None if usual is None or usual < NEAR else question.answer(reading, inputs)
     if out is None:
         return 0
-    offs = {dim: np.abs(out - exactly(inputs.but(scale=dim**-0.5), "top-left").out).max() for dim in OWN_DIMS}
-    best = min(offs, key=offs.__getitem__)
-    off = question.off(reading, *question.both(dim=best)) if offs[best] < NEAR else None
+    best = dim_of_scale(out, inputs)
+    near = np.abs(out - exactly(inputs.but(scale=best**-0.5), "top-left").out).max() < NEAR
+    off = question.off(reading, *question.both(dim=best)) if near else None
     return best if off is not None and off < NEAR else 0
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from properties.engine.core import pace
-from properties.engine.core.pace import MOST, SECONDS, SLOW, NoMoreCalls, Pace
+from properties.engine.core.pace import NoMoreCalls, Pace
 
 CLOCK = [0.0]
 
@@ -41,19 +41,16 @@ def test_a_call_that_raises_is_counted_too() -> None:
     assert kept.calls == 1 and kept.seconds == 0.5
 
 
-def test_the_limits() -> None:
-    assert (SECONDS, SLOW, MOST) == (1.5, 0.05, 20.0), "docs and reports speak of a second or two, and of twenty seconds"
-
-
 @pytest.mark.parametrize(
     ("calls", "seconds", "over"),
     [
-        (1, SECONDS, False),  # just as long
-        (3, SECONDS / 2.5, True),
-        (40, SLOW, False),  # just not slow, for two seconds
-        (40, 2 * SLOW, True),
-        (400, SLOW, False),  # twenty seconds, just
-        (401, SLOW, True),
+        (1, 1.5, False),  # a second or two, just
+        (3, 0.6, True),
+        (32, 0.05, False),  # just not slow, for longer than that
+        (32, 0.0625, True),
+        (400, 0.05, False),  # twenty seconds, just
+        (512, 0.0390625, False),
+        (513, 0.0390625, True),
     ],
 )
 def test_when_it_is_over(calls: int, seconds: float, over: bool) -> None:

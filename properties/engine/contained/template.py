@@ -6,6 +6,7 @@ leave behind, and ends with the judge.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -250,9 +251,14 @@ def threads() -> int:
 def tasks() -> int:
     """Processes and threads of the whole system, by one short read; 0 where it does not say. See proc_loadavg(5)."""
     try:
-        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+        return int(os.pread(_load(), 64, 0).split()[3].partition(b"/")[2])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+@functools.cache
+def _load() -> int:
+    return os.open("/proc/loadavg", os.O_RDONLY)
 
 
 def processes() -> list[tuple[int, int, int, int]]:

@@ -68,7 +68,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 class Supports:
     """Capabilities first, the dialect second. None means: found out from the signature or by one call."""
 
-    framework: str | None = None  # `"numpy"`, `"torch"` or `"jax"`: whose arrays it takes; found out by one call
+    framework: str | None = None  # `"numpy"`, `"torch"`, `"jax"` or `"mlx"`: whose arrays it takes; found out by one call
     devices: tuple[str, ...] = ("cpu", "cuda")  # where it runs; for the record, `--device` chooses
     # of float64, float32, float16, bfloat16; found out by one call each. One that is declared and fails is an error, one that is found out
     # to fail is told as not tried
