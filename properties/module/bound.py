@@ -51,14 +51,19 @@ def twin(subject: Subject, module: Any) -> Any:
     return duplicate(module).to(subject.framework.named_dtype("float64"))
 
 
-def spread(subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype: str, device: str, seed: int) -> tuple[Array, Array]:
-    """(the answer of the module in float64, how far that in ``dtype`` may be from it), both (B, L, D')."""
+def spread(
+    subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype: str, device: str, seed: int, runs: int = len(SAMPLES)
+) -> tuple[Array, Array]:
+    """(the answer of the module in float64, how far that in ``dtype`` may be from it), both (B, L, D').
+
+    Of fewer runs than ``SAMPLES`` has, a part of what is allowed: what is within it is within the whole.
+    """
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
     double = twin(subject, module) if wide else module
     plain = _run(subject, double, speech, tokens, device, ("widened", dtype) if wide else ())
     squares = np.zeros_like(plain)
-    for number, elementwise in enumerate(SAMPLES):
+    for number, elementwise in enumerate(SAMPLES[:runs]):
         mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "")
         with np.errstate(all="ignore"):
             squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2

@@ -15,6 +15,7 @@ from feature_mistakes import FEATURE_MISTAKES
 from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_values, right
 from nightly import some_by_night
 
+from properties.attention import numbers
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
@@ -34,11 +35,12 @@ def test_the_exact_answer_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "least"), [pytest.param("eager+lse", 0.9, marks=pytest.mark.nightly), ("stored+lse", 0.88)])
-def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float) -> None:
+def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros, the mean of V and a dropped mask lie outside the bound on nine cases of ten of the central property.
 
     Measured 92.2 %, and 88.7 % in the arithmetic of halves that is claimed where nothing is declared, of which every step is stored.
     """
+    monkeypatch.setattr(numbers, "note_tighter", lambda t, run: None)  # what other arithmetic allows is half of the time
     target = permissive.attention_target(arithmetic={"float64": "same", "float32": "same", "float16": kind, "bfloat16": kind})
     found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(3)]
     adequate, judged = sum(notes.adequate for notes in found), sum(notes.judged for notes in found)

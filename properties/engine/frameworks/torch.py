@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import warnings
@@ -203,15 +204,27 @@ COMPOSED = words(
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def noise(like: torch.Tensor, size: torch.Tensor | float, source: torch.Generator, elementwise: bool) -> torch.Tensor:
-    """±size, with a sign for every element, or one for all; 0 where the size is not finite."""
-    signs = torch.randint(0, 2, like.shape if elementwise else (), generator=source).to(device=like.device, dtype=torch.float64) * 2 - 1
-    moved = signs * size * torch.ones_like(like, dtype=torch.float64)
-    return torch.where(moved.isfinite(), moved, 0.0)
+def noise(like: torch.Tensor, size: torch.Tensor, source: torch.Generator, elementwise: bool) -> torch.Tensor:
+    """±size, float64, with a sign for every element of ``like``, or one for all; 0 where the size is not finite."""
+    shape = like.shape if elementwise else ()
+    signs = torch.empty(shape, dtype=torch.float64).bernoulli_(0.5, generator=source).mul_(2).sub_(1).to(like.device)
+    return torch.where(size.isfinite(), signs * size, 0.0)
+
+
+@functools.cache
+def rounding_of(func: Any) -> str:
+    """The name of an operation that rounds; "" of any other."""
+    name: str = func.overloadpacket.__name__.removesuffix("_")
+    rounds = name in COMPOSED or name in PRODUCTS or (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
+    return name if rounds else ""
 
 
 class Perturbed(TorchDispatchMode):
     """The result of every operation is moved by as much as one rounding may move it; see ``Modules.perturbed``."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled under it (see ``_plainly``), and importing the compiler takes a second
 
     def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> None:
         super().__init__()
@@ -220,12 +233,12 @@ class Perturbed(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func.overloadpacket.__name__.removesuffix("_")
-        if self.instead and kwargs.get("dtype") in (NARROW if name in ("_to_copy", "to") else (self.instead,)):
-            kwargs = {**kwargs, "dtype": torch.float64}
-        if not self.units or (
-            name not in COMPOSED and name not in PRODUCTS and not (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
-        ):
+        if self.instead and (asked := kwargs.get("dtype")):
+            copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
+            if asked in (NARROW if copies else (self.instead,)):
+                kwargs = {**kwargs, "dtype": torch.float64}
+        name = rounding_of(func) if self.units else ""
+        if not name:
             return func(*args, **kwargs)
         if name in COMPOSED:
             args = tuple(self._moved(x, 1.0) if isinstance(x, torch.Tensor) else x for x in args)
@@ -238,12 +251,14 @@ class Perturbed(TorchDispatchMode):
             return out
         unit = self.units[str(first.dtype).removeprefix("torch.")]
         inner = min(unit, 2.0**-24)  # half types are summed in float32
-        size = first.abs().double() * (unit if name in BARE or name in PRODUCTS else 4 * unit)
+        size = first.abs().double()
         if squares is not None:
             squares = squares / terms if name == "mean" else squares
-            size = (size**2 + inner**2 * (terms / 3 * first.double() ** 2 + (terms / 6 + 1) * squares)) ** 0.5
+            size = (size.square().mul_(unit**2 + inner**2 * terms / 3) + squares * (inner**2 * (terms / 6 + 1))).sqrt_()
         elif name in COMPOSED:
-            size = size + inner * (terms / 3) ** 0.5 * first.abs().double()
+            size = size * (4 * unit + inner * (terms / 3) ** 0.5)
+        else:
+            size = size * (unit if name in BARE else 4 * unit)
         first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
         return out
 

@@ -185,8 +185,6 @@ def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Ta
     dtypes = tuple(dtype for dtype in target.dtypes if dtype in (supports.dtypes or target.dtypes)) or target.dtypes
     varied = dataclasses.replace(target, name=f"{target.name}@{variant}", function=function, supports=supports, dtypes=dtypes)
     try:
-        if not isinstance(asked, Stub):
-            return make_target(varied.name, function, supports, device)
         wrong = varied.kind.smoke(varied, dtypes[0], device)  # the rest was learned without the variant, which may take long to ask
     except (CannotRun, Raised) as error:
         wrong = str(error)
