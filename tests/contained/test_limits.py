@@ -14,8 +14,9 @@ from benchmarks.contained.cheats import HEAD
 from properties import catalogue
 from properties.engine.contained import link as links
 from properties.engine.contained.apart import NAMESPACES
+from properties.engine.contained.counted import processes
 from properties.engine.contained.limits import FILE, TASKS
-from properties.engine.contained.template import PRINTED, processes
+from properties.engine.contained.template import PRINTED
 from properties.engine.doors.cli import main
 from properties.engine.report.record import kind
 from properties.engine.search.find_target import ALWAYS, Builtins, containing, find_targets
@@ -52,6 +53,16 @@ def attention(q, k, v):
     return right(q, k, v)
 """
     (finding,) = searched(tmp_path, code).findings
+    assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
+
+
+def test_a_fork_bomb_is_ended_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first process of its namespaces, at once; the judge, who waits for an answer, might come too late."""
+    monkeypatch.setattr(links.Link, "_crowded", lambda self: False)
+    report = searched(tmp_path, f"attention = after(20, lambda: [os.fork() for _ in range({TASKS})] and time.sleep(1000))")
+    if report.kept != NAMESPACES:
+        pytest.skip("there are no namespaces here")
+    (finding,) = report.findings
     assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
 
 

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 
 from impls.mutants.module import honest_modules, module_caches, module_gradients, module_heads, module_masks, module_state
 from properties.catalogue import PROPERTIES
+from properties.engine.contained.counted import processes
 from properties.engine.contained.link import Gone
-from properties.engine.contained.template import processes
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.search.find_target import NEVER, OWN, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target

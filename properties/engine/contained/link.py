@@ -11,16 +11,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
+from .counted import load, processes, started, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded
-from .template import Template, processes, tasks, threads
+from .template import Template
 from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
 LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
@@ -36,6 +37,7 @@ class Gone(Exception):
     """The target's process did not come back from a call; the message says what it did, in the words that follow "the call"."""
 
 
+_load = cache(load)
 ENDS: list[str] = []  # what ended each target's process so far
 WAITED: list[float] = []  # seconds for calls that did not come back
 
@@ -95,7 +97,7 @@ class Link:
         self.slow = False  # whether something may be compiled in the next calls
         self.handle = self.held = self.shop = 0
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
-        self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks()
+        self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks(_load())
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
         weakref.finalize(self, _close, self.__dict__)
@@ -156,7 +158,7 @@ class Link:
 
     def _crowded(self) -> bool:
         """Whether more is running than a target may start: below its process, or left to the template by what has ended."""
-        self.looked, self.tasks = time.monotonic(), tasks()
+        self.looked, self.tasks = time.monotonic(), tasks(_load())
         running = processes()
         below = {pid for pid, parent, _, _ in running if parent == self.template.pid} - self.template.workers | {self.pid}
         for _ in range(DEEPEST):
@@ -167,7 +169,7 @@ class Link:
     def _too_many(self) -> str:
         """What is wrong with how much was running when it was last looked; "" if nothing."""
         crowd, self.crowd = self.crowd, 0
-        return f"started {crowd} processes and threads" if crowd > TASKS else ""
+        return started(crowd)
 
     def _lives(self) -> bool:
         """Whether its process has not ended, and has not started too much; a child of it may still hold the socket."""
@@ -178,8 +180,8 @@ class Link:
         except (OSError, IndexError):
             return False
 
-    def end(self) -> int | None:
-        """End its process; the exit status that it had by then."""
+    def end(self) -> int | str | None:
+        """End its process; the exit status that it had by then, or what else had ended it."""
         if self.socket is None:
             return None
         self.socket.close()
@@ -200,7 +202,9 @@ class Link:
             except (wire.Broken, wire.Late):  # the template was killed, too: another one starts the next worker
                 status, what = None, what or "killed the process that it was started by"
                 _abandoned(self.template)
-            if not what:
+            if isinstance(status, str):
+                what = what or status
+            elif not what:
                 name = signal.Signals(-status).name if status is not None and status < 0 else ""
                 what = f"killed the process ({name})" if name else f"ended the process (exit status {status})" if status is not None else ""
         self.ends.append(what or "closed what it is asked through")
@@ -221,7 +225,7 @@ class Link:
                 work, self.meanwhile = self.meanwhile, None
                 work()
             answer = self.socket.receive(time.monotonic() + seconds)
-            if (time.monotonic() - self.looked > LOOK or tasks() > self.tasks + TASKS) and self._crowded():
+            if (time.monotonic() - self.looked > LOOK or tasks(_load()) > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
         except wire.Late:
             self.hung += 1

@@ -6,7 +6,6 @@ leave behind, and ends with the judge.
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import os
@@ -16,10 +15,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from . import wire
-from .apart import FILTER, NAMESPACES, NOTHING, able_to_filter, in_namespaces
+from .apart import FILTER, NAMESPACES, NOTHING, TOLD, able_to_filter, in_namespaces
+from .counted import processes
 from .limits import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, end_with_parent, prctl
 from .worker import WORKSHOPS, serve
 
@@ -65,12 +64,15 @@ class Template:
         self.workers.add(pid)
         return int(pid)
 
-    def end(self, pid: int, now: bool) -> int | None:
-        """End a worker and all that it has started; its exit status, −n for a signal, None if it was ended here. Raises wire.Broken."""
+    def end(self, pid: int, now: bool) -> int | str | None:
+        """End a worker and all that it has started; its exit status, −n for a signal, or what else ended it; None if it was ended here.
+
+        Raises wire.Broken.
+        """
         self.wire.send([pid, now])
         self.workers.discard(pid)
         status = self.wire.receive(time.monotonic() + ANSWERED)
-        return status if isinstance(status, int) else None
+        return status if isinstance(status, int | str) else None
 
     def abandon(self) -> None:
         """End it, where it does not answer any more; its workers end with it."""
@@ -172,8 +174,8 @@ class _Nursery:
         self.workers[pid] = None
         return pid
 
-    def end(self, pid: int, now: bool) -> int | None:
-        """End a worker and all that it has started; its exit status, None if it was ended here."""
+    def end(self, pid: int, now: bool) -> int | str | None:
+        """End a worker and all that it has started; its exit status, or what else ended it; None if it was ended here."""
         status = None if now else _waited(pid, GRACE)
         if status is None:
             with suppress(ProcessLookupError):
@@ -185,7 +187,8 @@ class _Nursery:
             self.end_strays(pid)
             return status
         with teller, suppress(OSError, ValueError):
-            return int(teller.recv(32, socket.MSG_DONTWAIT))
+            told = teller.recv(TOLD, socket.MSG_DONTWAIT).decode()
+            return int(told) if told.removeprefix("-").isdecimal() else told or None
         return None
 
     def end_strays(self, session: int) -> None:
@@ -241,33 +244,3 @@ def _waited(pid: int, seconds: float) -> int | None:
             return os.waitstatus_to_exitcode(raw)
         time.sleep(0.002)
     return None
-
-
-def threads() -> int:
-    """The number of threads of this process."""
-    return len(os.listdir("/proc/self/task"))
-
-
-def tasks() -> int:
-    """Processes and threads of the whole system, by one short read; 0 where it does not say. See proc_loadavg(5)."""
-    try:
-        return int(os.pread(_load(), 64, 0).split()[3].partition(b"/")[2])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-@functools.cache
-def _load() -> int:
-    return os.open("/proc/loadavg", os.O_RDONLY)
-
-
-def processes() -> list[tuple[int, int, int, int]]:
-    """(process, parent, session, number of threads) of every process that can be seen."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            with suppress(OSError, ValueError, IndexError):
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    found.append((int(entry), int(fields[1]), int(fields[3]), int(fields[17])))
-    return found

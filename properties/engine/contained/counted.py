@@ -1,0 +1,47 @@
+"""How many processes and threads there are."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from .limits import TASKS
+
+
+def started(crowd: int) -> str:
+    """What is said of a target that has started so many; "" if it may."""
+    return f"started {crowd} processes and threads" if crowd > TASKS else ""
+
+
+def threads() -> int:
+    """The number of threads of this process."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def load() -> int:
+    """An open file for ``tasks``; −1 where there is none."""
+    try:
+        return os.open("/proc/loadavg", os.O_RDONLY)
+    except OSError:
+        return -1
+
+
+def tasks(of: int) -> int:
+    """Processes and threads of the whole system, by one short read of ``load()``; 0 where it does not say. See proc_loadavg(5)."""
+    try:
+        return int(os.pread(of, 64, 0).split()[3].partition(b"/")[2])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def processes() -> list[tuple[int, int, int, int]]:
+    """(process, parent, session, number of threads) of every process that can be seen."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    found.append((int(entry), int(fields[1]), int(fields[3]), int(fields[17])))
+    return found
