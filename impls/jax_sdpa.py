@@ -47,9 +47,15 @@ class DotProductAttention:
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
+        window_size: tuple[int, int] | None = None,
     ) -> Array:
-        """softmax(scale · Q Kᵀ + bias) V; heads are grouped unasked"""
-        return jax.nn.dot_product_attention(q, k, v, **{self.argument: attn_mask}, is_causal=is_causal, scale=scale)
+        """softmax(scale · Q Kᵀ + bias) V; heads are grouped unasked. ``window_size``: −1 on a side is no limit."""
+        if window_size is not None:  # a number beyond all lengths is no limit there
+            left, right = (max(q.shape[1], k.shape[1]) if side < 0 else side for side in window_size)
+            window_size = left, right
+        return jax.nn.dot_product_attention(
+            q, k, v, **{self.argument: attn_mask}, is_causal=is_causal, scale=scale, local_window_size=window_size
+        )
 
 
 masked = DotProductAttention("mask", MASKED)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from ..engine.cases.draws import Strategy
+from ..engine.contained.stub import asked_quickly
 from ..engine.core import declare as declaring
 from ..engine.core.contract import Contract, Dtypes, Formal, Topic, register
 from ..engine.core.declare import Property
@@ -76,11 +77,12 @@ class Attention(Contract):
         return discover.probe_parameters(target, device) if open_ended else target
 
     def handshake(self, target: Target, device: str) -> Target:
-        if self.name == ATTENTION.name:
-            target = dialect.masks_of_other_axes(target, device) or target
-            target = dialect.square_where_causal(target, device) or target
-            target = dialect.with_groups(target, device)
-        return with_conventions(with_refusals(target, device), device)
+        with asked_quickly(target.framework):
+            if self.name == ATTENTION.name:
+                target = dialect.masks_of_other_axes(target, device) or target
+                target = dialect.square_where_causal(target, device) or target
+                target = dialect.with_groups(target, device)
+            return with_conventions(with_refusals(target, device), device)
 
     def expected(self, target: Target, prop: Property) -> bool:
         return super().expected(target, prop) and not (target.supports.window and prop.domain.get("moves"))

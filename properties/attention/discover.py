@@ -117,7 +117,7 @@ COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as m
 
 def with_few_shapes(target: Target, view: Target, device: str) -> Target:
     """The target; if every new shape costs it a compilation, with a word on what is not tried for that. ``view``: it as an attention."""
-    if target.supports.costly_shapes is None and not target.asked_enough() and measured_costly(view, device):
+    if not target.costly_shapes and target.supports.costly_shapes is None and not target.asked_enough() and measured_costly(view, device):
         target = dataclasses.replace(target, supports=dataclasses.replace(target.supports, costly_shapes=True))
     return dataclasses.replace(target, untried={**target.untried, "most shapes": FEW_SHAPES}) if target.costly_shapes else target
 

@@ -22,10 +22,11 @@ from properties.attention.cases import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.cases.coordinates import normal
 from properties.engine.cases.dtypes import FLOAT_TYPES, round_to
+from properties.engine.contained.link import Link
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.doors.cli import main
 from properties.engine.frameworks import Buffers, framework, likely_frameworks, make_variant
-from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.find_target import ALWAYS, Builtins, containing, find_targets
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search, try_only
@@ -298,3 +299,37 @@ def test_a_file_is_in_a_process_of_its_own(
     assert report["contained"] and status == bool(prop), capsys.readouterr().out
     assert [name for name, outcome in report["properties"].items() if outcome["status"] == "refuted"] == [prop] * bool(prop)
     assert says in capsys.readouterr().out
+
+
+LOOKING = """
+import jax
+
+
+def attention(q, k, v):
+    if LOOKS and q.sum() > 1e9:
+        raise ValueError("too large")
+    return jax.nn.softmax(q @ k.mT / q.shape[-1] ** 0.5, axis=-1) @ v
+"""
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_questions_are_asked_quickly_and_cases_as_it_is(looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is traced; what looks at a value cannot be, and is asked as it is."""
+    (tmp_path / "mine.py").write_text(LOOKING.replace("LOOKS", str(looks)))
+    plain = JAX.quickly(lambda q: q + 1 if q.sum() > 0 else q)
+    assert plain(jnp.ones(2)).tolist() == [2, 2] and plain(-jnp.ones(2)).tolist() == [-1, -1]
+    asked: list[bool] = []
+    call = Link.call
+
+    def noted(self: Link, *arguments: Any) -> Any:
+        asked.append(self.quick)
+        return call(self, *arguments)
+
+    monkeypatch.setattr(Link, "call", noted)
+    with containing(ALWAYS):
+        (target,) = find_targets(f"{tmp_path / 'mine.py'}:attention", Builtins())
+        target = target.kind.handshake(target, "cpu")
+    assert target.framework.name == "jax" and asked and all(asked)
+    asked.clear()
+    assert search(target, PROPERTIES["rows_sum_to_one"], Plan(examples=3)).status == "passed"
+    assert asked and not any(asked)

@@ -96,6 +96,7 @@ class Link:
         self.longest, self.learned, self.hung = 0.0, 0, 0
         self.slow = False  # whether something may be compiled in the next calls
         self.handle = self.held = self.shop = 0
+        self.quick = False  # whether the target is asked in the framework's quick way
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
         self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks(_load())
         self.known: dict[str, Any] = {}
@@ -270,6 +271,7 @@ class Link:
             "options": {name: sent.encode(value) for name, value in options.items()},
             "record": bool(leaves),
             "avoiding": self.avoiding,
+            "quick": self.quick,
         }
         if self.socket is None:
             self._start()

@@ -278,3 +278,20 @@ def contain(text: str, made: bool = False) -> Stub:
     """A target in a process of its own; ``made``: a module without weights, which is made there. Raises NotLoaded, Gone."""
     link = ContainedLink(text, made)
     return Stub(link, link.known)
+
+
+@contextmanager
+def asked_quickly(asked: Any) -> Iterator[None]:
+    """Meanwhile a target (its function, or its framework) is called in a way for which a new shape costs less, if its framework has one.
+
+    For what is learned of a target, which a search then finds true or not, asking it as it is.
+    """
+    link = asked.link if isinstance(asked, Stub) else asked._link if isinstance(asked, Shared) else None
+    if link is None:
+        yield
+        return
+    before, link.quick = link.quick, True
+    try:
+        yield
+    finally:
+        link.quick = before

@@ -81,6 +81,7 @@ class _Worker:
     def __init__(self, link: wire.Wire, arguments: Arena, answers: Arena) -> None:
         self.link, self.arguments, self.answers = link, arguments, answers
         self.things: dict[int, Any] = {}  # handle → a callable, or an object that a call has made
+        self.quick: dict[int, Callable[..., Any]] = {}  # handle → a callable as it is asked in the quick way
         self.handles = itertools.count()
         self.shop = -1  # the handle of what makes modules, if the target is one
         self.results: OrderedDict[int, Telling] = OrderedDict()  # call → the arrays and containers of its answer
@@ -143,6 +144,7 @@ class _Worker:
         options: dict[str, Any],
         record: bool,
         avoiding: bool,
+        quick: bool,
         forget: list[int],
         drop: list[int],
     ) -> Any:
@@ -156,7 +158,7 @@ class _Worker:
         taking = Taking(library, self.arguments, self.things, self.results)
         given = [taking.value(value) for value in arguments]
         named = {name: taking.value(value) for name, value in options.items()}
-        function = self._thing(thing, method)
+        function = self._quickly(thing, library) if quick and not (method or record) else self._thing(thing, method)
         telling = Telling(library, self.arguments, self.answers, self._keep)
         send_back, carries = None, list[bool]()
         with np.errstate(all="ignore"), library.settings_kept() as changed, library.avoiding() if avoiding else nullcontext():
@@ -242,6 +244,11 @@ class _Worker:
         handle = next(self.handles)
         self.things[handle] = thing
         return handle
+
+    def _quickly(self, handle: int, library: Framework) -> Callable[..., Any]:
+        if handle not in self.quick:
+            self.quick[handle] = library.quickly(self.things[handle])
+        return self.quick[handle]
 
     def _thing(self, handle: int, method: str) -> Callable[..., Any]:
         found = self.things[handle]

@@ -29,6 +29,9 @@ class NumpyFramework:
     variants: Mapping[str, Variant] = {}
     modules: Modules | None = None
 
+    def quickly(self, function: Function) -> Function:
+        return function
+
     def devices(self) -> tuple[str, ...]:
         return ("cpu",)
 

@@ -126,6 +126,9 @@ class Framework(Protocol):
     variants: Mapping[str, Variant]
     modules: Modules | None  # where callables may hold their own weights
 
+    def quickly(self, function: Function) -> Function:
+        """A function that answers the same, in less time where a new shape is costly; the function itself where there is no such way."""
+
     def devices(self) -> tuple[str, ...]:
         """The kinds of devices that exist here."""
 

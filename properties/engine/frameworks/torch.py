@@ -504,6 +504,9 @@ class TorchFramework:
     variants: Mapping[str, Variant] = VARIANTS
     modules: Modules | None = TorchModules()
 
+    def quickly(self, function: Function) -> Function:
+        return function
+
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 

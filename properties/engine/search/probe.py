@@ -10,7 +10,7 @@ from typing import Any
 from ..contained.link import Gone
 from ..contained.load import called
 from ..contained.signatures import with_signature
-from ..contained.stub import Stub
+from ..contained.stub import Stub, asked_quickly
 from ..core.contract import Contract, contract_named, contracts, recognised
 from ..core.supports import MEANT, Supports
 from ..core.target import CannotRun, Raised, Target, blame
@@ -47,7 +47,9 @@ def make_target(
         raise CannotRun(f"{name} declares devices {', '.join(merged.devices)}, not {device}")
     declared = _declared(own, supports)
     alone = frozenset() if isinstance(supports, Supports) else frozenset(own) - set(supports or {})
-    return dataclasses.replace(_understood(name, function, merged, declared, device), declared=declared, own=alone)
+    with asked_quickly(function):
+        understood = _understood(name, function, merged, declared, device)
+    return dataclasses.replace(understood, declared=declared, own=alone)
 
 
 def known_target(name: str, function: Callable[..., Any]) -> Target:
