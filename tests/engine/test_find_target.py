@@ -168,10 +168,7 @@ def test_what_fails_under_a_variant_is_a_finding_unless_a_compiler_is_missing(
 ) -> None:
     mine = make_target("mine", attention, {"framework": "torch", "dtypes": ["float64", "bfloat16"]})
 
-    def refused(*_: Any) -> Any:
-        raise CannotRun(raised)
-
-    monkeypatch.setattr(find_target, "make_target", refused)
+    monkeypatch.setattr(type(mine.kind), "smoke", lambda *_: raised)
     if missing:
         with pytest.raises(CannotRun, match=raised):
             varied(mine, "autocast")

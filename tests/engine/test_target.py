@@ -353,7 +353,7 @@ class Elsewhere(Stub):
 
     def __init__(self) -> None:
         self.type, self.callable, self.is_class, self.supports, self.modules, self.likely = "function", True, False, None, (), ("numpy",)
-        self.is_module = False
+        self.is_module, self.link = False, SimpleNamespace(quick=False)
         self.__signature__ = inspect.signature(numpy_matmul.attention)
 
     def __call__(self, *arrays: Any, **options: Any) -> Any:

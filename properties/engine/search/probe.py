@@ -36,7 +36,10 @@ def make_target(
     function = function if adopted is None else adopted
     if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
         made = " or ".join(kind.call for kind in contracts().values() if kind.makes)
-        raise CannotRun(f"{name} is a class; give a function, or an instance that can be called like one (a class can be {made})")
+        raise CannotRun(
+            f"{name} is a class; give a function, or an instance that can be called like one (a class can be {made}; modules with weights "
+            "are understood where they are PyTorch's)"
+        )
     try:
         own = _own(function)
         merged = supports if isinstance(supports, Supports) else Supports.read({**own, **(supports or {})})
