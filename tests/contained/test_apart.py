@@ -79,7 +79,7 @@ attention = right
 
 SIGNALS = """
     lambda: os.kill(judge, 0),
-    lambda: os.kill(-1, 0) if os.getpid() > 2 else os.kill(judge, 0),
+    lambda: os.kill(-1, 0) if os.getpid() > 3 else os.kill(judge, 0),
     lambda: signal.pidfd_send_signal(os.pidfd_open(judge), 0),
     lambda: 1 / 0 if libc.tgkill(judge, judge, 0) == -1 else "sent",
     lambda: 1 / 0 if libc.syscall(101 if os.uname().machine == "x86_64" else 117, 16, judge, 0, 0) == -1 else "traced",
