@@ -38,6 +38,8 @@ MORE = {
     "softcap_value": "softcap",
     "key_padding_mask": "attn_mask",
     "padding_mask": "attn_mask",
+    "padding": "attn_mask",
+    "pad_mask": "attn_mask",
     "masked": "attn_mask",
     "custom_mask": "attn_mask",
     "autoregressive_mask": "is_causal",
@@ -54,7 +56,13 @@ MORE = {
     "attention_dropout": "dropout_p",
     "causal_mask": "is_causal",
 }
-PADDING = ("key_padding_mask", "padding_mask", "key_mask")  # (batch, keys); PyTorch documents the first, True where hidden
+PADDING = (
+    "key_padding_mask",
+    "padding_mask",
+    "padding",
+    "pad_mask",
+    "key_mask",
+)  # (batch, keys); PyTorch documents the first, True where hidden
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
 HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h", "nh", "H", "NH")  # where required
 DIMS = (

@@ -258,3 +258,32 @@ def test_sums_of_halves_are_found_out_in_numpy_alone() -> None:
 
     assert spoken(einsum, framework="numpy").supports.kind("float16") == "same"
     assert spoken(product, framework="numpy").supports.kind("float16") is None
+
+
+PADDED = """
+import numpy as np
+
+
+class Padded:
+    def __call__(self, Q, K, V, {name}=None):
+        scores = np.einsum("bqd,bkd->bqk", Q, K) / np.sqrt(K.shape[2])
+        if {name} is not None:
+            scores[np.broadcast_to({name}[:, None, :], scores.shape)] = HIDDEN
+        scores -= scores.max(2, keepdims=True)
+        weights = np.exp(scores)
+        return weights / weights.sum(2, keepdims=True) @ V
+
+
+attention = Padded()
+"""
+
+
+@pytest.mark.parametrize("name", ["padding", "pad_mask", "key_padding_mask"])
+@pytest.mark.parametrize(("hidden", "found"), [("-1e30", set()), ("0.0", {"masked_keys_are_deleted"})])
+def test_a_mask_of_padding_is_one_under_any_of_its_names(name: str, hidden: str, found: set[str]) -> None:
+    made: dict[str, Any] = {}
+    exec(PADDED.format(name=name).replace("HIDDEN", hidden), made)
+    target = spoken(made["attention"])
+    means = "(the nearest meaning: off by 1)" if found else ", of axes (b, s)"
+    assert target.learned[name].startswith("attn_mask, True = hidden") and target.learned[name].endswith(means)
+    assert refuted(target, "masked_keys_are_deleted") == found

@@ -83,7 +83,7 @@ class JaxFramework(NumpyFramework):
         self.dtypes = ("float64",) * jax.config.jax_enable_x64 + ("float32", "float16", "bfloat16")
 
     def quickly(self, function: Function) -> Function:
-        """All operations of a call are compiled as one, with little optimisation: in a fifth of the time that they take one by one."""
+        """All operations of a call are compiled as one, with little optimisation, where they can be."""
         compiled = jit(function, xla_backend_optimization_level=0)
         refused: set[tuple[str, ...]] = set()  # types of arguments with which it cannot be compiled, as where it looks at a value
 
