@@ -21,7 +21,7 @@ from ..exact.arithmetic import arithmetic
 from .call import answer
 from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
-from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, meant
+from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 
@@ -156,31 +156,32 @@ class Conventions:
         if not self._open("default_scale"):
             return
         asked = self.question.both()
-        offs = {name: self.question.off(self.reading, *(replace(x, default_scale=name) for x in asked)) for name in SCALES}
-        usual, *others = ({name: np.inf if off is None else off for name, off in offs.items()}).items()
-        other, off = min(others, key=lambda pair: pair[1])
-        if usual[1] >= NEAR and off >= NEAR and (of_one := self._scale_of_one_dim(asked, min(usual[1], off))):
-            self.facts["default_scale"] = of_one
-            self.wrong["scale"] = (
-                f"a call without a scale is answered with {of_one} whatever the head dim, not with {usual[0]} (Vaswani et al. 2017), "
-                f'off by {usual[1]:.2g}; declare default_scale = "{of_one}" if that is meant, or head_dims'
-            )
-        elif self._nearer(off, usual[1]):
-            self.facts["default_scale"] = other
-            says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
-            record = self.wrong if self.documented and not (says_so and other == "1") else self.differs
-            record["scale"] = (
-                f"a call without a scale is answered with {other}, not with {usual[0]} (Vaswani et al. 2017), off by {usual[1]:.2g}; "
-                f'declare default_scale = "{other}" if that is meant'
-            )
+        usual = SCALES[0]
+        if (off := self._off(*asked, scale=usual)) < NEAR:
+            return
+        scale = self._own_scale(asked)
+        if not self._nearer(self._off(*asked, scale=scale), off):
+            return
+        self.facts["default_scale"] = scale
+        says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
+        record = self.wrong if scale not in SCALES or (self.documented and not (says_so and scale == "1")) else self.differs
+        whatever, or_dims = (" whatever the head dim", ", or head_dims") if "sqrt" in scale and "dim" not in scale else ("", "")
+        record["scale"] = (
+            f"a call without a scale is answered with {scale}{whatever}, not with {usual} (Vaswani et al. 2017), off by {off:.2g}; "
+            f'declare default_scale = "{scale}" if that is meant{or_dims}'
+        )
 
-    def _scale_of_one_dim(self, asked: tuple[Inputs, ...], usual: float) -> str:
-        """The scale that is right for one head dim, if it is nearer for calls of two head dims than what is off by ``usual``; else empty."""
-        out = self.question.answer(self.reading, asked[0])
-        if out is None:
-            return ""
-        best = f"1/sqrt({dim_of_scale(out, asked[0])})"
-        return best if self._nearer(self._off(*asked, *self.question.both(dim=9), scale=best), usual) else ""
+    def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
+        """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""
+        known, out = list(SCALES[1:]), self.question.answer(self.reading, asked[0])
+        other_dim = self.question.both(dim=9)
+        if out is not None and self.question.answer(self.reading, other_dim[0]) is not None:
+            asked = (*asked, *other_dim)
+            known.append(f"1/sqrt({dim_of_scale(out, asked[0])})")
+            known += [f"{factor_of_scale(out, asked[0], f'1{over}'):.17g}{over}" for over in ("/sqrt(dim)", "/dim")]
+        offs = {scale: self._off(*asked, scale=scale) for scale in known}
+        enough = max(2 * min(offs.values()), 1e-9)
+        return next(scale for scale, off in offs.items() if off <= enough)
 
     def _corner(self) -> None:
         """Where a causal frontier ends if there are more keys than queries, or fewer."""

@@ -11,7 +11,7 @@ from ..engine.cases.coordinates import Array, normal, uniform
 from ..engine.cases.dtypes import round_to
 from ..engine.cases.masks import ahead, in_axes, lengths, make_mask
 from ..engine.cases.operands import operands
-from ..engine.core.supports import OF_ONE_DIM
+from ..engine.core.supports import scale_of
 from ..exact import oracle
 from .case import Case
 
@@ -85,10 +85,7 @@ class Inputs:
         """The factor of the logits: the one given, or the target's own, which is usually 1/sqrt(D)."""
         if self.scale is not None:
             return self.scale
-        if of_one := OF_ONE_DIM.fullmatch(self.default_scale):
-            return float(of_one[1]) ** -0.5
-        power = {"1/sqrt(dim)": -0.5, "1": 0.0, "1/dim": -1.0}[self.default_scale]
-        return float(self.q.shape[-1] ** power) if self.q.shape[-1] else 1.0
+        return scale_of(self.default_scale, self.q.shape[-1])
 
     def said(self, axes: tuple[str, ...]) -> Inputs:
         """The same call, its mask in axes along which the target takes one (``in_axes``)."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.contract import Formal
-from ..engine.core.supports import CHOICES, MEANT
+from ..engine.core.supports import CHOICES, MEANT, scale_of
 from ..engine.core.target import Raised, Target
 from ..exact import bound, oracle
 from .call import attend
@@ -21,6 +21,7 @@ from .inputs import SCALES, Inputs, make_inputs, problem_of
 from .speech import BESIDE, Reading, adapted
 
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a kernel may be made for
+OWN_FACTORS = (*(n / 8 for n in range(1, 17)), 0.1, 0.2, 2**-0.5, 2**0.5, *range(3, 9))  # of a usual scale
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
 # The parameters whose other names are confirmed by effect.
@@ -296,8 +297,20 @@ class Question:
 
 def dim_of_scale(out: Array, inputs: Inputs) -> int:
     """The head dim, of OWN_DIMS, one over whose root is the scale with which the exact answer is nearest to this one."""
-    offs = {dim: np.abs(out - exactly(inputs.but(scale=dim**-0.5), "top-left").out).max() for dim in OWN_DIMS}
-    return min(offs, key=offs.__getitem__)
+    return min(OWN_DIMS, key=lambda dim: _away(out, inputs, dim**-0.5))
+
+
+def factor_of_scale(out: Array, inputs: Inputs, scale: str) -> float:
+    """The factor, of OWN_FACTORS, of a scale in words with which the exact answer is nearest to this one.
+
+    None that makes it larger than 2: weights are nearly zeros and ones then, whatever the scale.
+    """
+    usual = scale_of(scale, inputs.q.shape[-1])
+    return min((factor for factor in OWN_FACTORS if factor * usual <= 2), key=lambda factor: _away(out, inputs, factor * usual))
+
+
+def _away(out: Array, inputs: Inputs, scale: float) -> float:
+    return float(np.abs(out - exactly(inputs.but(scale=scale), "top-left").out).max())
 
 
 _made = functools.lru_cache(128)(make_inputs)  # a few small calls, asked in many readings

@@ -35,7 +35,8 @@ def kernel(scale_of: str = "root", corner: str = "top-left", polarity: str = "se
 
     def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None) -> Any:
         dim, (queries, keys) = q.shape[-1], (q.shape[-2], k.shape[-2])
-        usual = {"root": 1 / math.sqrt(max(dim, 1)), "one": 1.0, "dim": 1 / max(dim, 1), "eighth": 0.125}[scale_of]
+        usual = {"root": 1 / math.sqrt(max(dim, 1)), "one": 1.0, "dim": 1 / max(dim, 1), "eighth": 0.125, "third": 0.3}.get(scale_of, 0)
+        usual = usual or {"twice": 2 / math.sqrt(max(dim, 1)), "mup": 8 / max(dim, 1), "root two": math.sqrt(2 / max(dim, 1))}[scale_of]
         s = q @ k.mT * (usual if scale is None else scale)
         if is_causal:
             ahead = keys - queries if corner == "bottom-right" else 0
@@ -69,6 +70,9 @@ def searched(target: Target, *names: str) -> Report:
 WRONG = {
     "scale": {"scale_of": "one"},
     "scale, of one head dim": {"scale_of": "eighth"},
+    "scale, a multiple": {"scale_of": "twice"},
+    "scale, a multiple of 1/dim": {"scale_of": "mup"},
+    "scale, a multiple by a root": {"scale_of": "root two"},
     "causal corner": {"corner": "bottom-right"},
     "bool mask": {"polarity": "hidden"},
 }
@@ -109,6 +113,8 @@ def test_rows_without_keys_are_a_convention(rows: str) -> None:
         ({"default_scale": "1/dim"}, {"scale_of": "one"}),
         ({"default_scale": "1/sqrt(32)"}, {"scale_of": "eighth"}),
         ({"default_scale": "1/sqrt(64)"}, {"scale_of": "root"}),
+        ({"default_scale": "2/sqrt(dim)"}, {"scale_of": "root"}),
+        ({"default_scale": "8/dim"}, {"scale_of": "dim"}),
         ({"causal": "bottom-right"}, {"corner": "top-left"}),
         ({"causal": "top-left"}, {"corner": "bottom-right"}),
         ({"empty_rows": "zero"}, {"rows": "nan"}),
@@ -130,6 +136,9 @@ def test_what_is_declared_is_a_claim(declared: dict[str, str], made: dict[str, s
         ({"default_scale": "1"}, {"scale_of": "one"}),
         ({"default_scale": "1/dim"}, {"scale_of": "dim"}),
         ({"default_scale": "1/sqrt(64)"}, {"scale_of": "eighth"}),
+        ({"default_scale": "2/sqrt(dim)"}, {"scale_of": "twice"}),
+        ({"default_scale": "8/dim"}, {"scale_of": "mup"}),
+        ({"default_scale": "0.3"}, {"scale_of": "third"}),
         ({"causal": "bottom-right"}, {"corner": "bottom-right"}),
     ],
 )

@@ -84,9 +84,14 @@ def test_it_is_called_as_a_function_of_the_head_dim_that_it_is_made_for(found: o
         assert outcome.status == "passed", outcome.finding
 
 
-@pytest.mark.parametrize("name", ["OneKeyFewer(temperature=2.0)", "DotProduct(temperature=0.07)", "fixed"])
+def test_in_a_function_a_scale_that_the_head_dim_does_not_change_is_wrong(found: object) -> None:
+    target = found("fixed")  # type: ignore[operator]
+    assert set(target.wrong) == {"scale"} and "1/sqrt(16) whatever the head dim" in target.wrong["scale"]
+
+
+@pytest.mark.parametrize("name", ["OneKeyFewer(temperature=2.0)", "DotProduct(temperature=0.07)"])
 def test_what_is_wrong_with_it_is_found(found: object, name: str) -> None:
-    """A scale that is that of no head dim, and in a function any scale that the head dim does not change."""
+    """A scale that is that of no head dim."""
     target = found(name)  # type: ignore[operator]
     assert target.supports.head_dims in (None, (4,))
     assert search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "refuted"

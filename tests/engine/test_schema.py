@@ -96,7 +96,10 @@ BORDERS: dict[str, tuple[list[Any], list[Any]]] = {  # what is just taken, what 
     "head_dims": ([1, [1, 64]], [0, [64, 0], []]),
     "groups": ([1, [1, 2]], [0, [2, 0], []]),
     "eps": ([1e-30, 1], [0, -1e-5]),
-    "default_scale": (["1", "1/sqrt(dim)", "1/sqrt(64)"], [1, 0.125, "1/sqrt(0)", "1/sqrt(-1)", "1/sqrt(x)", "1/64"]),
+    "default_scale": (
+        ["1", "1/sqrt(dim)", "1/sqrt(64)", "2/sqrt(dim)", "0.5/dim", "0.3"],
+        [1, 0.125, "1/sqrt(0)", "1/sqrt(-1)", "1/sqrt(x)", "1/64", "0/dim", "0", "-1/dim", "1/sqrt(dim", "1/dim)"],
+    ),
 }
 
 

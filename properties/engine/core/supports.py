@@ -49,7 +49,7 @@ MEANT = {
     "return_weights": "need_weights",
     "output_attentions": "need_weights",
 }
-OF_ONE_DIM = re.compile(r"1/sqrt\(([1-9]\d*)\)")  # a default scale that is the same for every head dim
+A_SCALE = re.compile(r"((?=[\d.]*[1-9])\d+(?:\.\d+)?)(?:/(sqrt\()?(dim|[1-9]\d*(?=\)))(?(2)\)))?")  # 2/sqrt(dim), 8/dim, 1/sqrt(64), 0.3
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
@@ -92,7 +92,7 @@ class Supports:
     # 4 for what takes (batch, heads, queries, keys) alone
     mask_rank: int = 0
     causal: str = "top-left"  # bottom-right: query i of L sees the keys up to i + S − L
-    default_scale: str = "1/sqrt(dim)"  # the factor of the logits where a call gives none; 1 is that of T5, 1/sqrt(64) that of one head dim
+    default_scale: str = "1/sqrt(dim)"  # of the logits where a call gives none; 1 of T5, 8/dim of muP, 1/sqrt(64) of one head dim
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     empty_rows: str = "zero"  # what a row gives that sees no key
     empty_rows_added: str | None = None  # likewise where what hides the keys is added to the logits; None: the same
@@ -168,9 +168,17 @@ def _has(dtype: str, kind: str) -> bool:
 
 
 def _wrong_scale(value: Any) -> str:
-    """One of the words, or one over the root of a number, as of a kernel that is right for one head dim alone."""
-    wrong = one_of(lambda: CHOICES["default_scale"])(value)
-    return "" if isinstance(value, str) and OF_ONE_DIM.fullmatch(value) else wrong and f"{wrong} or '1/sqrt(64)' for every head dim"
+    """One of the words, a multiple of one, or one over the root of a number, as of a kernel that is right for one head dim alone."""
+    if isinstance(value, str) and A_SCALE.fullmatch(value):
+        return ""
+    return f"{one_of(lambda: CHOICES['default_scale'])(value)}, '2/sqrt(dim)', or '1/sqrt(64)' for every head dim"
+
+
+def scale_of(text: str, dim: int) -> float:
+    """The factor of the logits that a ``default_scale`` means for a head dim; an empty head counts as one of dim 1."""
+    by, root, of = A_SCALE.fullmatch(text).groups()  # type: ignore[union-attr]
+    over = 1 if of is None else max(dim, 1) if of == "dim" else int(of)
+    return float(by) * over ** (-0.5 if root else -1.0)
 
 
 def _word(key: str) -> Key:
