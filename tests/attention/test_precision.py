@@ -8,7 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from properties.attention import precision
 from properties.attention.precision import looser_kind
+from properties.attention.trial import Run
 from properties.catalogue import select
 from properties.engine.core.target import Target
 from properties.engine.explain.explain import explained
@@ -16,6 +18,7 @@ from properties.engine.report.text import finding_text, verdict_text
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search
+from properties.exact.arithmetic import arithmetic
 
 (INSIDE,) = select(("output_is_inside_the_bound",))
 
@@ -59,3 +62,33 @@ def test_a_wrong_answer_is_no_downgrade() -> None:
     target = make_target("mine", doubled, {"dtypes": ["bfloat16"], "zero_sizes": False})
     finding = search(target, INSIDE, Plan()).finding
     assert finding and looser_kind(target, finding) is None
+
+
+def test_what_a_tighter_arithmetic_explains_well_is_explained_by_those_that_include_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not asked for; nor is one that an answer has left."""
+    asked: list[str] = []
+    used_of = precision.used_of
+
+    def noted(run: Run, kind: str) -> float:
+        asked.append(kind)
+        return used_of(run, kind)
+
+    monkeypatch.setattr(precision, "used_of", noted)
+    fits = search(declared("stored+lse"), INSIDE, Plan(examples=20)).notes.fits
+    assert fits["bfloat16 wide"] > 1 and asked.count("wide") < 5 and set(asked) == {"wide", "fused"}
+    assert {"bfloat16 fused", "bfloat16 fused+lse", "bfloat16 eager+lse", "bfloat16 stored"} < set(fits)
+    assert 0 < fits["bfloat16 stored"] == fits["bfloat16 fused"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("loose", "tight", "includes"),
+    [
+        ("fused", "wide", True),
+        ("eager", "fused", True),
+        ("stored+lse", "fused+lse", True),
+        ("eager", "fused+lse", False),
+        ("wide", "fused", False),
+    ],
+)
+def test_what_an_arithmetic_includes(loose: str, tight: str, includes: bool) -> None:
+    assert arithmetic(loose, "float16").includes(arithmetic(tight, "float16")) == includes
