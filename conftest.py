@@ -1,5 +1,7 @@
 """Where impls and properties meet for pytest, in a clone: the plugin finds the catalogue of impls beside it by name."""
 
+import os
+
 import pytest
 
 pytest_plugins = ["properties.plugin"]
@@ -11,6 +13,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--honest-every", type=int, default=6, metavar="N", help="each is put to every N-th property, another one of N than its neighbour"
     )
     parser.addoption("--nightly", action="store_true", help="also what only a longer run can show: the tests marked nightly")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Searches have more cases by night (``nightly.more_by_night``)."""
+    os.environ.pop("ATTNCHECK_NIGHTLY", None)
+    if config.getoption("--nightly"):
+        os.environ["ATTNCHECK_NIGHTLY"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

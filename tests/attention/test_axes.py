@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
@@ -164,7 +165,7 @@ STYLES = {
 }
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", one_in(3, STYLES))
 def test_a_style_is_found_out(style: str) -> None:
     """And the same with a mistake is refuted."""
     function, mistake, words = STYLES[style]

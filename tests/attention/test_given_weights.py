@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
@@ -35,14 +36,14 @@ def verdict(name: str, cases: int) -> Report:
     return verify_target(spoken(STYLES[name]), select(THEMES), Plan(examples=cases, strict=False))
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", one_in(3, RIGHT))
 def test_right_ones_are_let_go(name: str) -> None:
     report = verdict(name, 3)
     assert not report.findings
     assert sum(outcome.status == "passed" for outcome in report.outcomes.values()) > 12
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", one_in(3, WRONG))
 def test_wrong_ones_are_refuted(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20, strict=False))
     masked = verify_target(spoken(STYLES[name]), [PROPERTIES["masked_keys_are_deleted"]], Plan(examples=20, strict=False))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +35,7 @@ def spoken(function: Callable[..., Any], **supports: Any) -> Target:
     return target.kind.handshake(target, "cpu")
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", one_in(2, RIGHT))
 def test_right_ones_are_let_go(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), select(THEMES), Plan(examples=3, strict=False))
     assert not report.findings and not report.target.wrong

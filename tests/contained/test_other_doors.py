@@ -129,8 +129,10 @@ def test_a_text_is_contained_and_a_callable_is_not(folder: Path, monkeypatch: py
     assert not (abs(run.out - run.exact.out) <= run.bound).all()  # the file as it is now
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("init",), ("show", "--case", "Case(keys=3)")], ids=" ".join)
 @pytest.mark.parametrize("name", ["imports", "quits", "calls at once"])
+@pytest.mark.parametrize(
+    "arguments", [("show",), pytest.param(("init",), marks=pytest.mark.nightly), ("show", "--case", "Case(keys=3)")], ids=" ".join
+)
 def test_words_survive_a_target_that_exits(arguments: tuple[str, ...], name: str, folder: Path) -> None:
     (folder / "calls at once.py").write_text(HEAD + "def attention(q, k, v):\n    os._exit(0)\n")
     (folder / "calls at once.py").rename(folder / "calls_at_once.py")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import one_in
 
 from benchmarks.contained.cheats import HEAD
 from properties.engine.core.target import Target
@@ -38,7 +39,7 @@ def loaded(folder: Path, body: str, supports: str, where: str = OWN, beside: dic
         return find_targets(f"{written(folder, body, supports)}:attention", Builtins(), beside)[0]
 
 
-@pytest.mark.parametrize("key", WRONG)
+@pytest.mark.parametrize("key", one_in(3, WRONG))
 def test_what_it_does_not_take_must_not_be_answered_wrongly(key: str, tmp_path: Path) -> None:
     """It may be refused, or answered rightly."""
     value, body = WRONG[key]

@@ -12,6 +12,7 @@ import pytest
 from drawing import drawn
 from exact_modules import MODULE
 from hypothesis import strategies as st
+from nightly import more_by_night
 from permissive import attention_target, layer_target
 
 from impls.catalogue import CATALOGUE, load, unavailable
@@ -104,7 +105,7 @@ def test_a_restricted_field_shows_in_every_case_or_is_refused(topic: Topic, name
         assert "\n" not in str(refused.value)
         return
     needs = ("attn_mask",) if topic.name in ("attention", "multihead") and name.startswith("mask") else ()
-    forms: list[tuple[Any, Any, int]] = [((one,), one, 40)]
+    forms: list[tuple[Any, Any, int]] = [((one,), one, more_by_night(12, 40))]
     if name != "dtype" and not isinstance(other, tuple):
         forms.append((other, other, 5))  # the same, said as a value
     for about, value, count in forms:
@@ -129,7 +130,7 @@ def test_a_target_that_cannot_follow_a_restriction_is_not_asked(topic: Topic) ->
             for short in (view, replace(view, supports=replace(view.supports, max_length=8))):
                 asked += 1
                 if not inapplicable(short, prop):
-                    found = drawn(cases(short, prop), 1, 4)
+                    found = drawn(cases(short, prop), 1, more_by_night(2, 4))
                     assert {getattr(case, name) for case in found} == {value}, (name, target.name)
                     followed += 1
     assert followed and (followed < asked or topic.name in ("module", "slopes", "buckets"))

@@ -13,7 +13,7 @@ from exact_blocks import BLOCK_TARGETS
 from exact_targets import MADE, NAMES, target_for
 from feature_mistakes import FEATURE_MISTAKES
 from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_values, right
-from nightly import some_by_night
+from nightly import more_by_night, some_by_night
 
 from properties.attention import numbers
 from properties.catalogue import PROPERTIES
@@ -42,11 +42,12 @@ def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float, m
     """
     monkeypatch.setattr(numbers, "note_tighter", lambda t, run: None)  # what other arithmetic allows is half of the time
     target = permissive.attention_target(arithmetic={"float64": "same", "float32": "same", "float16": kind, "bfloat16": kind})
-    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(3)]
+    rounds = more_by_night(1, 3)
+    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(rounds)]
     adequate, judged = sum(notes.adequate for notes in found), sum(notes.judged for notes in found)
     print(f"adequate: {adequate} of {judged}, {adequate / judged:.1%}")
-    assert judged == 1200  # of one round alone the share may part from it by three in a hundred
-    assert adequate / judged >= least
+    assert judged == 400 * rounds
+    assert adequate / judged >= least - 0.03 * (rounds == 1)  # by which one round alone may part from it
 
 
 # ---------------------------------------------------------------- a small attention, and one mistake each
@@ -57,7 +58,7 @@ def test_the_small_attention_is_right_without_a_mistake() -> None:
     target = make_target("right", changed(), FACTS)
     for prop in PROPERTIES.values():
         if not inapplicable(target, prop):
-            outcome = search(target, prop, Plan(examples=4))
+            outcome = search(target, prop, Plan(examples=more_by_night(2, 4)))
             assert outcome.finding is None, outcome.finding
 
 
@@ -171,7 +172,7 @@ def test_every_property_has_a_mistake() -> None:
 def test_the_small_layer_is_right_without_a_mistake() -> None:
     target = make_target("right layer", layer(right), FACTS)
     for name in LAYER_MISTAKES:
-        outcome = search(target, PROPERTIES[name], Plan(examples=15))
+        outcome = search(target, PROPERTIES[name], Plan(examples=more_by_night(4, 15)))
         assert outcome.finding is None, outcome.finding
 
 

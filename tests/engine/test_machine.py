@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nightly import some_by_night
+from nightly import more_by_night, some_by_night
 
 torch = pytest.importorskip("torch")
 
@@ -373,7 +373,7 @@ def test_nothing_else_is_refuted_where_the_defect_is(name: str, monkeypatch: pyt
     """And the defect shows in what is set aside, so that the search has met it."""
     pretend(monkeypatch, **AMX)
     with defect() as met:
-        outcome = search(LAYER, catalogue.PROPERTIES[name], Plan(examples=300, deviations=KNOWN, dtypes=("bfloat16",)))
+        outcome = search(LAYER, catalogue.PROPERTIES[name], Plan(examples=more_by_night(60, 300), deviations=KNOWN, dtypes=("bfloat16",)))
     assert outcome.finding is None and outcome.set_aside, outcome.finding
     assert not met.spoiled
 

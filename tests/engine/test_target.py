@@ -13,7 +13,7 @@ import numpy as np
 import permissive
 import pytest
 import torch
-from nightly import some_by_night
+from nightly import one_in, some_by_night
 from pretended_device import PretendedDevice
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", REFUSED)
+@pytest.mark.parametrize("mistake", one_in(3, REFUSED))
 def test_what_is_no_attention_is_refused(mistake: str) -> None:
     function, says = REFUSED[mistake]
     assert says in refusal(function)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nightly import some_by_night
+from nightly import more_by_night, some_by_night
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +67,7 @@ def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_right_attention_is_right_under_every_variant(variant: str) -> None:
-    outcome = search(seen_through(variant, attention), CENTRAL, Plan(examples=CASES.get(variant, 60)))
+    outcome = search(seen_through(variant, attention), CENTRAL, Plan(examples=CASES.get(variant, more_by_night(20, 60))))
     assert outcome.status == "passed", outcome.finding
 
 

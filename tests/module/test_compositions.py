@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from composed_styles import RIGHT, TOLD, WRONG, Composed, but
+from nightly import one_in
 from torch import nn
 
 from properties import verify
@@ -14,7 +15,7 @@ from properties.engine.search.probe import make_target
 PROPERTY = "module_is_the_attention_of_its_projections"
 
 
-@pytest.mark.parametrize("style", RIGHT, ids=lambda style: style.__name__)
+@pytest.mark.parametrize("style", one_in(3, RIGHT), ids=lambda style: style.__name__)
 def test_a_right_composition_is_confirmed_and_let_go(style: type[nn.Module]) -> None:
     verdict = verify(style, properties=(PROPERTY,), cases=12)
     said = verdict.report.target.learned["structure"]
@@ -28,7 +29,7 @@ def test_a_scale_that_something_documents_is_told(style: type[nn.Module]) -> Non
     assert verdict.ok and verdict.report.target.differs == {"scale": TOLD[style]}
 
 
-@pytest.mark.parametrize("which", WRONG)
+@pytest.mark.parametrize("which", one_in(3, WRONG))
 def test_a_mistake_is_refuted_and_named(which: str) -> None:
     style, mistake = WRONG[which]
     verdict = verify(style, properties=(PROPERTY,), cases=8)

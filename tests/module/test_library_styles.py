@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import more_by_night
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -440,7 +441,7 @@ WRONG = {
 
 @pytest.mark.parametrize("thing", [*RIGHT, *MORE])
 def test_a_right_one_is_let_go(thing: Any) -> None:
-    assert not refuted(thing)
+    assert not refuted(thing, cases=more_by_night(5, 12))
 
 
 @pytest.mark.parametrize("thing", WRONG)

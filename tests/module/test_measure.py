@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from exact_modules import module_with
+from nightly import one_in
 
 from impls.mutants import load_all
 from properties.catalogue import PROPERTIES
@@ -40,7 +41,7 @@ def refuted(name: str) -> tuple[Target, Finding]:
     return target, finding
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", one_in(3, SAID))
 def test_a_mistake_is_called_by_its_name(name: str) -> None:
     target, finding = refuted(name)
     found = explained(target, finding).measured

@@ -1,7 +1,8 @@
-"""Parameters of a test of which the gate takes some, and the night all."""
+"""What the gate takes some of, and the night all: parameters of a test, and cases of a search."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -14,3 +15,14 @@ def some_by_night(values: Iterable[Any], kept: Collection[Any]) -> list[Any]:
         value if value in kept else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.nightly)
         for value in values
     ]
+
+
+def more_by_night(few: int, many: int) -> int:
+    """How many cases a search has; ``pytest --nightly`` asks for many, of its workers, too."""
+    return many if os.environ.get("ATTNCHECK_NIGHTLY") else few
+
+
+def one_in(n: int, values: Iterable[Any]) -> list[Any]:
+    """The values as parameters of a test; all but every n-th are left to the night."""
+    values = list(values)
+    return some_by_night(values, values[::n])
