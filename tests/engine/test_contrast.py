@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from nightly import one_in
+from nightly import more_by_night, one_in
 from torch import Tensor
 
 from impls.mutants import load_all
@@ -29,7 +29,7 @@ from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, verify_target
 from properties.engine.search.search import Plan
 
-CASES = 20
+CASES = more_by_night(12, 20)
 SUSPECTS = known_mistakes()
 
 

@@ -384,7 +384,7 @@ def test_nor_in_layers_of_a_transformer(name: str, monkeypatch: pytest.MonkeyPat
     (block,) = find_targets(name, Builtins())
     rows = dataclasses.replace(catalogue.PROPERTIES["block_is_inside_the_bound"], domain={"layout": ("every_other_row",)})
     with defect() as met:
-        outcome = search(block, rows, Plan(examples=60, deviations=Builtins().deviations(), dtypes=("bfloat16",)))
+        outcome = search(block, rows, Plan(examples=more_by_night(30, 60), deviations=Builtins().deviations(), dtypes=("bfloat16",)))
     assert outcome.finding is None and outcome.set_aside and outcome.cases, outcome.finding
     assert not met.spoiled
 
