@@ -127,7 +127,12 @@ class Away(Part):
             else:
                 self.__dict__["_own"] = mine
         self.__dict__.update(
-            _held=held, _parts=parts, _buffers=list(told["buffers"]), _resets=told["resets"], _several=list(told["shared"])
+            _held=held,
+            _parts=parts,
+            _buffers=list(told["buffers"]),
+            _tables=list(told["tables"]),
+            _resets=told["resets"],
+            _several=list(told["shared"]),
         )
         self.__dict__["_formal"] = signature(told["forward"])
         self._move_in()
@@ -186,6 +191,10 @@ class Away(Part):
         """Their names: what they hold is over there."""
         for name in self._buffers:
             yield name, None
+
+    def tables(self) -> list[str]:
+        """The names of those that may hold distances (``ingredients.tables_of``)."""
+        return self._tables
 
     def constants(self) -> dict[str, Any]:
         """What its buffers and other arrays that it holds are now, by their names."""

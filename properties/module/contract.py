@@ -18,7 +18,7 @@ from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
-from ..engine.core.trial import Trial
+from ..engine.core.trial import Refuted, Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
@@ -114,7 +114,10 @@ class Module(Contract):
             calls.append(plain.but(is_causal=True))
         for case in calls:
             trial = ModuleTrial(one, case)
-            out = trial.run()
+            try:
+                out = trial.run()
+            except Refuted as refuted:  # of a shape that is none for these tokens
+                return refuted.violation.says
             if out.ndim != 3:
                 return f"it returns shape {out.shape} for tokens {trial.inputs.x.shape}"
         return ""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.coordinates import Array
+from .ingredients import tables_of
 from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
 from .readings import formal_of
 from .speech import PLACED, Tokens, under
@@ -333,6 +334,8 @@ def _positions(subject: Subject, module: Any) -> str:
         return f"it takes {supplied[0]}"
     if named := _of_positions(module):
         return f"it has {named[0]}"
+    if tables := tables_of(module, subject.framework):
+        return f"it has {tables[0]}, a table of whole numbers"
     wide = [m for m in module.modules() if isinstance(getattr(m, "kernel_size", None), tuple) and max(m.kernel_size) > 1]
     if wide:
         return f"it has a {type(wide[0]).__name__}"

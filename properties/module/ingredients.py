@@ -84,6 +84,15 @@ def arrays_of(module: Any, fw: Framework) -> dict[str, Any]:
     return {name: value for name, value in found.items() if fw.is_array(value) and fw.describe(value)[1].startswith(("float", "bfloat"))}
 
 
+def tables_of(module: Any, fw: Framework) -> list[str]:
+    """Buffers that may hold distances, or places in a table: whole numbers along two axes, and others than 0 and 1, which are a mask."""
+    if isinstance(module, Away):
+        return module.tables()
+    held = dict(module.named_buffers())
+    whole = [name for name, array in held.items() if len(fw.describe(array)[0]) > 1 and "int" in fw.describe(array)[1]]
+    return [name for name in whole if (fw.read(held[name]) > 1).any()]
+
+
 def _numbers(module: Any) -> dict[str, float]:
     """Attributes that are numbers, of all that is no norm."""
     parts = [(path, part) for path, part in module.named_modules() if "norm" not in type(part).__name__.lower()]

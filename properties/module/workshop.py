@@ -18,7 +18,7 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework, make_variant
 from .caching import RESETS, empties
 from .construct import make
-from .ingredients import arrays_of
+from .ingredients import arrays_of, tables_of
 from .names import Sizes
 from .sharing import shared
 from .speech import first_array, hooks
@@ -198,6 +198,7 @@ class Workshop:
             "parameters": [[name, parameter.data, bool(parameter.requires_grad)] for name, parameter in module.named_parameters()],
             "shared": shared(module),
             "buffers": [name for name, _ in module.named_buffers()],
+            "tables": tables_of(module, self.fw),
             "resets": [name for name in RESETS if callable(getattr(module, name, None))],
             "forward": signature_of(module.forward),
         }

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -201,6 +201,7 @@ COMPOSED = words(
     "_safe_softmax _log_softmax logsumexp var var_mean std linalg_vector_norm norm prod avg_pool2d _adaptive_avg_pool2d logcumsumexp",
     "upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r",
 )
+ALIKE = PRODUCTS | words("polar complex scatter scatter_add index_add index_put index_copy masked_scatter lerp")  # of arguments of one type
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -237,6 +238,8 @@ class Perturbed(TorchDispatchMode):
             copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
             if asked in (NARROW if copies else (self.instead,)):
                 kwargs = {**kwargs, "dtype": torch.float64}
+        if self.instead and func.overloadpacket.__name__ in ALIKE and mixed((*args, *kwargs.values())):
+            args, kwargs = each(args, widest), each(kwargs, widest)  # a constant that is made in the default type, beside what is widened
         name = rounding_of(func) if self.units else ""
         if not name:
             return func(*args, **kwargs)
@@ -268,6 +271,16 @@ class Perturbed(TorchDispatchMode):
         unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
         given = x.abs() == torch.finfo(x.dtype).max  # what hides a logit: a constant, which nothing has rounded
         return x + noise(x, torch.where(given, 0.0, x.abs().double() * unit), self.source, self.elementwise).to(x.dtype)
+
+
+def mixed(args: Iterable[Any]) -> bool:
+    """Whether there are numbers of float64 among them, and of another type."""
+    types = {x.dtype for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    return torch.float64 in types and len(types) > 1
+
+
+def widest(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
 
 
 def squared(x: torch.Tensor) -> torch.Tensor:
