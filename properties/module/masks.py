@@ -137,6 +137,8 @@ def _makes_causal(subject: Subject, module: Any) -> str:
             prefix = answer(subject, module, dataclasses.replace(tokens, x=tokens.x[:, :3]))
         except (Exception, SystemExit):
             continue
+        if any(other.shape != plain.shape for other in (causal, *others)):
+            continue
         size = NEGLIGIBLE * np.abs(plain).max()
         last = np.abs(causal[:, 2] - prefix[:, 2]).max() <= size  # row 2 sees the first three tokens, and these alone
         if last and all(np.array_equal(causal, other) for other in others) and np.abs(causal - plain).max() > size:
@@ -190,7 +192,7 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
         seen = [answer(other, module, changed(masked, {b: (at,)})) for b, at in ((0, 0), (1, 0), (BATCH - 1, plain.hideable - 2))]
     except (Exception, SystemExit):
         return "refused", 1.0
-    if out.shape != whole.shape:
+    if out.shape != whole.shape or out.ndim != 3:
         return "refused", 1.0
     own = np.zeros(out.shape[:2], dtype=bool)  # rows of tokens that were themselves changed
     if plain.about == "x" and not subject.speech.pooled:

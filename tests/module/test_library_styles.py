@@ -378,6 +378,36 @@ class PartlyTurned(Heads):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(-3, -2).flatten(-2))
 
 
+class ByPolar(Heads):
+    """The table of a rotation is made of a constant in the default type and of angles that are cast: in a wider one they part."""
+
+    def turned(self, x: Tensor) -> Tensor:
+        inverse = 1 / 10000 ** (torch.arange(0, x.shape[-1], 2).float() / x.shape[-1])
+        angles = torch.arange(x.shape[-2]).float()[:, None] * inverse
+        table = torch.polar(torch.ones(x.shape[-2], x.shape[-1] // 2), angles)
+        return torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * table).flatten(-2).type_as(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, (k, v) = self.split(self.q(x)), map(self.split, self.kv(x).chunk(2, -1))
+        return self.proj(F.scaled_dot_product_attention(self.turned(q), self.turned(k), v).transpose(-3, -2).flatten(-2))
+
+
+class ByOffset(Heads):
+    """A bias of distances, which no name tells; the buffer of distances does. Logits are cosines, so large that they hide it now and then."""
+
+    def __init__(self, dim: int, size: int, num_heads: int = 4) -> None:
+        super().__init__(dim, num_heads)
+        self.logit_scale = nn.Parameter(torch.full((num_heads, 1, 1), 2.3))
+        self.bias = nn.Parameter(torch.randn(2 * size - 1, num_heads) * 0.02)
+        self.register_buffer("apart", torch.arange(size)[:, None] - torch.arange(size) + size - 1, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, (k, v) = self.split(self.q(x)), map(self.split, self.kv(x).chunk(2, -1))
+        logits = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * self.logit_scale.clamp(max=4.6).exp()
+        logits = logits + self.bias[self.apart[: x.shape[1], : x.shape[1]]].permute(2, 0, 1)
+        return self.proj((logits.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+
+
 class ValuesTurned(PartlyTurned):
     again = True
 
@@ -418,6 +448,8 @@ MORE = (
     Exclusive,
     ClassToken,
     PartlyTurned,
+    ByPolar,
+    ByOffset,
 )
 WRONG = {
     TurnedRound: "module_output_has_the_right_form",
@@ -491,3 +523,27 @@ def test_a_function_that_depends_on_the_type_is_told_and_not_refuted() -> None:
 
 def test_a_method_called_supports_declares_nothing() -> None:
     assert make_target("mine", Named()).supports == make_target("mine", F.scaled_dot_product_attention).supports
+
+
+class ByASeed(nn.Module):
+    """Pools tokens by a learned query, of which a mask of (batch, length) must be given."""
+
+    hides = True
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.seed, self.key, self.value = nn.Parameter(torch.randn(dim) / dim**0.5), nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        logits = self.key(x) @ self.seed
+        weights = (logits.masked_fill(mask == 0, -torch.inf) if self.hides else logits * mask).softmax(1)
+        return (weights[..., None] * self.value(x)).sum(1)
+
+
+class OnlyMultiplies(ByASeed):
+    hides = False
+
+
+def test_a_mask_that_is_multiplied_does_not_hide() -> None:
+    assert not refuted(ByASeed, cases=5)
+    assert {"module_hidden_tokens_are_ignored", "module_padding_is_as_good_as_removed"} <= refuted(OnlyMultiplies)
