@@ -17,7 +17,7 @@ from ..engine.core.contract import Formal
 from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
-from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
+from .axes import ANSWERS, LAYOUTS, NATIVE, PACKED, Axes, known
 from .dialect_parameters import Learner
 from .given_weights import found as found_weights
 from .given_weights import ways
@@ -32,6 +32,7 @@ from .question import (
     OPERANDS,
     WIDTHS,
     Question,
+    capped_by_default,
     causal_by_default,
     dim_of_scale,
     exactly,
@@ -218,7 +219,8 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     learned |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
     if (window := question.target.supports.window) is not None:
         learned["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
-    learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
+    untried = "" if reading.layout in NATIVE else "; what changes nothing is passed: others are not tried where axes are like this"
+    learned |= {theirs: f"{ours}, required{untried}" for ours, theirs in reading.neutral.items()}
     learned |= {theirs: SIZE_WORDS[letter] for theirs, letter in reading.told.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
@@ -419,6 +421,7 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
+        given |= {p.name: None for p in formal.values() if capped_by_default(p)}  # and without a cap
         own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral

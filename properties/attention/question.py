@@ -116,7 +116,7 @@ KEY_LENGTHS = (
     "Nk",
 )
 SHORT_KEYS = ("N", "n", "S", "s")  # the number of keys beside another length, as in (M, N) and (L, S)
-NEUTRAL = ("sinks", "alibi_slopes")  # where required: what changes nothing is given
+NEUTRAL = ("sinks", "alibi_slopes", "window_size")  # where required: what changes nothing is given
 OPERANDS = (
     ("q", "query", "queries", "xq", "qs", "query_states", "query_layer"),
     ("k", "key", "keys", "xk", "ks", "key_states", "key_layer"),
@@ -154,9 +154,12 @@ def meant(name: str) -> str | None:
 
 
 def other_names(formal: Formal) -> bool:
-    """Whether a signature has other names for what is confirmed by effect, or is causal unless a parameter says otherwise."""
+    """Whether a signature has other names for what is confirmed by effect, or is causal, or capped, unless a parameter says otherwise."""
     return any(
-        (meant(name) in (*LEARNED, *BESIDE) and meant(name) not in formal) or causal_by_default(p) or may_be_a_number(p)
+        (meant(name) in (*LEARNED, *BESIDE) and meant(name) not in formal)
+        or causal_by_default(p)
+        or capped_by_default(p)
+        or may_be_a_number(p)
         for name, p in formal.items()
     )
 
@@ -178,6 +181,12 @@ def documented_corner(formal: Formal) -> tuple[str, str]:
 def causal_by_default(parameter: inspect.Parameter) -> bool:
     """Whether a parameter is causality, and True where nothing is said."""
     return (meant(parameter.name) or parameter.name) == "is_causal" and parameter.default is True
+
+
+def capped_by_default(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is a cap of the logits, and there is one where nothing is said; None is none, as in every library that has it."""
+    ours, default = meant(parameter.name) or parameter.name, parameter.default
+    return ours == "softcap" and type(default) in (int, float) and default > 0
 
 
 @dataclass

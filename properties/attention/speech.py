@@ -69,12 +69,13 @@ class Reading:
     open: bool = False  # such a window is taken without causality, too
     word: str = ""  # the parameter of masks that is given "causal"
     masked: bool = False  # a mask is always given
-    neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks and slopes → their parameter
+    neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks, slopes and windows → their parameter
     beside: str = ""  # of BESIDE: what always comes back beside the output
     second: str = ""  # of SECONDS: the axes of what comes back beside the output, where more than one order is possible
     binary: bool = False  # a log-sum-exp is one to the base 2
 
 
+UNLIMITED = 2**20  # keys of a window that hides none, where one number has to be given
 SECONDS = ("as the queries", "(batch, heads, length)", "heads before length")  # without the axis of features
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
 WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs", "attention_probs", "attn_probs", "p_attn")
@@ -303,6 +304,8 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
         kwargs[reading.neutral["sinks"]] = fw.full((h,), -math.inf, dtype, device)
     if "alibi_slopes" in reading.neutral and options.get("alibi_slopes") is None:
         kwargs[reading.neutral["alibi_slopes"]] = fw.full((h,), 0.0, dtype, device)
+    if "window_size" in reading.neutral:
+        kwargs[reading.neutral["window_size"]] = UNLIMITED
     for ours, value in options.items():
         if ours == "window_size" and reading.wide and value is not None:
             value = tuple(n + s if side < 0 else side for side in value)

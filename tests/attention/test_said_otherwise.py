@@ -312,3 +312,39 @@ def test_a_log_sum_exp_of_any_axes_and_base(factor: float, right: bool, turned: 
     assert "return_lse" in target.parameters
     assert ("log-sum-exp" in target.differs) is (right and factor != 1)
     assert refuted(target, "lse_is_the_log_of_the_sum") == (set() if right else {"lse_is_the_log_of_the_sum"})
+
+
+def windowed(more: int = 0) -> Any:
+    """What is always causal, within a window that must be given; wrong by ``more`` keys beyond twelve tokens."""
+
+    def attention(q: Any, k: Any, v: Any, window: int) -> Any:
+        back = torch.arange(q.shape[-2])[:, None] - torch.arange(q.shape[-2])
+        seen = (back >= 0) & (back < window + more * (len(back) > 12))
+        return (q @ k.mT * max(q.shape[-1], 1) ** -0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+    return attention
+
+
+def test_a_window_that_must_be_given_is_one_that_hides_nothing() -> None:
+    target = spoken(windowed(), zero_sizes=False)
+    assert target.learned["window"].startswith("window_size, one number: the keys that are seen, its own included")
+    assert "window_size" in target.parameters and not refuted(target, "output_is_inside_the_bound", "window_edges_are_exact")
+    assert refuted(spoken(windowed(1), zero_sizes=False), "output_is_inside_the_bound", "window_edges_are_exact", cases=150)
+
+
+def capped(times: float = 1.0) -> Any:
+    """Gemma's: causal, and capped unless it is told not to be."""
+
+    def attention(q: Any, k: Any, v: Any, *, softcap: float | None = 50.0) -> Any:
+        s = q @ k.mT * max(q.shape[-1], 1) ** -0.5
+        s = s if softcap is None else torch.tanh(s / softcap) * softcap * times
+        ahead = torch.ones(s.shape[-2:], dtype=torch.bool).triu(1 + s.shape[-1] - s.shape[-2])
+        return s.masked_fill(ahead, -torch.inf).softmax(-1) @ v
+
+    return attention
+
+
+def test_what_has_a_cap_by_default_is_called_without_one() -> None:
+    target = spoken(capped(), zero_sizes=False)
+    assert "softcap" in target.parameters and not refuted(target, "output_is_inside_the_bound", "softcap_bounds_the_weights")
+    assert refuted(spoken(capped(0.9), zero_sizes=False), "output_is_inside_the_bound", "softcap_bounds_the_weights")

@@ -21,7 +21,7 @@ from . import wire
 from .apart import filtered, without_capabilities
 from .arena import Arena
 from .limits import end_with_parent, restrict
-from .load import NotLoaded, called, load
+from .load import NotLoaded, called, instance_of, load
 from .signatures import with_signature
 from .values import LONGEST, Taking, Telling, numbers_in, signature_of
 
@@ -110,7 +110,7 @@ class _Worker:
         """What a text names: (handle, what is known of it without a call)."""
         os.chdir(folder)  # where the judge is now, not where it was when the template was made
         found, attribute = load(text)
-        found = with_signature(found)
+        found = with_signature(instance_of(found))
         if made:
             found = WORKSHOPS[0](found, with_modules(found)[0]).weightless(text)
         if variant:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..contained.link import Gone
-from ..contained.load import called
+from ..contained.load import NotLoaded, called, instance_of
 from ..contained.signatures import with_signature
 from ..contained.stub import Stub, asked_quickly
 from ..core.contract import Contract, contract_named, contracts, recognised
@@ -29,7 +29,10 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    function = with_signature(function)
+    try:
+        function = with_signature(function if isinstance(function, Stub) else instance_of(function))
+    except NotLoaded as error:
+        raise CannotRun(f"{name}: {error}") from None
     adopted = _adopted(name, function, supports, device or "cpu")
     if isinstance(adopted, Target):
         return adopted
