@@ -178,7 +178,7 @@ class Conventions:
         if out is not None and self.question.answer(self.reading, other_dim[0]) is not None:
             asked = (*asked, *other_dim)
             known.append(f"1/sqrt({dim_of_scale(out, asked[0])})")
-            known += [f"{factor_of_scale(out, asked[0], f'1{over}'):.17g}{over}" for over in ("/sqrt(dim)", "/dim")]
+            known += [f"{factor_of_scale(out, asked[0], '1' + over)}".removesuffix(".0") + over for over in ("/sqrt(dim)", "/dim")]
         offs = {scale: self._off(*asked, scale=scale) for scale in known}
         enough = max(2 * min(offs.values()), 1e-9)
         return next(scale for scale, off in offs.items() if off <= enough)

@@ -17,7 +17,7 @@ from ..engine.core.contract import Formal
 from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
-from .axes import ANSWERS, LAYOUTS, NATIVE, PACKED, Axes, known
+from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
 from .given_weights import found as found_weights
 from .given_weights import ways
@@ -219,8 +219,8 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     learned |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}
     if (window := question.target.supports.window) is not None:
         learned["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
-    untried = "" if reading.layout in NATIVE else "; what changes nothing is passed: others are not tried where axes are like this"
-    learned |= {theirs: f"{ours}, required{untried}" for ours, theirs in reading.neutral.items()}
+    learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
+    learned |= {name: f"softcap; {reading.given[name]} is passed for none" for name in _uncapped(formal)[0] if name in reading.given}
     learned |= {theirs: SIZE_WORDS[letter] for theirs, letter in reading.told.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
@@ -268,7 +268,9 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     if not fitting:
         raise CannotRun("")
     question.scale = SCALES[0]
-    return fitting[0]  # it is wrong in every reading: then in the simplest
+    simplest = fitting[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
+    alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
+    return min(alike, key=lambda one: one[0])
 
 
 def refuses_its_flag(target: Target, formal: Formal, device: str) -> bool:
@@ -393,6 +395,12 @@ def _untold(axes: Axes, told: Mapping[str, str], heads: bool) -> int:
     return (sequences and "b" not in told.values()) + (of_heads and not heads) if told else 0
 
 
+def _uncapped(formal: Formal) -> list[dict[str, Any]]:
+    """What says that logits are not capped, to a callable that caps them where nothing is said; the last is to say nothing."""
+    capped = [p.name for p in formal.values() if capped_by_default(p)]
+    return [dict.fromkeys(capped, none) for none in (None, 0.0) if capped] + [{}]
+
+
 def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool) -> Iterator[Reading]:
     """In every layout, with what must be given beside the operands; nothing where something must be that is not known."""
     required = [
@@ -421,7 +429,6 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
-        given |= {p.name: None for p in formal.values() if capped_by_default(p)}  # and without a cap
         own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral
@@ -429,7 +436,8 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
         base = replace(base, heads=own["heads"], dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
         for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"]))):
             for answer in axes.answers:
-                yield replace(base, layout=layout, answer=answer)
+                for uncapped in _uncapped(formal):
+                    yield replace(base, given={**given, **uncapped}, layout=layout, answer=answer)
                 if works:
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:

@@ -188,7 +188,7 @@ class Learner:
                         unlimited = self.question.off(wide, replace(inputs, window=(None, 1)), replace(inputs, window=(1, None)))
                         reading = wide if unlimited is not None and unlimited < NEAR else reading
                     words = "; no limit is a number beyond all lengths, not -1" * reading.wide
-                    self._take(ours, reading, ours + words + _but(off), theirs)
+                    self._take(ours, reading, self.learned.get(theirs, ours) + words + _but(off), theirs)
 
     def _number(self, theirs: str) -> bool:
         """Whether a window is one number, under causality or without it."""

@@ -13,9 +13,8 @@ import numpy as np
 from ..engine.core.attempt import attempt
 from ..engine.core.finding import Finding
 from ..engine.core.target import Target
-from ..engine.core.trial import WELL
 from ..exact import bound
-from ..exact.arithmetic import Arithmetic, arithmetic, kinds
+from ..exact.arithmetic import arithmetic, kinds
 from .trial import Run, Trial
 
 
@@ -34,21 +33,13 @@ def used_of(run: Run, kind: str) -> float:
 
 
 def note_tighter(t: Trial, run: Run) -> None:
-    """Note how much of the bound of every tighter kind an answer uses.
-
-    None is asked for that another answer has left. What a kind explains well is explained by those that include it, which are not asked then.
-    """
+    """Note how much of the bound of every tighter kind an answer uses; one that another answer has left does not fit, and is not asked again."""
     dtype, declared, fits = run.inputs.dtype, claimed(t.target, run.inputs.dtype), t.notes.fits
     ordered = kinds(dtype)
-    explains: tuple[Arithmetic, float] | None = None
     for kind in ordered[: ordered.index(declared)] if declared in ordered else ():
-        key, here = f"{dtype} {kind}", arithmetic(kind, dtype)
-        if fits.get(key, 0.0) > 1:
-            continue
-        used = explains[1] if explains and here.includes(explains[0]) else used_of(run, kind)
-        if used <= WELL and explains is None:
-            explains = here, used
-        fits[key] = max(fits.get(key, 0.0), used)
+        key = f"{dtype} {kind}"
+        if fits.get(key, 0.0) <= 1:
+            fits[key] = max(fits.get(key, 0.0), used_of(run, kind))
 
 
 def looser_kind(target: Target, finding: Finding) -> str | None:

@@ -23,7 +23,7 @@ from .speech import BESIDE, Reading, adapted
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a kernel may be made for
 OWN_FACTORS = (*(n / 8 for n in range(1, 17)), 0.1, 0.2, 2**-0.5, 2**0.5, *range(3, 9))  # of a usual scale
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
-EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "enable_gqa")  # what is said in any layout
+EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "window_size", "enable_gqa")  # what is said in any layout
 # The parameters whose other names are confirmed by effect.
 LEARNED = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "window_size", "alibi_slopes", "sinks")
 ADDED_KINDS = ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")
@@ -184,7 +184,7 @@ def causal_by_default(parameter: inspect.Parameter) -> bool:
 
 
 def capped_by_default(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter is a cap of the logits, and there is one where nothing is said; None is none, as in every library that has it."""
+    """Whether a parameter is a cap of the logits, and there is one where nothing is said."""
     ours, default = meant(parameter.name) or parameter.name, parameter.default
     return ours == "softcap" and type(default) in (int, float) and default > 0
 

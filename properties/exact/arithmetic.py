@@ -10,7 +10,7 @@ Unit roundoff u = half the distance from 1 to the next number: 2^-53 (float64), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 
@@ -64,14 +64,6 @@ class Arithmetic:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.dtype})"
-
-    def includes(self, other: Arithmetic) -> bool:
-        """Whether what the other may round, and to what, this one may as well: whatever is computed in the other is computed in this one."""
-        for field in fields(self)[2:]:
-            mine, its = getattr(self, field.name), getattr(other, field.name)
-            if mine > its if field.name in ("max_out", "max_acc", "max_s", "block") else mine < its:
-                return False
-        return True
 
 
 def _plain(name: str, dtype: str, inner: str) -> Arithmetic:

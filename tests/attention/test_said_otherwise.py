@@ -332,19 +332,46 @@ def test_a_window_that_must_be_given_is_one_that_hides_nothing() -> None:
     assert refuted(spoken(windowed(1), zero_sizes=False), "output_is_inside_the_bound", "window_edges_are_exact", cases=150)
 
 
-def capped(times: float = 1.0) -> Any:
-    """Gemma's: causal, and capped unless it is told not to be."""
-
-    def attention(q: Any, k: Any, v: Any, *, softcap: float | None = 50.0) -> Any:
-        s = q @ k.mT * max(q.shape[-1], 1) ** -0.5
-        s = s if softcap is None else torch.tanh(s / softcap) * softcap * times
-        ahead = torch.ones(s.shape[-2:], dtype=torch.bool).triu(1 + s.shape[-1] - s.shape[-2])
-        return s.masked_fill(ahead, -torch.inf).softmax(-1) @ v
-
-    return attention
+def capped(s: Any, cap: float | None, times: float = 1.0) -> Any:
+    return torch.tanh(s / cap) * cap * times if cap else s
 
 
-def test_what_has_a_cap_by_default_is_called_without_one() -> None:
-    target = spoken(capped(), zero_sizes=False)
-    assert "softcap" in target.parameters and not refuted(target, "output_is_inside_the_bound", "softcap_bounds_the_weights")
-    assert refuted(spoken(capped(0.9), zero_sizes=False), "output_is_inside_the_bound", "softcap_bounds_the_weights")
+def causal(s: Any) -> Any:
+    return s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1 + s.shape[-1] - s.shape[-2]), -torch.inf)
+
+
+def scores(q: Any, k: Any) -> Any:
+    return q @ k.mT * max(q.shape[-1], 1) ** -0.5
+
+
+def gemma(q: Any, k: Any, v: Any, *, softcap: float | None = 50.0, times: float = 1.0) -> Any:
+    return causal(capped(scores(q, k), softcap, times)).softmax(-1) @ v
+
+
+def gemma_wrong(q: Any, k: Any, v: Any, *, softcap: float | None = 50.0) -> Any:
+    return gemma(q, k, v, softcap=softcap, times=0.9)
+
+
+def another_name(q: Any, k: Any, v: Any, logits_soft_cap: float = 30.0) -> Any:
+    return capped(scores(q, k), logits_soft_cap if logits_soft_cap > 0 else None).softmax(-1) @ v
+
+
+def always_capped(q: Any, k: Any, v: Any, softcap: float = 50.0) -> Any:
+    return (torch.tanh(scores(q, k) / softcap) * softcap).softmax(-1) @ v
+
+
+CAPS = ("output_is_inside_the_bound", "softcap_bounds_the_weights")
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "none"), [(gemma, "softcap", "None"), (another_name, "logits_soft_cap", "0.0"), (gemma_wrong, "softcap", "None")]
+)
+def test_what_has_a_cap_by_default_is_called_without_one(function: Any, name: str, none: str) -> None:
+    target = spoken(function, zero_sizes=False)
+    assert "softcap" in target.parameters and target.learned[name] == f"softcap; {none} is passed for none"
+    assert bool(refuted(target, *CAPS)) == (function is gemma_wrong)
+
+
+def test_what_is_capped_whatever_is_said_is_asked_as_it_is() -> None:
+    target = spoken(always_capped, zero_sizes=False)
+    assert "softcap" not in target.learned and "output_is_inside_the_bound" in refuted(target, *CAPS)

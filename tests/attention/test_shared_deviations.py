@@ -61,7 +61,7 @@ def test_of_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(tmp_path)
     Path("right.py").write_text(WRAPPER.format(""))
     Path("wrong.py").write_text(WRAPPER.format("1.001 * "))
-    status = main(["judge", "right.py", "wrong.py", "--cases", "4", "--json", "scores.jsonl"])
+    status = main(["judge", "right.py", "wrong.py", "--cases", "8", "--json", "scores.jsonl"])
     assert status == 1, capsys.readouterr().out
     verdicts = {Path(line["candidate"]).name: line["verdict"] for line in map(json.loads, Path("scores.jsonl").read_text().splitlines())}
     assert verdicts == {"right.py": "nothing found", "wrong.py": "refuted"}
@@ -70,7 +70,7 @@ def test_of_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_in_pytest(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(WRAPPER.format(""))
     (tmp_path / "test_mine.py").write_text("def test_mine(attention_check):\n    attention_check()\n")
-    command = [sys.executable, "-m", "pytest", "-p", "properties.plugin", "--impl", "right.py:attention", "--cases", "2", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "properties.plugin", "--impl", "right.py:attention", "--cases", "3", "-q"]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300)
     assert re.search(r"^\d{2,} passed", done.stdout, re.M) and done.returncode == 0, done.stdout
 

@@ -105,7 +105,8 @@ def test_what_its_constructor_lacks_is_asked_for(found: object) -> None:
 def test_other_processes_call_it_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("modules.py").write_text(MODULES)
-    few = ("--cases", "4", "--property", "softmax")
+    few = ("--cases", "4", "--property", "softmax", "--property", "masks")
+    assert main(["modules.py:OfAnyDim", *few, "-n", "2"]) == 0
     assert main(["modules.py:OfAnyDim@vmap", *few, "-n", "1"]) == 0
     assert main(["modules.py:DotProduct", *few, "-n", "2"]) == 0
     assert main(["modules.py:OneKeyFewer", *few, "-n", "2"]) == 1

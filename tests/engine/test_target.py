@@ -227,7 +227,7 @@ def test_a_target_of_float32_alone_works_and_says_so() -> None:
     assert search(target, PROPERTIES["rows_sum_to_one"], Plan(examples=10)).status == "passed"
 
 
-class CalledLikeAFunction:
+class Callable_:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None) -> Tensor:
         return attention(q, k, v, attn_mask=attn_mask)
 
@@ -253,8 +253,8 @@ WORKS: dict[str, tuple[Callable[..., Any], set[str]]] = {
         functools.partial(permissive.attention, enable_gqa=True),
         {"attn_mask", "is_causal", "scale", "enable_gqa", *FEATURES},
     ),
-    "an object with __call__": (CalledLikeAFunction(), {"attn_mask"}),
-    "a bound method": (CalledLikeAFunction().__call__, {"attn_mask"}),
+    "an object with __call__": (Callable_(), {"attn_mask"}),
+    "a bound method": (Callable_().__call__, {"attn_mask"}),
     "an nn.Module": (Module(), set()),
     "**options": (any_keyword, {"attn_mask", "is_causal"}),
     "positional only": (positional_only, set()),
@@ -606,25 +606,12 @@ def test_a_module_is_recognised_by_its_forward() -> None:
     assert make_target("mine", rotary, {"framework": "torch"}).contract == "rotary"
 
 
-class CalledLikeAFunction:
-    """A class of one's own, made without arguments, that is called like a function."""
-
-    def __init__(self, times: float = 1.0) -> None:
-        self.times = times
-
-    def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        s = self.times * q @ np.swapaxes(k, -1, -2) * max(q.shape[-1], 1) ** -0.5
-        w = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
-        return w / w.sum(-1, keepdims=True) @ v
-
-
-class CannotBeMade(CalledLikeAFunction):
+class CannotBeMade(Callable_):
     def __init__(self) -> None:
         raise OSError("no weights here")
 
 
 def test_a_class_that_asks_for_nothing_is_made() -> None:
-    target = make_target("mine", CalledLikeAFunction)
-    assert search(target, PROPERTIES["rows_sum_to_one"], Plan(examples=5)).status == "passed"
+    assert search(make_target("mine", Callable_), PROPERTIES["rows_sum_to_one"], Plan(examples=5)).status == "passed"
     with pytest.raises(CannotRun, match=r"CannotBeMade\(\) cannot be made: OSError: no weights here"):
         make_target("mine", CannotBeMade)

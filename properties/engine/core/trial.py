@@ -56,9 +56,6 @@ class Refuted(AssertionError):
         super().__init__(violation.says)
 
 
-WELL = 0.8  # of the bound of a tighter arithmetic may be used for it to be claimed from now on
-
-
 @dataclass
 class Notes:
     """What the trials of one property have seen, summed over its cases."""
