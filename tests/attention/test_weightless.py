@@ -54,6 +54,19 @@ class Named(OfAnyDim):
 
 instance = DotProduct(temperature=4.0)
 
+class Plain:
+    def __init__(self, times=1.0):
+        self.times = times
+
+    def __call__(self, q, k, v):
+        return (self.times * q @ k.mT * max(q.shape[-1], 1) ** -0.5).softmax(-1) @ v
+
+
+class Leaves(Plain):
+    def __init__(self):
+        raise OSError("no weights here")
+
+
 def fixed(q, k, v):
     return (q @ k.mT / 4).softmax(-1) @ v
 '''
@@ -82,6 +95,13 @@ def test_it_is_called_as_a_function_of_the_head_dim_that_it_is_made_for(found: o
     for prop in ("output_is_inside_the_bound", "same_call_same_bits", "masked_keys_are_deleted"):
         outcome = search(target, PROPERTIES[prop], Plan(examples=6))
         assert outcome.status == "passed", outcome.finding
+
+
+def test_a_class_of_ones_own_that_asks_for_nothing_is_made(found: object) -> None:
+    outcome = search(found("Plain"), PROPERTIES["output_is_inside_the_bound"], Plan(examples=6))  # type: ignore[operator]
+    assert outcome.status == "passed"
+    with pytest.raises(CannotRun, match=r"Leaves\(\) cannot be made: OSError: no weights here"):
+        found("Leaves")  # type: ignore[operator]
 
 
 def test_in_a_function_a_scale_that_the_head_dim_does_not_change_is_wrong(found: object) -> None:

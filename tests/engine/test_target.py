@@ -604,14 +604,3 @@ def test_a_module_is_recognised_by_its_forward() -> None:
     target = make_target("mine", Rotary(), {"framework": "torch"})
     assert (target.contract, target.parameters) == ("rotary", ("base",))
     assert make_target("mine", rotary, {"framework": "torch"}).contract == "rotary"
-
-
-class CannotBeMade(Callable_):
-    def __init__(self) -> None:
-        raise OSError("no weights here")
-
-
-def test_a_class_that_asks_for_nothing_is_made() -> None:
-    assert search(make_target("mine", Callable_), PROPERTIES["rows_sum_to_one"], Plan(examples=5)).status == "passed"
-    with pytest.raises(CannotRun, match=r"CannotBeMade\(\) cannot be made: OSError: no weights here"):
-        make_target("mine", CannotBeMade)

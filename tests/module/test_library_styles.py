@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from properties.catalogue import PROPERTIES, select
-from properties.engine.core.target import Target
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search
@@ -379,13 +379,14 @@ class PartlyTurned(Heads):
 
 
 class ByPolar(Heads):
-    """The table of a rotation is made of a constant in the default type and of angles that are cast: in a wider one they part."""
+    """Constants in the default type meet what is cast to it, in a table of rotations and in a product: in a wider type the two part."""
 
     def turned(self, x: Tensor) -> Tensor:
         inverse = 1 / 10000 ** (torch.arange(0, x.shape[-1], 2).float() / x.shape[-1])
         angles = torch.arange(x.shape[-2]).float()[:, None] * inverse
         table = torch.polar(torch.ones(x.shape[-2], x.shape[-1] // 2), angles)
-        return torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * table).flatten(-2).type_as(x)
+        x32 = x.float() @ torch.eye(x.shape[-1])
+        return torch.view_as_real(torch.view_as_complex(x32.unflatten(-1, (-1, 2))) * table).flatten(-2).type_as(x)
 
     def forward(self, x: Tensor) -> Tensor:
         q, (k, v) = self.split(self.q(x)), map(self.split, self.kv(x).chunk(2, -1))
@@ -547,3 +548,14 @@ class OnlyMultiplies(ByASeed):
 def test_a_mask_that_is_multiplied_does_not_hide() -> None:
     assert not refuted(ByASeed, cases=5)
     assert {"module_hidden_tokens_are_ignored", "module_padding_is_as_good_as_removed"} <= refuted(OnlyMultiplies)
+
+
+class FourAxesWhereCausal(Heads):
+    def forward(self, x: Tensor, is_causal: bool = False) -> Tensor:
+        found = self.attend(x, x)
+        return found[None] if is_causal else found
+
+
+def test_an_answer_of_another_shape_under_a_flag_is_said() -> None:
+    with pytest.raises(CannotRun, match=r"cannot be called: the output has shape \(1, 2, 6, 32\) for tokens \(2, 6, 32\)"):
+        make_target("mine", FourAxesWhereCausal)

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -18,7 +18,6 @@ from typing import Any
 ANY = "?"  # in the place of an attribute: the one that there is; a name after it is the first to be looked for
 KNOWN = ("kernel", "forward", "solution", "sdpa", "scaled_dot_product_attention", "flash_attention")
 MODELS = ("ModelNew", "Model")
-VARIOUS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotLoaded(Exception):
@@ -102,22 +101,15 @@ def _called_with(found: Any, text: str, arguments: tuple[Any, ...], named: dict[
         raise NotLoaded(f"{text} cannot be called so: {type(error).__name__}: {_first_line(error)}") from error
 
 
-def instance_of(found: Any) -> Any:
-    """What a class makes that is called like a function and asks for nothing to be made; all else as it is. Raises NotLoaded.
-
-    Classes of modules, and those that say what they make, or can append as caches do, are left to who knows them.
-    """
-    if not isinstance(found, type) or not inspect.isfunction(getattr(found, "__call__", None)):  # noqa: B004  a class can be called, too
-        return found
-    said, formal = getattr(found, "supports", None), _formal(found)
-    if hasattr(found, "forward") or hasattr(found, "append") or (isinstance(said, Mapping) and "contract" in said):
-        return found
-    if any(formal[p].default is inspect.Parameter.empty and formal[p].kind not in VARIOUS for p in formal):
-        return found
+def instance_of(made: type) -> Callable[..., Any]:
+    """What a class makes without arguments, if that is called like a function. Raises NotLoaded."""
     try:
-        return found()
+        instance = made()
     except Exception as error:
-        raise NotLoaded(f"{found.__name__}() cannot be made: {type(error).__name__}: {_first_line(error)}") from error
+        raise NotLoaded(f"{made.__name__}() cannot be made: {type(error).__name__}: {_first_line(error)}") from error
+    if not callable(instance):
+        raise NotLoaded(f"{made.__name__}() is not callable")
+    return instance
 
 
 def the_callable(module: Any, place: str, first: str) -> str:

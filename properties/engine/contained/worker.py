@@ -110,9 +110,10 @@ class _Worker:
         """What a text names: (handle, what is known of it without a call)."""
         os.chdir(folder)  # where the judge is now, not where it was when the template was made
         found, attribute = load(text)
-        found = with_signature(instance_of(found))
+        found = with_signature(found)
         if made:
-            found = WORKSHOPS[0](found, with_modules(found)[0]).weightless(text)
+            modules = with_modules(found)
+            found = WORKSHOPS[0](found, modules[0]).weightless(text) if modules else instance_of(found)
         if variant:
             found = (cache_variant if stateful else make_variant)(_library(fw), variant, found)
         supports = getattr(found, "supports", None)

@@ -29,20 +29,13 @@ def make_target(
     """
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
-    try:
-        function = with_signature(function if isinstance(function, Stub) else instance_of(function))
-    except NotLoaded as error:
-        raise CannotRun(f"{name}: {error}") from None
+    function = with_signature(function)
     adopted = _adopted(name, function, supports, device or "cpu")
     if isinstance(adopted, Target):
         return adopted
     function = function if adopted is None else adopted
     if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
-        made = " or ".join(kind.call for kind in contracts().values() if kind.makes)
-        raise CannotRun(
-            f"{name} is a class; give a function, or an instance that can be called like one (a class can be {made}; modules with weights "
-            "are understood where they are PyTorch's)"
-        )
+        function = _instance(name, function)
     try:
         own = _own(function)
         merged = supports if isinstance(supports, Supports) else Supports.read({**own, **(supports or {})})
@@ -56,6 +49,27 @@ def make_target(
     with asked_quickly(function):
         understood = _understood(name, function, merged, declared, device)
     return dataclasses.replace(understood, declared=declared, own=alone)
+
+
+def _instance(name: str, made: Any) -> Callable[..., Any]:
+    """What a class makes that asks for nothing. Raises CannotRun if it asks for something, or makes what is not called like a function."""
+    try:
+        formal = inspect.signature(made).parameters.values()
+        asks = any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in formal)
+    except (TypeError, ValueError):
+        asks = True  # as far as is known
+    if asks:
+        makes = " or ".join(kind.call for kind in contracts().values() if kind.makes)
+        raise CannotRun(
+            f"{name} is a class; give a function, or an instance that can be called like one (a class can be {makes}; modules with weights "
+            "are understood where they are PyTorch's)"
+        )
+    try:
+        return with_signature(made.as_made() if isinstance(made, Stub) else instance_of(made))
+    except NotLoaded as error:
+        raise CannotRun(f"{name}: {error}") from None
+    except Gone as gone:
+        raise CannotRun(f"{name} cannot be made: it {gone}") from None
 
 
 def known_target(name: str, function: Callable[..., Any]) -> Target:
