@@ -26,6 +26,7 @@ from properties.attention.call import attend
 from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
+from properties.engine.contained.load import NotLoaded, load_callable
 from properties.engine.contained.stub import Stub
 from properties.engine.core.contract import contracts
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
@@ -604,3 +605,11 @@ def test_a_module_is_recognised_by_its_forward() -> None:
     target = make_target("mine", Rotary(), {"framework": "torch"})
     assert (target.contract, target.parameters) == ("rotary", ("base",))
     assert make_target("mine", rotary, {"framework": "torch"}).contract == "rotary"
+
+
+def test_what_lies_in_a_module_and_is_none_is_found() -> None:
+    """As the operators of a library of one's own, torch.ops.mylib."""
+    assert load_callable("torch.ops.aten:relu", ())[0] is torch.ops.aten.relu
+    for text, missing in (("torch.opps:relu", "torch.opps"), ("nosuch.mod:f", "nosuch")):
+        with pytest.raises(NotLoaded, match=f"cannot be imported: ModuleNotFoundError: No module named '{missing}'"):
+            load_callable(text, ())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
@@ -173,6 +175,10 @@ def _load_module(name: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        with contextlib.suppress(Exception):
+            return pkgutil.resolve_name(name)  # what lies in a module and is none, such as torch.ops.mylib
+        raise NotLoaded(f"the module {name} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
