@@ -73,7 +73,7 @@ class Workshop:
 
     def mode(self, number: int, training: bool) -> None:
         """Train mode, or eval mode."""
-        self.made[number].train(training)
+        self.made[number].train() if training else self.made[number].eval()  # either may be the module's own
 
     def reset(self, number: int, method: str) -> None:
         """Call one of its methods that empty it."""

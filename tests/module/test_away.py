@@ -33,6 +33,7 @@ BY_DAY = {
     "FillsDictionary",
     "AppendedInPlace",
     "BackwardByHand",
+    "DropoutLost",
 }
 OF_MODULES = [prop for prop in PROPERTIES.values() if prop.contract == "module"]
 
