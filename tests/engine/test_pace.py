@@ -54,8 +54,19 @@ def test_a_call_that_raises_is_counted_too() -> None:
     ],
 )
 def test_when_it_is_over(calls: int, seconds: float, over: bool) -> None:
-    kept = Pace(calls=calls, seconds=calls * seconds)
+    kept = Pace(calls=calls, seconds=calls * seconds, longest=seconds)
     assert kept.over(compiles=False) is over
+
+
+def test_one_call_that_takes_long_makes_none_slow() -> None:
+    """A first one, that imports a compiler; a second one like it is no accident."""
+    kept = asked(1, 4.0)
+    with kept.timed():
+        CLOCK[0] += 0.01
+    assert kept.longest == 4.0 and not kept.over(compiles=False)
+    with kept.timed():
+        CLOCK[0] += 4.0
+    assert kept.over(compiles=False)
 
 
 def test_what_compiles_is_not_slow() -> None:

@@ -17,10 +17,11 @@ class NoMoreCalls(BaseException):
 
 @dataclass
 class Pace:
-    """The calls of a target so far. A busy machine makes none slow, nor compiling."""
+    """The calls of a target so far. A busy machine makes none slow, nor compiling, nor one call that takes long, as a first one that imports."""
 
     calls: int = 0
     seconds: float = 0.0
+    longest: float = 0.0
     unasked: int = 0
     until: float = math.inf  # time.monotonic() after which it is not called
 
@@ -40,7 +41,8 @@ class Pace:
 
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""
-        return self.seconds > (SECONDS if self.seconds > SLOW * self.calls and not compiles else MOST)
+        slow = self.seconds - self.longest > SLOW * (self.calls - 1)
+        return self.seconds > (SECONDS if slow and not compiles else MOST)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -49,7 +51,8 @@ class Pace:
         try:
             yield
         finally:
-            self.calls, self.seconds = self.calls + 1, self.seconds + time.monotonic() - began
+            took = time.monotonic() - began
+            self.calls, self.seconds, self.longest = self.calls + 1, self.seconds + took, max(self.longest, took)
 
     def untried(self) -> dict[str, str]:
         """What is not tried because the target is too slow."""
