@@ -1,7 +1,7 @@
 """What a process of its own costs a target: the same search here and there, in turn.
 
-    python -m benchmarks.contained.cost                            # five built-ins, three times each
-    python -m benchmarks.contained.cost "torch_*" --cases 20
+    python -m benchmarks.contained.cost                            # five built-ins, forty cases of every property
+    python -m benchmarks.contained.cost "torch_*" --cases 20 --turns 3
 
 Every property of a target is searched with the same cases, without shrinking; imports, and the start of the process, are counted, too.
 Told are the seconds of the clock here and there, each the least of its turns, and how many times as long it takes there.
@@ -34,8 +34,8 @@ def seconds(name: str, contained: bool, cases: int) -> tuple[float, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=TARGETS)
-    parser.add_argument("--cases", type=int, default=12)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--cases", type=int, default=40)
+    parser.add_argument("--turns", type=int, default=1)
     options = parser.parse_args()
     ratios = []
     for name in options.targets:
