@@ -125,7 +125,8 @@ class Learner:
             if known[corner] >= NEAR and len(known) > 1:
                 corner = meant_corner or self.question.nearest_corner(reading)
             self.supports["causal"] = corner
-            if meant_corner and corner != meant_corner and known[corner] < NEAR:
+            square = reading.square or axes_of(reading.layout).packed
+            if meant_corner and corner != meant_corner and known[corner] < NEAR and not square:
                 self.wrong["causal corner"] = (
                     f"with {theirs} it is {corner}; {by} documents {meant_corner}, off by {known.get(meant_corner, np.inf):.2g}; "
                     f'declare causal = "{corner}" if that is meant'
@@ -137,16 +138,24 @@ class Learner:
 
     def _asked_for(self) -> None:
         """Whether, where they are asked for, a number for every row, or weights, come back beside the output."""
-        for ours, words in BESIDE.items():
-            for theirs in (name for name in self.formal if (meant(name) or name) == ours and ours not in self.parameters):
-                reading = replace(self.reading, names={**self.reading.names, ours: theirs})
-                if second := self._second(reading, self.question.inputs().but(**{ours: True})):
-                    self.untried.pop(theirs, None)
-                    self._take(ours, replace(reading, second=second), f"{words} come{'s' * (ours == 'return_lse')} back, too", theirs)
+        for named in BESIDE:
+            for theirs in (name for name in self.formal if (meant(name) or name) == named and named not in self.parameters):
+                if any(self._comes_back(ours, theirs) for ours in sorted(BESIDE, key=lambda ours: ours != named)):
                     break
 
-    def _second(self, reading: Reading, inputs: Inputs) -> str:
-        """The axes of what comes back beside the output, of sizes that all differ; empty if nothing does."""
+    def _comes_back(self, ours: str, theirs: str) -> bool:
+        """Whether what comes back where a parameter asks for it is of the form of this; flash-attention's for probabilities gives sums, others' what it says."""
+        reading = replace(self.reading, names={**self.reading.names, ours: theirs})
+        inputs = self.question.inputs().but(**{ours: True})
+        shape = inputs.shape if ours == "need_weights" else inputs.shape[:3]
+        second = "" if ours in self.parameters else self._second(reading, inputs, shape)
+        if second:
+            self.untried.pop(theirs, None)
+            self._take(ours, replace(reading, second=second), f"{BESIDE[ours]} come{'s' * (ours == 'return_lse')} back, too", theirs)
+        return bool(second)
+
+    def _second(self, reading: Reading, inputs: Inputs, *shapes: tuple[int, ...]) -> str:
+        """The axes of what comes back beside the output, of sizes that all differ; empty if nothing does. ``shapes``: that it has."""
         fw = self.question.target.framework
         for form in SECONDS:
             view = self.question.view(replace(reading, second=form))
@@ -154,7 +163,7 @@ class Learner:
                 second = second_array(answer(view, inputs, view.buffers()), fw)
             except Raised:
                 return ""
-            if second is not None and tuple(fw.describe(second)[0]) in (inputs.shape[:3], inputs.shape):
+            if second is not None and tuple(fw.describe(second)[0]) in (shapes or (inputs.shape[:3], inputs.shape)):
                 return form
         return ""
 
@@ -221,6 +230,11 @@ class Learner:
             plain, answered = self.question.answer(self.reading, self.question.inputs()), self.question.answer(reading, asked[0])
             if answered is None or plain is None or np.array_equal(plain, answered, equal_nan=True):
                 continue  # it is not taken, or not heeded
+            target = self.question.target
+            other: Callable[..., Any] = lambda *a, **kw: target.function(*a, **{**kw, theirs: "no such mask"})  # noqa: B023, E731
+            garbage = replace(self.question, target=replace(target, function=other)).answer(self.reading, self.question.inputs())
+            if garbage is not None and np.array_equal(garbage, answered, equal_nan=True):
+                continue  # any word is, as a condition that is always true
             offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("bottom-right", "top-left")}
             known = {corner: off for corner, off in offs.items() if off is not None}
             if not known:

@@ -137,7 +137,9 @@ def formal_of(function: Callable[..., Any]) -> Formal:
 
 
 def _write_back(packed: Any, axes: Axes, operands: Sequence[Any], fw: Framework) -> None:
-    """Into the operands what a call has written into the array in which they were packed, so that it is seen."""
+    """Into the operands what a call has written into the array in which they were packed, so that it is seen; not where it is asked for a gradient."""
+    if fw.asks(packed):
+        return
     parts = unpacked(packed, axes, operands[0], fw)
     for at, x in enumerate(operands):
         after = fw.read(parts[at])

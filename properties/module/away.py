@@ -132,6 +132,7 @@ class Away(Part):
             _buffers=list(told["buffers"]),
             _tables=list(told["tables"]),
             _resets=told["resets"],
+            _unrecorded=str(told["unrecorded"]),
             _several=list(told["shared"]),
         )
         self.__dict__["_formal"] = signature(told["forward"])
@@ -195,6 +196,10 @@ class Away(Part):
     def tables(self) -> list[str]:
         """The names of those that may hold distances (``ingredients.tables_of``)."""
         return self._tables
+
+    def unrecorded(self) -> str:
+        """The decorator of its ``forward`` under which nothing is recorded (``Modules.unrecorded``)."""
+        return self._unrecorded
 
     def constants(self) -> dict[str, Any]:
         """What its buffers and other arrays that it holds are now, by their names."""

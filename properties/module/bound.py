@@ -39,7 +39,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.frameworks import Buffers
 from .speech import Speech, Tokens, call, hooks, read, under
-from .subject import Subject, duplicate
+from .subject import Subject, as_type, duplicate
 
 SAMPLES = (True, True, True, True, False, False)  # whether signs are drawn element by element
 T = 7.5  # 2 exp(−T²/2) = 10⁻¹²
@@ -48,7 +48,7 @@ UNITS = {name: 2.0**-kind.precision for name, kind in FLOAT_TYPES.items()}
 
 def twin(subject: Subject, module: Any) -> Any:
     """A copy in float64, with the very weights of the module."""
-    return duplicate(module).to(subject.framework.named_dtype("float64"))
+    return as_type(duplicate(module), subject.framework, "float64")
 
 
 def spread(

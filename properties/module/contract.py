@@ -189,7 +189,7 @@ class Module(Contract):
         def through(module: Any) -> Any:
             return module.through(variant) if isinstance(module, Away) else make_variant(fw, variant, module)
 
-        return dataclasses.replace(subject, through=through, unrecorded=unrecorded)
+        return dataclasses.replace(subject, through=through, unrecorded=unrecorded or subject.unrecorded)
 
 
 def _of(target: Target) -> Subject:
@@ -282,6 +282,10 @@ def _words(subject: Subject) -> dict[str, str]:
         words["memory"] = "causality hides tokens of it, too: not tried"
     if {"angles", "cosine"} & set(speech.roles.values()):
         words["angles"] = speech.table
+    if "distances" in speech.roles.values():
+        words["distances"] = f"{speech.table}, sinusoids"
+    if subject.unrecorded:
+        words["gradients"] = f"none: its forward is under {subject.unrecorded}"
     words["positions"] = facts.positions or "none: the order of tokens does not matter"
     words |= {mask.parameter: mask.words for mask in speech.masks}
     if facts.apart:

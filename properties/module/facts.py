@@ -385,7 +385,8 @@ def _sinks(module: Any, heads: int) -> str:
             return f"{name} adds to them, across heads"
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
     names += [name for name, value in vars(module).items() if value is True]
-    return next((name for name in names if any(word in name.rpartition(".")[2].lower() for word in SINKS)), "")
+    lasts = {name: name.rpartition(".")[2].lower() for name in names}
+    return next((name for name, last in lasts.items() if any(word in last for word in SINKS) and "pos" not in last), "")
 
 
 def _longest(subject: Subject, module: Any, facts: Facts) -> int:

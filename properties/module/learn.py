@@ -14,6 +14,7 @@ import numpy as np
 from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers
+from .away import Away
 from .caching import with_keeping
 from .construct import needs_gpu
 from .facts import NEGLIGIBLE, by_type, found_out, influences
@@ -52,6 +53,7 @@ def learned(subject: Subject, device: str) -> Subject:
     spoken = replace(spoken, facts=replace(spoken.facts, by_type=by_type(spoken, module, spoken.framework.dtypes)))
     spoken = taken_apart(with_masks(spoken, module), module)
     spoken = with_keeping(spoken, module)
+    spoken = replace(spoken, unrecorded=module.unrecorded() if isinstance(module, Away) else hooks(spoken.framework).unrecorded(module))
     return _with_sizes(spoken)
 
 

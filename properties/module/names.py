@@ -65,6 +65,8 @@ FORWARD = {
     "complex angles": "freqs_cis freqs freq_cis rotary_freqs freqs_complex",
     "cosine": "cos freqs_cos cos_cached rope_cos cos_emb rotary_cos",
     "sine": "sin freqs_sin sin_cached rope_sin sin_emb rotary_sin",
+    "distances": "pos_emb pos_embs rel_pos_emb rel_pos_embs relative_position_embeddings relative_position_embedding rel_pos_enc rel_pos rel_emb "
+    "relative_positions_embeddings r_emb pos_encoding",
     "no bias": "alibi",  # of positions, for each head: zeros
     "height": "h height nh hh",
     "breadth": "w width nw ww",

@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.cases import coordinates
 from ..engine.frameworks import Buffers, Framework
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import PLACED, TABLES, Speech, Tokens, call, hooks
+from .speech import DISTANCES, PLACED, TABLES, Speech, Tokens, call, hooks
 
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 LIKELY = 24  # ways that are tried to give lazy parameters their shape
@@ -32,7 +32,8 @@ def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter
                 name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
             )
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
-            for table in TABLES if turned and layout == "bld" else list(TABLES)[:1]:
+            tables = DISTANCES if "distances" in roles.values() else TABLES if turned and layout == "bld" else list(TABLES)[:1]
+            for table in tables:
                 sizes = _heads(module, width)
                 yield Speech(roles, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
 
@@ -86,7 +87,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         elif (
             (meant in ("query", "key", "value") and (asked or needed))
             or (meant == "memory" and needed)
-            or (meant in (*PLACED, "no bias") and needed)
+            or (meant in (*PLACED, "no bias") and needed and meant != "distances")
         ):
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
@@ -95,7 +96,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             extra[name] = None
         elif needed:
             unknown.append(name)
-    supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and p not in required}
+    supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and known[p.name] != "distances" and p not in required}
     memory = [p.name for p in usable if known[p.name] == "memory" and p.name not in roles][:1]
     if not unknown:
         yield roles, extra
@@ -104,11 +105,12 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         for name in memory:  # optional by its default, and yet there is no call without one
             yield {**roles, name: "memory"}, extra
         return
-    for guess in ("tokens again", "memory", "none", "zero"):
-        more = dict.fromkeys(unknown, {"tokens again": "key", "memory": "memory"}.get(guess, ""))
+    distances = [name for name in unknown if known[name] == "distances"]
+    for guess in ("distances",) * (distances == unknown) + ("tokens again", "memory", "none", "zero"):
+        more = dict.fromkeys(unknown, {"tokens again": "key"}.get(guess, guess))
         values = dict.fromkeys(unknown, None if guess == "none" else 0)
         for also in ({}, supplied) if supplied else ({},):
-            yield (roles | more | also, extra) if guess in ("tokens again", "memory") else (roles | also, extra | values)
+            yield (roles | also, extra | values) if guess in ("none", "zero") else (roles | more | also, extra)
 
 
 def settle(module: Any, fw: Framework) -> None:

@@ -48,7 +48,7 @@ SHAPES = {
 SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden", "added")
 IN_IMAGE = ("height", "breadth", "grid")  # the sides of the image that tokens are of, or both
 # What says where tokens stand.
-PLACED = ("angles", "cosine", "sine", "complex angles", "position ids", "position row", "start", *IN_IMAGE)
+PLACED = ("angles", "cosine", "sine", "complex angles", "distances", "position ids", "position row", "start", *IN_IMAGE)
 PAIRS = "(length, half of it, 2)"
 TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
     "(1, length, width of a head)": lambda x: np.concatenate([x, x], -1)[None],
@@ -62,6 +62,12 @@ TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the 
     "(1, 1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None, None],
     "(1, length, half the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::2]] * 2, -1)[None],
     "(1, length, a quarter of the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::4]] * 2, -1)[None],
+}
+# Of numbers for each distance, from that of the last token to the first one down to that of the first one to the last.
+DISTANCES: dict[str, Callable[[Array], Array]] = {
+    "(1, 2 · length − 1, features)": lambda x: x[None],
+    "(2 · length − 1, 1, features)": lambda x: x[:, None],
+    "(2 · length − 1, features)": lambda x: x,
 }
 FIELDS = ("last_hidden_state", "hidden_states", "out", "output", "attn_output", "sample", "x")
 
@@ -349,6 +355,10 @@ def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framewor
         return {"start": start, "height": 1, "breadth": length, "grid": (1, length)}[meant]
     if meant in ("position ids", "position row"):
         return _numbered(meant, start, length, fw, device)
+    if meant == "distances":
+        angles = np.arange(length - 1, -length, -1)[:, None] * 10000.0 ** (-np.arange(0, speech.width, 2) / speech.width)
+        sinusoids = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(len(angles), -1)[:, : speech.width]  # (Vaswani et al. 2017)
+        return buffers.array(meant, round_to(dtype, DISTANCES[speech.table](sinusoids)), dtype, device, "contiguous")
     at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.turned or speech.head_dim
     angles = at[:, None] * np.longdouble(10000) ** (-np.arange(0, dim, 2) / np.longdouble(dim))  # (L, dim / 2)
 

@@ -67,7 +67,7 @@ class Subject:
     silent: tuple[str, ...] = ()  # its parameters that are 0 in every module of it
     likely: tuple[Any, ...] = ()  # where they are not: what names allow
     nearest: str = ""  # and what comes nearest, for the report
-    unrecorded: str = ""  # the variant through which no gradient reaches its parameters, if it is seen through one
+    unrecorded: str = ""  # the variant, or the decorator of its forward, through which no gradient reaches its parameters
     away: bool = False  # whether it is made in another process
     elsewhere: bool = False  # whether it lies in another process, where its rounding cannot be followed
     take: Callable[[Any, Any], None] | None = None  # gives its module the weights of the one that it is compared with
@@ -89,10 +89,10 @@ class Subject:
             made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes, fw)
         set_dropout(made, sizes.dropout)
         made.eval()  # one of its own may return nothing
-        made = made.to(fw.named_dtype("float64"))
+        made = as_type(made, fw, "float64")
         weights.draw(made, seed, gain, fw)
         weights.silence(made, self.silent, fw)
-        return made.to(device=device, dtype=fw.named_dtype(dtype))
+        return as_type(made, fw, dtype, device)
 
     @property
     def quiet(self) -> Subject:
@@ -106,6 +106,12 @@ class Subject:
         head_dim = sizes.head_dim if self.facts.varied else self.speech.head_dim
         memory = width if self.speech.memory_width == self.speech.width else self.speech.memory_width
         return _but(self.speech, width=width, memory_width=memory, heads=heads, head_dim=head_dim)
+
+
+def as_type(module: Any, fw: Framework, dtype: str, device: str = "cpu") -> Any:
+    """The module in a type, wherever it is."""
+    kind = fw.named_dtype(dtype)
+    return module.to(kind, device) if isinstance(module, Away) else hooks(fw).cast(module, kind, device)
 
 
 def _but(speech: Speech, **changes: Any) -> Speech:

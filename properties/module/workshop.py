@@ -68,7 +68,7 @@ class Workshop:
 
     def to(self, number: int, dtype: Any) -> dict[str, Any]:
         """Cast to a type."""
-        self.made[number] = self.made[number].to(dtype=dtype)
+        self.made[number] = hooks(self.fw).cast(self.made[number], dtype)
         return self._described(number)
 
     def mode(self, number: int, training: bool) -> None:
@@ -201,6 +201,7 @@ class Workshop:
             "tables": tables_of(module, self.fw),
             "resets": [name for name in RESETS if callable(getattr(module, name, None))],
             "forward": signature_of(module.forward),
+            "unrecorded": hooks(self.fw).unrecorded(module),
         }
 
 

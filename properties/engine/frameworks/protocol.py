@@ -71,6 +71,12 @@ class Modules(Protocol):
     def unmade(self, module: Any) -> bool:
         """Whether some of its parameters get their shape in a first call."""
 
+    def cast(self, module: Any, dtype: Any, device: str = "cpu") -> Any:
+        """The module cast to a type; complex numbers stay what they are, which ``torch.nn.Module.to`` would cast to their real parts."""
+
+    def unrecorded(self, module: Any) -> str:
+        """The decorator of its ``forward`` under which nothing is recorded for a backward pass; empty if there is none."""
+
     def still(self) -> AbstractContextManager[Any]:
         """While it is open, nothing is recorded for a backward pass."""
 

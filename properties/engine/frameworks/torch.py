@@ -234,6 +234,11 @@ class Perturbed(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # where operations that are made of others come as they are
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         if self.instead and (asked := kwargs.get("dtype")):
             copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
             if asked in (NARROW if copies else (self.instead,)):
@@ -366,6 +371,26 @@ class TorchModules:
 
     def unmade(self, module: Any) -> bool:
         return any(torch.nn.parameter.is_lazy(x) for x in (*module.parameters(), *module.buffers()))
+
+    def cast(self, module: Any, dtype: Any, device: str = "cpu") -> Any:
+        held = [(part, name, x) for part in module.modules() for name, x in part._buffers.items() if x is not None and x.is_complex()]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Casting complex values to real")
+            module = module.to(device=device, dtype=dtype)
+        for part, name, x in held:
+            part._buffers[name] = x.to(device)
+        return module
+
+    def unrecorded(self, module: Any) -> str:
+        layer = module.forward
+        while layer is not None:
+            held = [cell.cell_contents for cell in getattr(layer, "__closure__", None) or ()]
+            modes = [getattr(value, "__self__", None) for value in held]  # a decorator holds the method that makes its mode anew
+            for mode in modes:
+                if isinstance(mode, torch.no_grad | torch.inference_mode):
+                    return f"torch.{type(mode).__name__}"
+            layer = getattr(layer, "__wrapped__", None)
+        return ""
 
     def still(self) -> Any:
         return torch.no_grad()
