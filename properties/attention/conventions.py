@@ -354,19 +354,25 @@ class Conventions:
         return out is not None and bool((out == out.astype(np.float32)).all()) and len(np.unique(out)) > 2
 
     def _sums(self) -> None:
-        """Whether every step of a sum of halves is rounded, as NumPy's einsum does it: a long sum shows it."""
-        target, kind = self.target, "same"
-        if not target.framework.rounds_sums or "float16" not in target.dtypes or "arithmetic" in target.declared:
+        """Whether every step of a sum of halves is rounded, as NumPy's einsum and MLX's softmax do it: a long sum shows it."""
+        target = self.target
+        if not target.framework.rounds_sums or "arithmetic" in target.declared:
             return
-        question = replace(self.question, dtype="float16")
+        for dtype in [dtype for dtype in ("float16", "bfloat16") if dtype in target.dtypes]:
+            if self._rounds_sums(dtype):
+                self.facts["arithmetic"] = {**self.facts.get("arithmetic", {}), dtype: "same"}
+                self.differs[f"sums of {dtype}"] = f'every step is rounded, as by {target.framework.rounds_sums}: arithmetic = "same"'
+
+    def _rounds_sums(self, dtype: str) -> bool:
+        question, target = replace(self.question, dtype=dtype), self.target
         for values in ("constant", "tiny"):
             asked = question.inputs(keys=min(512, target.supports.max_length or 512), values=values)
             asked = replace(asked, default_scale=self.scale)
             out, exact = question.answer(self.reading, asked), exactly(asked, "top-left")
-            usual, looser = (bound.rigorous(exact, a) for a in (target.supports.declared("float16"), arithmetic(kind, "float16")))
+            usual, looser = (bound.rigorous(exact, a) for a in (target.supports.declared(dtype), arithmetic("same", dtype)))
             if out is not None and (exact.out_error(out) > usual).any() and (exact.out_error(out) <= looser).all():
-                self.facts["arithmetic"] = {"float16": kind}
-                self.differs["sums of float16"] = f'every step is rounded, as by NumPy\'s einsum: arithmetic = "{kind}"'
+                return True
+        return False
 
     def _rows(self) -> None:
         """What a row gives that sees no key."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,9 @@ from .question import (
     meant,
     out_of_order,
     sizes_told,
+    window_by_default,
 )
-from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
+from .speech import ADDED, FORMS, SAID, SQUARE, UNLIMITED, Reading, adapted, result_words
 from .window import window_of
 
 
@@ -257,20 +259,29 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     if fitting and _no_function(question, fitting[0][1]):
         return fitting[0]
     for _, reading in fitting:
+        if UNLIMITED in reading.given.values() and (found := _always_causal(question, reading)):
+            return found
+    for _, reading in fitting:
         if (band := _in_a_window(question, reading)) is not None:
             return 0.0, band
     for _, reading in fitting:
-        causal = replace(reading, square="all", always=True)
-        off = _off(question, causal)
-        if off is not None and off < NEAR:
-            open_ended = replace(causal, square=reading.square)
-            return off, open_ended if reading.square == "" else causal
+        if found := _always_causal(question, reading):
+            return found
     if not fitting:
         raise CannotRun("")
     question.scale = SCALES[0]
     simplest = fitting[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
     return min(alike, key=lambda one: one[0])
+
+
+def _always_causal(question: Question, reading: Reading) -> tuple[float, Reading] | None:
+    """How far off the reading is, and the reading, of what is always causal, where this is; any lengths if it takes them."""
+    causal = replace(reading, square="all", always=True)
+    off = _off(question, causal)
+    if off is None or off >= NEAR:
+        return None
+    return off, replace(causal, square="") if reading.square == "" else causal
 
 
 def refuses_its_flag(target: Target, formal: Formal, device: str) -> bool:
@@ -365,7 +376,7 @@ def _readings(question: Question, formal: Formal, works: bool, layout: str | Non
 def _projected(
     question: Question, formal: Formal, matrices: Mapping[str, str], biases: Mapping[str, str], layout: str | None
 ) -> Iterator[Reading]:
-    """Of what is given weights: square ones where no others are answered."""
+    """Of what is given weights: square ones last; what computes a width of heads from that of the tokens is right with these alone."""
     tokens = [
         p.name
         for p in formal.values()
@@ -377,16 +388,11 @@ def _projected(
         return
     named = [p.name for p in formal.values() if p.default is p.empty and p.name in HEADS]
     for square in (False, True):
-        answered = False
         for way in ways(len(tokens), matrices, biases, square):
             wanted = ("bl(hd)", "l(hd)") if named or way.by_head else ("(bh)ld", "ld")
             layouts = {name: axes for name, axes in LAYOUTS.items() if axes.queries in wanted and layout in (None, name)}
             plain = Reading(operands=tuple(tokens), weights=way, square="all" if len(tokens) == 1 else "")
-            for reading in _spelled(formal, {*tokens, *matrices, *biases}, plain, layouts, False):
-                answered = answered or question.answer(reading, question.inputs()) is not None
-                yield reading
-        if answered:
-            return
+            yield from _spelled(formal, {*tokens, *matrices, *biases}, plain, layouts, False)
 
 
 def _untold(axes: Axes, told: Mapping[str, str], heads: bool) -> int:
@@ -399,6 +405,12 @@ def _uncapped(formal: Formal) -> list[dict[str, Any]]:
     """What says that logits are not capped, to a callable that caps them where nothing is said; the last is to say nothing."""
     capped = [p.name for p in formal.values() if capped_by_default(p)]
     return [dict.fromkeys(capped, none) for none in (None, 0.0) if capped] + [{}]
+
+
+def _unlimited(formal: Formal) -> list[dict[str, Any]]:
+    """What says that no key is too far away, to a callable that has a window where nothing is said; the last is to say nothing."""
+    windows = [p.name for p in formal.values() if window_by_default(p)]
+    return [dict.fromkeys(windows, UNLIMITED)] * bool(windows) + [{}]
 
 
 def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool) -> Iterator[Reading]:
@@ -436,8 +448,8 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
         base = replace(base, heads=own["heads"], dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
         for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"]))):
             for answer in axes.answers:
-                for uncapped in _uncapped(formal):
-                    yield replace(base, given={**given, **uncapped}, layout=layout, answer=answer)
+                for unlimited, uncapped in product(_unlimited(formal), _uncapped(formal)):
+                    yield replace(base, given={**given, **unlimited, **uncapped}, layout=layout, answer=answer)
                 if works:
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:

@@ -270,6 +270,7 @@ class Learner:
         square, corner = min(offs, key=lambda key: offs[key], default=("all", "top-left"))
         self.reading = replace(self.reading, square=square)
         self.supports["causal"] = corner
+        self.learned["causality"] = self.learned["causality"].replace("always", f"always, {corner}")
         self.learned["rows"] = f"a query that sees all keys is a call; calls of more than {ROWS} such queries are left out"
         self.parameters.append("is_causal")
 

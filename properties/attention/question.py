@@ -193,6 +193,11 @@ def causal_by_default(parameter: inspect.Parameter) -> bool:
     return (meant(parameter.name) or parameter.name) == "is_causal" and parameter.default is True
 
 
+def window_by_default(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is a window, one number of keys where nothing is said."""
+    return (meant(parameter.name) or parameter.name) == "window_size" and type(parameter.default) is int and parameter.default > 0
+
+
 def capped_by_default(parameter: inspect.Parameter) -> bool:
     """Whether a parameter is a cap of the logits, and there is one where nothing is said."""
     ours, default = meant(parameter.name) or parameter.name, parameter.default

@@ -174,6 +174,17 @@ def test_a_user_s_target_is_asked_for_gradients() -> None:
     assert outcome.finding and "gradient of k is off" in outcome.finding.violation.says
 
 
+def test_what_is_packed_has_gradients() -> None:
+    """What a call may have written into the packed array is not looked for where it is traced."""
+
+    def mine(qkv: Any) -> Any:
+        return jnp.swapaxes(attention(*(jnp.swapaxes(qkv[:, :, at], 1, 2) for at in range(3))), 1, 2)
+
+    target = make_target("mine", mine, {"zero_sizes": False})
+    outcome = search(target.kind.handshake(target, "cpu"), PROPERTIES["gradients_are_inside_the_bound"], Plan(examples=2))
+    assert outcome.status == "passed" and outcome.cases == 2, outcome.not_exercised
+
+
 def test_what_has_no_backward_pass_is_not_asked_for_gradients() -> None:
     def mine(q: Any, k: Any, v: Any) -> Any:
         return jax.pure_callback(lambda *x: np.asarray(attention(*map(jnp.asarray, x))), jax.ShapeDtypeStruct(q.shape, q.dtype), q, k, v)

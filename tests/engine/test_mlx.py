@@ -10,9 +10,14 @@ import pytest
 
 mx = pytest.importorskip("mlx.core")
 
+from properties.attention.case import Case
+from properties.catalogue import PROPERTIES
 from properties.engine.cases.dtypes import FLOAT_TYPES
+from properties.engine.core.attempt import try_case
 from properties.engine.doors.cli import main
 from properties.engine.frameworks import Buffers, Framework, framework, likely_frameworks
+from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.probe import make_target
 
 MLX = framework("mlx")
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.5])
@@ -133,3 +138,41 @@ def test_a_function_of_a_file_that_imports_it_is_tried_with_it() -> None:
         return mx.softmax(q)
 
     assert likely_frameworks(function)[0] == "mlx"
+
+
+def test_a_softmax_of_bfloat16_that_rounds_every_sum_is_told() -> None:
+    """512 equal weights of MLX's own sum to two, unless it is asked to be precise."""
+
+    def attention(q: Any, k: Any, v: Any, *, precise: bool = False) -> Any:
+        return mx.softmax(q @ mx.swapaxes(k, -1, -2) * max(q.shape[-1], 1) ** -0.5, axis=-1, precise=precise) @ v
+
+    plain, precise = (
+        target.kind.handshake(target, "cpu")
+        for target in (
+            make_target("plain", attention, {"zero_sizes": False}),
+            make_target("precise", lambda q, k, v: attention(q, k, v, precise=True), {"framework": "mlx", "zero_sizes": False}),
+        )
+    )
+    assert plain.supports.arithmetic["bfloat16"] == "same" and "as by MLX's softmax" in plain.differs["sums of bfloat16"]
+    assert not precise.supports.arithmetic and "sums of bfloat16" not in precise.differs
+
+
+ROW_BY_ROW = """
+import mlx.core as mx
+
+
+def attention(q, k, v):
+    rows = mx.arange(q.shape[1])[:, None] + (k.shape[1] - q.shape[1]) >= mx.arange(k.shape[1])[None]
+    s = mx.where(rows, q @ k.transpose(0, 2, 1) * max(q.shape[-1], 1) ** -0.5, -mx.inf)
+    return mx.softmax(s, axis=-1, precise=True) @ v
+"""
+
+
+def test_several_calls_without_numbers_have_a_gradient_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here holds an array of no numbers; its graph over there is kept until it was asked."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(ROW_BY_ROW)
+    (target,) = find_targets("mine.py:attention", Builtins())
+    target = target.kind.handshake(target, "cpu")
+    case = Case(batch=0, queries=2, keys=7, dim=2, dtype="float32")
+    assert "always" in target.learned["causality"] and try_case(target, PROPERTIES["gradients_add_up"], case) is None

@@ -15,6 +15,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
@@ -290,8 +292,11 @@ class Link:
             decoded, carries = came.decode(value), list(map(bool, carries))
         except (Unfit, TypeError, ValueError):
             raise self._broken("answered what is no answer") from None
-        self._watch(number, came.owners)
-        return decoded, number, carries, [*sent.retained, *came.owners]  # while it is held, the graph there is kept, too
+        owners = came.owners
+        if any(carries) and all(owner is None for owner in owners):  # arrays of no numbers lie nowhere, and have a graph all the same
+            owners = [np.zeros(1, np.uint8)]
+        self._watch(number, owners)
+        return decoded, number, carries, [*sent.retained, *owners]  # while it is held, the graph there is kept, too
 
     def _watch(self, number: int, owners: list[Any]) -> None:
         """Ask the process to keep an answer as long as somebody here holds an array of it."""

@@ -74,7 +74,7 @@ class JaxFramework(NumpyFramework):
     costly_shapes = True  # every operation is compiled for each
     forks = False  # its threads hold locks
     shares = True
-    rounds_sums = False
+    rounds_sums = ""
     variants: Mapping[str, Variant] = {"jit": Variant(jit), "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True)}
 
     def __init__(self) -> None:

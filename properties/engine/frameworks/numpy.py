@@ -25,7 +25,7 @@ class NumpyFramework:
     costly_shapes = False
     forks = True
     shares = True
-    rounds_sums = True  # those of einsum
+    rounds_sums = "NumPy's einsum"
     variants: Mapping[str, Variant] = {}
     modules: Modules | None = None
 

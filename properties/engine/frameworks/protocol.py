@@ -128,7 +128,7 @@ class Framework(Protocol):
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     forks: bool  # whether a process that has used it can be forked
     shares: bool  # whether its arrays can be made of memory that another process sees
-    rounds_sums: bool  # whether it has sums of halves that are rounded at every step
+    rounds_sums: str  # what sums halves and rounds at every step; empty if nothing does
     variants: Mapping[str, Variant]
     modules: Modules | None  # where callables may hold their own weights
 

@@ -538,7 +538,7 @@ class TorchFramework:
     costly_shapes = False
     forks = True
     shares = True
-    rounds_sums = False
+    rounds_sums = ""
     variants: Mapping[str, Variant] = VARIANTS
     modules: Modules | None = TorchModules()
 

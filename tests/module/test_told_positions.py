@@ -1,0 +1,141 @@
+"""Positions that a module is told, or holds as complex numbers; what is computed under ``inference_mode``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from properties.catalogue import select
+from properties.engine.core.target import Target
+from properties.engine.search.find_target import NEVER, Builtins, containing, find_targets
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
+
+EASY = ("tokens", "padding", "decoding", "projections", "slopes")
+
+
+def refuted(target: Target, *properties: str, cases: int = 8) -> set[str]:
+    return {f.prop.name for f in verify_target(target, select(properties), Plan(examples=cases, shrink=False)).findings}
+
+
+class Complex(nn.Module):
+    """As in LLaMA: neighbours are turned by complex numbers, which a buffer holds; scores are float32."""
+
+    late = False
+
+    def __init__(self, dim: int, n_heads: int, max_seq_len: int = 64) -> None:
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, dim // n_heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        angles = torch.outer(torch.arange(max_seq_len), 1e4 ** -(torch.arange(0, self.head_dim, 2) / self.head_dim))
+        self.register_buffer("freqs_cis", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def turned(self, x: Tensor, first: int = 0) -> Tensor:
+        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * self.freqs_cis[first : first + x.shape[1], None]
+        return torch.view_as_real(pairs).flatten(-2).type_as(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (w(x).unflatten(-1, (self.n_heads, -1)) for w in (self.wq, self.wk, self.wv))
+        q, k, v = (y.transpose(1, 2) for y in (self.turned(q), self.turned(k, int(self.late)), v))
+        scores = (q @ k.mT / self.head_dim**0.5).masked_fill(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1), -torch.inf)
+        return self.wo((scores.float().softmax(-1).type_as(v) @ v).transpose(1, 2).flatten(2))
+
+
+class Shifted(Complex):
+    late = True
+
+
+class Unrecorded(Complex):
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class Cut(Complex):
+    """Nobody says that there is no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+class Quiet(Complex):
+    forward = torch.no_grad()(Complex.forward)
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_complex_numbers_stay_complex(contained: bool) -> None:
+    """A cast to float64 that takes their real parts makes another module: this one is recognised."""
+    if contained:
+        (target,) = find_targets(f"{__file__}:Complex", Builtins())
+    else:
+        target = make_target("mine", Complex)
+    words = target.learned["structure"]
+    assert "neighbours of 8 features turned, base 10000" in words and words.endswith("confirmed"), words
+    assert not contained or not refuted(target, *EASY, cases=3)
+
+
+def test_a_shift_among_complex_numbers_is_found() -> None:
+    """Every query one position too early."""
+    with containing(NEVER):
+        (target,) = find_targets(f"{__file__}:Shifted", Builtins())
+    assert "confirmed" not in target.learned["structure"].replace("not confirmed", "")
+
+
+@pytest.mark.parametrize(("cls", "says"), [(Unrecorded, "torch.inference_mode"), (Quiet, "torch.no_grad")])
+def test_under_inference_mode_there_are_no_gradients(cls: Any, says: str) -> None:
+    """Rounding is followed there, too: weights in float32 do not sum to one in more digits than it has."""
+    target = make_target("mine", cls)
+    assert target.learned["gradients"] == f"none: its forward is under {says}"
+    assert not refuted(target, "module_gradients_are_slopes", "module_gradients_reach_every_parameter", *EASY[:1], cases=4)
+
+
+def test_a_gradient_that_is_cut_is_found() -> None:
+    assert "module_gradients_are_slopes" in refuted(make_target("mine", Cut), "module_gradients_are_slopes", cases=2)
+
+
+class Conformer(nn.Module):
+    """It is given a sinusoid for each distance, with biases of its own (Dai et al. 2019), as in ESPnet."""
+
+    before = True
+
+    def __init__(self, n_feat: int, n_head: int) -> None:
+        super().__init__()
+        self.h, self.q, self.kv, self.out = n_head, nn.Linear(n_feat, n_feat), nn.Linear(n_feat, 2 * n_feat), nn.Linear(n_feat, n_feat)
+        self.linear_pos = nn.Linear(n_feat, n_feat, bias=False)
+        self.pos_bias_u, self.pos_bias_v = (nn.Parameter(torch.zeros(n_head, n_feat // n_head)) for _ in range(2))
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.h, -1)).transpose(1, 2)
+
+    def shifted(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros_like(x[..., :1])
+        padded = torch.cat([zeros, x] if self.before else [x, zeros], -1)
+        return padded.reshape(*x.shape[:2], x.shape[3] + 1, x.shape[2])[:, :, 1:].reshape(x.shape)[..., : x.shape[3] // 2 + 1]
+
+    def forward(self, x: Tensor, pos_emb: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, (k, v) = self.q(x).unflatten(-1, (self.h, -1)), map(self.split, self.kv(x).chunk(2, -1))
+        content = (q + self.pos_bias_u).transpose(1, 2) @ k.mT
+        position = self.shifted((q + self.pos_bias_v).transpose(1, 2) @ self.split(self.linear_pos(pos_emb)).mT)
+        scores = (content + position) / k.shape[-1] ** 0.5
+        scores = scores if mask is None else scores.masked_fill(mask.unsqueeze(1) == 0, torch.finfo(x.dtype).min)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class PaddedBehind(Conformer):
+    before = False
+
+
+def test_distances_are_given_to_what_is_told_them() -> None:
+    target = make_target("mine", Conformer)
+    assert target.learned["distances"] == "(1, 2 · length − 1, features), sinusoids" and "pos_emb = distances" in target.learned["tokens"]
+    assert "sinks" not in target.learned
+    assert not refuted(target, *EASY, cases=4)
+
+
+def test_a_wrong_shift_of_distances_is_found() -> None:
+    """With a zero behind instead of before, what a row sees hangs on how many there are: padding shows it."""
+    assert "module_padding_is_as_good_as_removed" in refuted(make_target("mine", PaddedBehind), "padding")
