@@ -144,7 +144,7 @@ class Learner:
                     break
 
     def _comes_back(self, ours: str, theirs: str) -> bool:
-        """Whether what comes back where a parameter asks for it is of the form of this; flash-attention's for probabilities gives sums, others' what it says."""
+        """Whether what comes back where a parameter asks for it has the axes of this: flash-attention's of probabilities gives sums."""
         reading = replace(self.reading, names={**self.reading.names, ours: theirs})
         inputs = self.question.inputs().but(**{ours: True})
         shape = inputs.shape if ours == "need_weights" else inputs.shape[:3]

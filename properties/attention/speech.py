@@ -137,7 +137,7 @@ def formal_of(function: Callable[..., Any]) -> Formal:
 
 
 def _write_back(packed: Any, axes: Axes, operands: Sequence[Any], fw: Framework) -> None:
-    """Into the operands what a call has written into the array in which they were packed, so that it is seen; not where it is asked for a gradient."""
+    """Into the operands what a call has written into the array in which they were packed, so that it is seen; not where a gradient is asked."""
     if fw.asks(packed):
         return
     parts = unpacked(packed, axes, operands[0], fw)

@@ -156,7 +156,7 @@ STYLES = {
     "heads in the width": (width, None, {"axes": "(batch, length, heads · dim)", "num_heads": "the number of heads"}),
     "lists of heads": (heads_listed, {"first": True}, {"axes": "lists of heads, each (batch, length, dim)"}),
     "keys without heads": (one_key_head, {"tokens": True}, {"grouped heads": "without a flag"}),
-    "always causal": (always, {"corner": 1}, {"causality": "always; without it every query is asked as the last row"}),
+    "always causal": (always, {"corner": 1}, {"causality": "always, top-left; without it every query is asked as the last row"}),
     "self-attention alone": (square, {"rows": False}, {"lengths": "as many queries as keys; rows are added where there are more or fewer"}),
     "into an array": (written, {"adds": True}, {"out": "an array that the answer is written into"}),
     "weights beside": (with_weights, {"early": True}, {"beside the output": "the weights"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nightly import some_by_night
 
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import CannotRun, Target
@@ -122,12 +123,17 @@ def test_what_its_constructor_lacks_is_asked_for(found: object) -> None:
         found("Asks")  # type: ignore[operator]
 
 
-def test_other_processes_call_it_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "workers", "status"),
+    some_by_night(
+        [("OfAnyDim", "2", 0), ("OfAnyDim@vmap", "1", 0), ("DotProduct", "2", 0), ("OneKeyFewer", "2", 1)],
+        [("DotProduct", "2", 0), ("OneKeyFewer", "2", 1)],
+    ),
+)
+def test_other_processes_call_it_so_too(
+    name: str, workers: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("modules.py").write_text(MODULES)
-    few = ("--cases", "4", "--property", "softmax", "--property", "masks")
-    assert main(["modules.py:OfAnyDim", *few, "-n", "2"]) == 0
-    assert main(["modules.py:OfAnyDim@vmap", *few, "-n", "1"]) == 0
-    assert main(["modules.py:DotProduct", *few, "-n", "2"]) == 0
-    assert main(["modules.py:OneKeyFewer", *few, "-n", "2"]) == 1
-    assert "speaks    head dims: 8 alone: its scale is 1/sqrt(8)" in capsys.readouterr().out
+    assert main([f"modules.py:{name}", "--cases", "4", "--property", "softmax", "--property", "masks", "-n", workers]) == status
+    assert ("speaks    head dims: 8 alone: its scale is 1/sqrt(8)" in capsys.readouterr().out) == (name == "DotProduct")

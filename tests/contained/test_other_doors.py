@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nightly import some_by_night
 
 from benchmarks.contained.cheats import HEAD
 from properties import check_attention, parametrize_with_properties, run_case, verify, verify_pair
@@ -78,6 +79,7 @@ def test_in_pytest_an_import_that_ends_the_process_is_told(name: str, folder: Pa
     )
 
 
+@pytest.mark.nightly
 def test_in_pytest_with_workers_and_for_a_debugger(folder: Path) -> None:
     """Two workers, each with the target apart; and one process for all, if that is asked for."""
     rest = ("--impl", "right.py:attention", "-k", "rows_sum_to_one or future_tokens")
@@ -129,7 +131,7 @@ def test_a_text_is_contained_and_a_callable_is_not(folder: Path, monkeypatch: py
     assert not (abs(run.out - run.exact.out) <= run.bound).all()  # the file as it is now
 
 
-@pytest.mark.parametrize("name", ["imports", "quits", "calls at once"])
+@pytest.mark.parametrize("name", some_by_night(["imports", "quits", "calls at once"], ["imports", "calls at once"]))
 @pytest.mark.parametrize(
     "arguments", [("show",), pytest.param(("init",), marks=pytest.mark.nightly), ("show", "--case", "Case(keys=3)")], ids=" ".join
 )

@@ -12,7 +12,7 @@ import pytest
 from drawing import drawn
 from exact_modules import MODULE
 from hypothesis import strategies as st
-from nightly import more_by_night
+from nightly import more_by_night, one_in
 from permissive import attention_target, layer_target
 
 from impls.catalogue import CATALOGUE, load, unavailable
@@ -96,7 +96,7 @@ FIELDS = [(topic, name) for topic in TOPICS for name in topic.case.fields()]
 ALWAYS = {("buckets", "dtype")}
 
 
-@pytest.mark.parametrize(("topic", "name"), FIELDS, ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(("topic", "name"), one_in(3, FIELDS), ids=lambda one: getattr(one, "name", one))
 def test_a_restricted_field_shows_in_every_case_or_is_refused(topic: Topic, name: str) -> None:
     one, other = others(topic, name)
     if name in ("device", "seed") or name not in (*topic.drawn, "dtype") or (topic.name, name) in ALWAYS:
@@ -225,7 +225,7 @@ EXCLUDED: dict[str, tuple[Any, dict[str, Any]]] = {
 DIRECTIVES = [(topic, name) for topic in TOPICS for name in topic.directives]
 
 
-@pytest.mark.parametrize(("topic", "name"), DIRECTIVES, ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(("topic", "name"), one_in(3, DIRECTIVES), ids=lambda one: getattr(one, "name", one))
 def test_a_directive_shows(topic: Topic, name: str) -> None:
     make = attention_target if topic.name == "attention" else layer_target
     if name == "about":

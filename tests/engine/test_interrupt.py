@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from nightly import some_by_night
 
 from impls import numpy_matmul
 from properties import catalogue
@@ -178,7 +179,10 @@ def test_where_interruptions_are_ignored_they_stay_so(usual: None) -> None:
 
 @pytest.mark.parametrize(
     "workers, number",
-    [((), signal.SIGINT), ((), None), (("-n", "2"), signal.SIGINT), (("-n", "2"), signal.SIGTERM)],
+    some_by_night(
+        [((), signal.SIGINT), ((), None), (("-n", "2"), signal.SIGINT), (("-n", "2"), signal.SIGTERM)],
+        [((), signal.SIGINT), (("-n", "2"), signal.SIGTERM)],
+    ),
     ids=["one process", "one process, as by kill", "workers", "workers, SIGTERM"],
 )
 def test_an_interrupted_run_tells_what_it_found(tmp_path: Path, workers: tuple[str, ...], number: signal.Signals | None) -> None:

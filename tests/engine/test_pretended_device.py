@@ -37,7 +37,7 @@ def test_no_built_in_is_forgotten() -> None:
     assert len(ON_BOTH) == 22
 
 
-@pytest.mark.parametrize("name", some_by_night(ON_BOTH, ("torch_manual.attention", "caches_torch.Contiguous")))
+@pytest.mark.parametrize("name", some_by_night(ON_BOTH, ("caches_torch.Contiguous",)))
 def test_built_ins_stay_on_their_device(name: str) -> None:
     with PretendedDevice() as device:
         (target,) = find_targets(name, BUILTINS, device="cuda")
