@@ -21,7 +21,7 @@ from .facts import NEGLIGIBLE, by_type, found_out, influences
 from .masks import documented, taken_apart, with_masks
 from .names import FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
-from .speech import SQUARES, TABLES, Saying, Speech, call, first_array, hooks, under
+from .speech import SQUARES, TABLES, VIDEOS, Saying, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -70,7 +70,14 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
     squares = [replace(speech, layout=layout) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
-    for length, speech in (*product((LENGTH,), speeches), *product(OTHER_LENGTHS, plain), *product(SIDES, squares)):
+    videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
+    mixed: Subject | None = None
+    for length, speech in (
+        *product((LENGTH,), speeches),
+        *product(OTHER_LENGTHS, plain),
+        *product(SIDES, squares),
+        *product((LENGTH,), videos),
+    ):
         memory = MEMORY if speech.name("memory") else None
         tokens = tokens_for(speech, BATCH, length, memory)
         try:
@@ -94,12 +101,15 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
         if (
             form is None
             or (form.pooled > 1 and not _pools(heard, module, memory))
-            or (form.layout in ANY_AXIS and not _meets(heard, module, length))
+            or (form.layout in (*ANY_AXIS, *VIDEOS) and not _meets(heard, module, length))
         ):
+            mixed = heard if mixed is None and form is not None and form.layout in VIDEOS else mixed
             said.append(f"returned shape {out} for tokens {tuple(tokens.x.shape)}")
             continue
         facts = replace(subject.facts, lengths=() if length == LENGTH else (length,))
         return replace(subject, speech=form, facts=facts)
+    if mixed:  # in every reading of a video what should be apart is not
+        return mixed
     if nothing:
         raise CannotRun(f"{subject.name} returns nothing: its forward has to return the output")
     given = ", ".join(f"{name}" for name in formal)
@@ -110,6 +120,9 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
 def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | None:
     """The speech, where an output has the axes that it should have."""
     batch, length, _ = x
+    if speech.layout in VIDEOS:
+        wanted, features = laid_out(np.empty(x), speech.layout).shape, speech.layout.index("d")
+        return speech if len(out) == 5 and np.delete(out, features).tolist() == np.delete(wanted, features).tolist() else None
     if speech.layout == "bdhw":
         if len(out) == 2 and out[0] == batch:
             return replace(speech, pooled=1)

@@ -31,6 +31,21 @@ LAYOUTS = {
     "bdss": "(batch, features, side, side)",
     "bssd": "(batch, side, side, features)",
     "ld": "(length, features), a call for each sequence",
+    "1dl1b": "(one, features, length, one, batch): frames of a video, each place of which is a sequence",
+    "1db1l": "(one, features, batch, one, length): places of a video, each frame of which is a sequence",
+    "bd11l": "(batch, features, one, one, length), places and frames of a video in one row",
+    "1l1bd": "(one, length, one, batch, features): frames of a video, each place of which is a sequence",
+    "1b1ld": "(one, batch, one, length, features): places of a video, each frame of which is a sequence",
+    "b11ld": "(batch, one, one, length, features), places and frames of a video in one row",
+}
+# Videos: frames are sequences, or places are, or all is one sequence; from (B, L, D), and back.
+VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "1dl1b": (lambda x: x.transpose(2, 1, 0)[None, :, :, None], lambda out: out[0, :, :, 0].transpose(2, 1, 0)),
+    "1db1l": (lambda x: x.transpose(2, 0, 1)[None, :, :, None], lambda out: out[0, :, :, 0].transpose(1, 2, 0)),
+    "bd11l": (lambda x: x.transpose(0, 2, 1)[:, :, None, None], lambda out: out[:, :, 0, 0].transpose(0, 2, 1)),
+    "1l1bd": (lambda x: x.transpose(1, 0, 2)[None, :, None], lambda out: out[0, :, 0].transpose(1, 0, 2)),
+    "1b1ld": (lambda x: x[None, :, None], lambda out: out[0, :, 0]),
+    "b11ld": (lambda x: x[:, None, None], lambda out: out[:, 0, 0]),
 }
 SQUARES = ("bdss", "bssd")  # of as many tokens as a square has, and of no other number
 # How a mask is said: its shape, and the value that marks a visible token.
@@ -340,6 +355,8 @@ def laid_out(x: Array, layout: str) -> Array:
         return x.transpose(0, 2, 1)[:, :, None]
     if layout == "bhwd":
         return x[:, None]
+    if layout in VIDEOS:
+        return VIDEOS[layout][0](x)
     if layout in SQUARES:
         image = x.reshape(len(x), math.isqrt(x.shape[1]), -1, x.shape[2])
         return image if layout == "bssd" else image.transpose(0, 3, 1, 2)
@@ -431,6 +448,8 @@ def read(result: Any, speech: Speech, fw: Framework) -> Array:
         return out.transpose(1, 0, 2)
     if speech.layout == "bdl" and out.ndim == 3:
         return out.transpose(0, 2, 1)
+    if speech.layout in VIDEOS and out.ndim == 5:
+        return VIDEOS[speech.layout][1](out)
     if speech.layout in ("bdhw", "bdss") and out.ndim == 4:
         return out.reshape(*out.shape[:2], -1).transpose(0, 2, 1)
     if speech.layout in ("bhwd", "bssd") and out.ndim == 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -285,3 +286,29 @@ def test_the_oracle_is_asked_while_an_answer_is_waited_for(monkeypatch: pytest.M
         monkeypatch.setattr(attention_trial.bound, "rigorous", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             try_case(target, asks, Case(queries=3, keys=5))
+
+
+def test_a_target_that_nobody_holds_has_no_process(tmp_path: Path) -> None:
+    """Neither has a module; until now each of them kept its processes until the run was over."""
+    (tmp_path / "module.py").write_text(
+        "from torch import nn\n\n\nclass Mine(nn.MultiheadAttention):\n    def __init__(self, dim, heads):\n"
+        "        super().__init__(dim, heads, batch_first=True)\n\n    def forward(self, x):\n        return super().forward(x, x, x)[0]\n"
+    )
+
+    def alive() -> list[Any]:
+        gc.collect()
+        return [one for one in gc.get_objects() if issubclass(type(one), links.Link) and one.socket is not None]
+
+    before = alive()
+    target = contained(tmp_path, "attention = right")
+    assert not verify_target(target, catalogue.select(("softmax", "gradients")), Plan(examples=2)).findings
+    with containing(ALWAYS):
+        (module,) = find_targets(f"{tmp_path / 'module.py'}:Mine", Builtins())
+    assert not verify_target(module, catalogue.select(("tokens", "slopes")), Plan(examples=2)).findings
+    held = [one for one in alive() if one not in before]
+    pids = [one.pid for one in held]
+    assert len(held) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
+    del target, module, held
+    assert not [one for one in alive() if one not in before]
+    links.template()  # starts the next one, and looks that nothing is left of those
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

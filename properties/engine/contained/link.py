@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def raised(name: str, said: str) -> Exception:
     return _ERRORS[name](said)
 
 
+Socket = socket.socket
+
+
+@dataclass
+class _Place:
+    """Where the process of a link is. It does not hold the link, whose end is that of the process."""
+
+    socket: wire.Wire | None = None
+    template: Template | None = None
+    pid: int = 0
+
+
 class Link:
     """One target: its process, if it lives, and the messages to it."""
 
@@ -82,8 +95,7 @@ class Link:
     def __init__(self, text: str, made: bool = False) -> None:
         self.load: dict[str, Any] = {"text": text, "variant": "", "stateful": False, "fw": "numpy", "made": made, "folder": os.getcwd()}
         self.arguments, self.answers = Arena(shared_file("given")), Arena(shared_file("told"))
-        self.socket: wire.Wire | None = None
-        self.pid = 0
+        self.place = _Place()
         self.ends: list[str] = []  # what ended its processes so far
         self.generation = 0  # how often it was started
         self.numbers = itertools.count(1)
@@ -103,8 +115,28 @@ class Link:
         self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks(_load())
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
-        weakref.finalize(self, _close, self.__dict__)
+        weakref.finalize(self, _close, self.place)
         self.known = self._start()
+
+    @property
+    def socket(self) -> wire.Wire | None:
+        """What it is asked through; None where its process has ended, or none has begun."""
+        return self.place.socket
+
+    @socket.setter
+    def socket(self, wire: wire.Wire | None) -> None:
+        self.place.socket = wire
+
+    @property
+    def template(self) -> Template:
+        """What has started its process."""
+        assert self.place.template is not None
+        return self.place.template
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self.place.pid
 
     # ------------------------------------------------------------ its process
 
@@ -121,7 +153,8 @@ class Link:
         own, other = socket.socketpair()
         with other:
             self._born(other)
-        self.socket = wire.Wire(own, self._lives)
+        lives = weakref.WeakMethod(self._lives)  # what ends its process when nobody holds this any more holds the wire
+        self.socket = wire.Wire(own, lambda: bool((asked := lives()) and asked()))
         self.generation += 1
         self.live.clear()
         self.alive.clear()
@@ -148,12 +181,12 @@ class Link:
         said = (str(error).strip().splitlines() or [""])[0]
         return f"{self.load['text']} cannot be looked at: {type(error).__name__}" + f": {said}" * bool(said)
 
-    def _born(self, other: socket.socket) -> None:
+    def _born(self, other: Socket) -> None:
         """Have a process started; by another template, if the one that there is does not answer. Raises Gone."""
         for _ in range(2):
-            self.template = template()
+            self.place.template = template()
             try:
-                self.pid = self.template.start(other, self.arguments.fd, self.answers.fd)
+                self.place.pid = self.template.start(other, self.arguments.fd, self.answers.fd)
                 return
             except (wire.Broken, wire.Late):
                 _abandoned(self.template)
@@ -379,12 +412,11 @@ class Link:
         raise NotImplementedError
 
 
-def _close(parts: dict[str, Any]) -> None:
+def _close(place: _Place) -> None:
     """Its process ends by itself; what it leaves behind is ended when the next one starts, or with the template."""
-    link = parts.get("socket")
-    if link is not None and parts["template"].owner == os.getpid():
-        link.close()
-        Link.left.append((parts["template"], parts["pid"]))
+    if place.socket is not None and place.template is not None and place.template.owner == os.getpid():
+        place.socket.close()
+        Link.left.append((place.template, place.pid))
 
 
 def _abandoned(template: Template) -> None:

@@ -114,6 +114,16 @@ def instance_of(made: type) -> Callable[..., Any]:
     return instance
 
 
+# The packages of libraries that have modules with weights of their own kind → what they are called.
+LIBRARIES = {"flax": "Flax", "equinox": "Equinox", "keras": "Keras", "mlx": "MLX", "haiku": "Haiku"}
+
+
+def library_of(thing: Any) -> str:
+    """The library, other than PyTorch, of whose modules a class or an object is one; empty if it is none."""
+    bases = (thing if isinstance(thing, type) else type(thing)).__mro__
+    return next((LIBRARIES[name] for base in bases if (name := base.__module__.partition(".")[0]) in LIBRARIES), "")
+
+
 def the_callable(module: Any, place: str, first: str) -> str:
     """The callable of a file of which nobody has said which: by name, or the only one that takes three arguments. Raises NotLoaded."""
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}

@@ -18,11 +18,14 @@ from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, co
 class Stub:
     """A callable that is called elsewhere. Its signature and what it supports are plain data that came from there."""
 
+    library = ""  # of whose modules it is one, other than PyTorch's
+
     def __init__(self, link: ContainedLink, known: Mapping[str, Any]) -> None:
         self.link = link
         self.type = str(known.get("type", "object"))
         self.callable = bool(known.get("callable"))
         self.is_class = bool(known.get("is_class"))
+        self.library = str(known.get("library", ""))
         modules = known.get("modules")
         self.modules = tuple(name for name in modules if name in frameworks()) if isinstance(modules, list) else ()  # of which it is one
         self.is_module = bool(self.modules)

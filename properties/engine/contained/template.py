@@ -83,6 +83,11 @@ class Template:
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
+    def __del__(self) -> None:
+        for end in (getattr(self, "wire", None), getattr(self, "fds", None)):
+            if end is not None:
+                end.close()
+
 
 def hide(place: str | os.PathLike[str]) -> None:
     """No worker that is started from now on sees what is in this file or folder, where that can be done."""

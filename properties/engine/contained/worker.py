@@ -21,7 +21,7 @@ from . import wire
 from .apart import filtered, without_capabilities
 from .arena import Arena
 from .limits import end_with_parent, restrict
-from .load import NotLoaded, called, instance_of, load
+from .load import NotLoaded, called, instance_of, library_of, load
 from .signatures import with_signature
 from .values import LONGEST, Taking, Telling, numbers_in, signature_of
 
@@ -128,6 +128,7 @@ class _Worker:
             "callable": callable(found),
             "type": type(found).__name__,
             "is_class": isinstance(found, type),
+            "library": library_of(found),
             "modules": [fw.name for fw in modules],
             "signature": signature_of(called(found)) if callable(found) else None,
             "supports": None if inspect.ismethod(supports) or (isinstance(found, type) and callable(supports)) else _plain(supports),

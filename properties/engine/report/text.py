@@ -31,6 +31,7 @@ SCREEN = 24  # lines of a report that is not verbose
 SPARED = ("no bound", "fits", "adequate", "on ", "left out", "bound")  # what is left out first where there is no room
 LEAST, TOLD, SPOKEN = 4, 9, 3  # of them what it speaks, refuses and so on; of these what it speaks, if the others need the rest
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
+IN_SHORT = 3  # and of the others in two lines
 
 
 def finding_text(
@@ -131,7 +132,9 @@ def findings_text(report: Report, total: int, verbose: bool = False) -> str:
         parts.append(finding_text(f, report.device, total, explained, new) + "\n")
     if rest := [f for f in sorted(report.findings, key=_rank) if f not in full]:
         more = f"and {len(rest)} more {'property' if len(rest) == 1 else 'properties'}, in short (-v: in full)\n"
-        parts.append(more + "\n".join(in_short(rest)) + "\n")
+        lines = in_short(rest)
+        left = f"\nand {len(lines) - IN_SHORT} more like these, which are named below" if len(lines) > IN_SHORT + 1 else ""
+        parts.append(more + "\n".join(lines[:IN_SHORT] if left else lines) + left + "\n")
     return "\n".join(parts)
 
 

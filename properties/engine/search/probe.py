@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..contained.link import Gone
-from ..contained.load import NotLoaded, called, instance_of
+from ..contained.load import NotLoaded, called, instance_of, library_of
 from ..contained.signatures import with_signature
 from ..contained.stub import Stub, asked_quickly
 from ..core.contract import Contract, contract_named, contracts, recognised
@@ -34,6 +34,18 @@ def make_target(
     if isinstance(adopted, Target):
         return adopted
     function = function if adopted is None else adopted
+    if library := function.library if isinstance(function, Stub) else library_of(function):
+        try:
+            return _made_target(name, function, supports, device)
+        except CannotRun as error:
+            raise CannotRun(
+                f"{name} is a module of {library}; modules with weights are understood where they are PyTorch's. Its attention can be checked "
+                f"as a function of queries, keys and values" + ("" if "is a class" in str(error) else f" (asked as one, {error})")
+            ) from None
+    return _made_target(name, function, supports, device)
+
+
+def _made_target(name: str, function: Callable[..., Any], supports: Supports | Mapping[str, Any] | None, device: str | None) -> Target:
     if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
         function = _instance(name, function)
     try:
