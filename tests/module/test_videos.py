@@ -41,7 +41,9 @@ class WithinFrames(Attended):
 
 class Over(Attended):
     def forward(self, video: Tensor) -> Tensor:
-        return self.rows(video.flatten(2).mT).mT.unflatten(-1, video.shape[2:])
+        _, _, *sides = video.shape
+        assert len(sides) == 3
+        return self.rows(video.flatten(2).mT).mT.unflatten(-1, sides)
 
 
 class FeaturesLast(Attended):
