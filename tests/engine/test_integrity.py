@@ -13,7 +13,7 @@ from exact_blocks import BLOCK_TARGETS
 from exact_targets import MADE, NAMES, target_for
 from feature_mistakes import FEATURE_MISTAKES
 from mistakes import FACTS, LAYER_MISTAKES, MISTAKES, changed, layer, mean_of_values, right
-from nightly import more_by_night, one_in, some_by_night
+from nightly import more_by_night, some_by_night
 
 from properties.attention import numbers
 from properties.catalogue import PROPERTIES
@@ -178,12 +178,9 @@ def test_the_small_layer_is_right_without_a_mistake() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", one_in(4, NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_property_refutes_a_mistake_of_its_own(name: str) -> None:
-    """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing.
-
-    That every property kills a mutant is tested of all by day (``tests/impls/test_mutants.py``).
-    """
+    """Within 150 cases, by an answer and not by an exception; without its check, a property would refute nothing."""
     prop = PROPERTIES[name]
     made = ChainMap(FEATURE_MISTAKES, MADE)  # type: ignore[arg-type]
     if name in made:

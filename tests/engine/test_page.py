@@ -81,7 +81,7 @@ SEVERAL = ("numpy_matmul.*", "--property", "rows_sum_to_one", "--property", "cau
 
 @pytest.mark.parametrize(
     "arguments",
-    [FUTURE, *(pytest.param(others, marks=pytest.mark.nightly) for others in (RIGHT, SEVERAL))],
+    [FUTURE, RIGHT, SEVERAL],
     ids=["refuted", "nothing found", "several targets"],
 )
 def test_a_page_is_whole_and_loads_nothing(run: Any, arguments: tuple[str, ...]) -> None:
