@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.coordinates import Array
-from .ingredients import tables_of
+from ..engine.frameworks import Framework
+from .ingredients import constants, tables_of
 from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
 from .readings import formal_of
 from .speech import PLACED, Tokens, under
@@ -85,7 +86,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
     facts = replace(
         facts,
         local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
-        positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest),
+        positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
         sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
@@ -175,6 +176,8 @@ def _hides_later(subject: Subject, module: Any, length: int) -> bool:
     except (Exception, SystemExit):
         return True
     later, earlier = ~np.tri(length, dtype=bool), np.tri(length, k=-1, dtype=bool)
+    if not visible[later].any() and visible[earlier].any():  # in a window few see earlier ones, either
+        return True
     return float((~visible[later]).mean() - (~visible[earlier]).mean()) >= 0.5
 
 
@@ -316,14 +319,18 @@ def _reach(subject: Subject, module: Any, length: int, token: int) -> int:
     return int(1 + np.flatnonzero((plain != changed).any(1)).max(initial=-1))
 
 
-def _has_a_row_a_token(module: Any, longest: int) -> str:
-    """The parameter of which an axis is as long as the longest sequence that it takes, as where keys are mixed along their sequence."""
+def _has_a_row_a_token(module: Any, longest: int, fw: Framework) -> str:
+    """The parameter, or the buffer, with an axis as long as the longest sequence that it takes, as where keys are mixed along theirs."""
     if longest > LONGEST:
         return ""
     for name, inner in module.named_modules():
         for own, parameter in () if type(inner).__module__.startswith("torch.nn") else inner.named_parameters(recurse=False):
             if longest in parameter.shape:
                 return f"it has {name}{'.' * bool(name)}{own}, with a row a token"
+    parameters = {name for name, _ in module.named_parameters()}
+    for name, x in constants(module, fw).items():  # of a mask there are two numbers; of distances, such as ALiBi's, more
+        if name not in parameters and longest in x.shape and len(np.unique(x[np.isfinite(x)])) > 2:
+            return f"it has {name}, with a number a token"
     return ""
 
 

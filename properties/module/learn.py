@@ -254,6 +254,8 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
         try:
             out = answer(other, module, tokens_for(candidate, BATCH, LENGTH, MEMORY))
             itself = answer(other, module, tokens_for(candidate, BATCH, LENGTH, None))
+            if not subject.facts.lengths:  # and of fewer tokens than there are rows
+                answer(other, module, tokens_for(candidate, BATCH, MEMORY + 1, MEMORY))
         except (Exception, SystemExit):
             continue
         named = role(speech.name("key"), FORWARD_ROLES) == "key"

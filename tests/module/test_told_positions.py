@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from properties.catalogue import select
 from properties.engine.core.target import Target
@@ -139,3 +140,64 @@ def test_distances_are_given_to_what_is_told_them() -> None:
 def test_a_wrong_shift_of_distances_is_found() -> None:
     """With a zero behind instead of before, what a row sees hangs on how many there are: padding shows it."""
     assert "module_padding_is_as_good_as_removed" in refuted(make_target("mine", PaddedBehind), "padding")
+
+
+class Sloped(nn.Module):
+    """Slopes of distances in a buffer that no name tells, as in MPT: causal, so that the last row's differences are all that matters."""
+
+    def __init__(self, d_model: int, n_heads: int, max_seq_len: int = 64) -> None:
+        super().__init__()
+        self.n_heads, self.Wqkv, self.out_proj = n_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        slopes = 2.0 ** -torch.arange(1, n_heads + 1)
+        self.register_buffer("attn_bias", (torch.arange(1 - max_seq_len, 1) * slopes[:, None])[None, :, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in self.Wqkv(x).chunk(3, -1))
+        scores = q @ k.mT / k.shape[-1] ** 0.5 + self.attn_bias[..., -x.shape[1] :]
+        scores = scores.masked_fill(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1), -torch.inf)
+        return self.out_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_buffer_with_a_number_a_token_is_one_of_positions() -> None:
+    target = make_target("mine", Sloped)
+    assert target.learned["positions"] == "it has attn_bias, with a number a token" and not refuted(target, *EASY, cases=4)
+
+
+class Sliding(nn.Module):
+    """Causal, and always within a window; a mask that is given takes the place of causality (Gemma 2)."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.heads, self.qkv, self.o_proj = num_heads, nn.Linear(hidden_size, 3 * hidden_size), nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(hidden_states).chunk(3, -1))
+        ones = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~ones.triu(-3), -torch.inf)
+        scores = scores.masked_fill(~ones.tril(), -torch.inf) if attention_mask is None else scores + attention_mask
+        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_what_is_causal_in_a_window_is_causal() -> None:
+    target = make_target("mine", Sliding)
+    assert target.learned["causal"] == "tokens see no later ones"
+    assert not refuted(target, *EASY, cases=6), target.learned
+
+
+class Cached(nn.Module):
+    """Angles are kept for as many places as the queries have, at least: a memory with fewer tokens than there are rows raises (ESM)."""
+
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.heads, self.q, self.kv, self.o = num_heads, nn.Linear(embed_dim, embed_dim), nn.Linear(embed_dim, 2 * embed_dim), None
+
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+        key = query if key is None else key
+        q, (k, v) = self.q(query).unflatten(-1, (self.heads, -1)), (y.unflatten(-1, (self.heads, -1)) for y in self.kv(key).chunk(2, -1))
+        if q.shape[1] > k.shape[1]:
+            raise RuntimeError(f"The size of tensor a ({q.shape[1]}) must match the size of tensor b ({k.shape[1]})")
+        return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2).flatten(2)
+
+
+def test_a_memory_that_must_be_longer_than_the_tokens_is_not_tried() -> None:
+    assert not refuted(make_target("mine", Cached), *EASY, cases=4)

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd
 # One odd constant an axis; counted from the last axis, so that a leading axis of size 1 changes nothing.
-_AXES = (0xD1B54A32D192ED03, 0xAEF17502108EF2D9, 0xDB4F0B9175AE2165, 0xBBE0563303A4615F)
+_AXES = (0xD1B54A32D192ED03, 0xAEF17502108EF2D9, 0xDB4F0B9175AE2165, 0xBBE0563303A4615F, 0x8CB92BA72F3D8DD7)
 
 
 def _mix(x: Array) -> Array:
@@ -32,7 +32,7 @@ def _start(seed: int, name: str) -> int:
 
 
 def bits(seed: int, name: str, shape: tuple[int, ...]) -> Array:
-    """64 random bits for every coordinate of ``shape`` (at most four axes)."""
+    """64 random bits for every coordinate of ``shape`` (at most five axes)."""
     x = np.full((1,) * len(shape), _start(seed, name), dtype=np.uint64)
     for axis, size in enumerate(reversed(shape)):
         step = np.arange(size, dtype=np.uint64) * np.uint64(_AXES[axis])
