@@ -52,12 +52,17 @@ def module_weights_are_unchanged(t: ModuleTrial) -> None:
 
 @module("out(x) after other calls = out(x)", exact=True, length=MANY, memory=(None, None, None, 5))
 def module_nothing_is_remembered(t: ModuleTrial) -> None:
-    """Calls in between, with other tokens, another length, another batch, do not change a bit of the answer.
+    """Calls in between, with other tokens, another mask, another length, another batch, do not change a bit of the answer.
 
     What tells positions apart may be kept as a table, which a longer sequence rounds otherwise.
     """
     x, first = t.inputs, t.run()
     others = [replace(x, x=1.5 - 2 * x.x)]
+    if x.visible is not None:  # a mask may be kept by its shape
+        shown = replace(x, visible=np.ones_like(x.visible))
+        with t.other_memory():  # what is kept may be a view of it
+            fresh = t.run(shown, t.made())
+            _as_before(t, t.run(shown), fresh, shown, "row {row} of a call with another mask is another one after this call")
     if not t.facts.lengths:
         longer = min(t.case.length + 3, t.facts.longest)
         others += [Tokens(t.tokens("longer", longer, x.x.shape[2]), x.memory, None, x.is_causal)]

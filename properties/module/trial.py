@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -172,6 +173,15 @@ class ModuleTrial(Trial):
         fw, case = self.target.framework, self.case
         through = self.subject.through(self.module if module is None else module)
         return call(through, self.speech, tokens, fw, self.buffers, case.dtype, case.device)
+
+    @contextmanager
+    def other_memory(self) -> Iterator[None]:
+        """While it is open, calls are given other memory than those before."""
+        held, self.buffers = self.buffers, self.target.buffers()
+        try:
+            yield
+        finally:
+            self.buffers = held
 
     def send_back(self, result: Any, weights: Any) -> None:
         """The gradient of Σ result · weights into every parameter. Raises Raised."""

@@ -166,3 +166,47 @@ def test_a_mask_that_hides_where_it_is_true_is_told_among_what_differs() -> None
 
 def test_an_argument_that_is_never_given_is_told() -> None:
     assert target_of(LengthFirst).untried == {"alpha": "optional, and never given"}
+
+
+class KeptByShape(Attention):
+    """The first mask of a shape is kept for all that come after: seen where another one comes in between."""
+
+    keeps = True
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        if key_padding_mask is None:
+            return self.attend(x, x)
+        seen = ~key_padding_mask[:, None, None]
+        self.kept = seen if self.kept is None or self.kept.shape != seen.shape or not self.keeps else self.kept
+        return self.attend(x, x, self.kept)
+
+
+class KeptForNothing(KeptByShape):
+    keeps = False
+
+
+class KeptAsAView(Attention):
+    """What is kept shares the memory of the mask (1 = seen)."""
+
+    keeps = True
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is None:
+            return self.attend(x, x)
+        if self.kept is None or self.kept.shape[::3] != attention_mask.shape:
+            self.kept = attention_mask[:, None, None]
+        return self.attend(x, x, self.kept == 1)
+
+
+@pytest.mark.parametrize("thing", [KeptByShape, KeptAsAView, KeptForNothing])
+def test_a_mask_that_is_kept_by_its_shape_is_refuted(thing: Any) -> None:
+    outcome = search(target_of(thing), PROPERTIES["module_nothing_is_remembered"], Plan(examples=60, shrink=False))
+    assert (outcome.finding is not None) == thing.keeps, outcome.finding
