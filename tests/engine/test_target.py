@@ -621,7 +621,7 @@ def test_what_lies_in_a_module_and_is_none_is_found() -> None:
 def test_a_module_of_another_library_is_told_to_be_one(package: str, library: str) -> None:
     base = type("Module", (), {"__module__": package})
     asks = type("Attention", (base,), {"__init__": lambda self, width: None, "__call__": lambda self, x: x})
-    answers = type("Attention", (base,), {"__call__": lambda self, x: x})
+    answers = type("Attention", (base,), {"__call__": lambda self, x: x})()
     assert refusal(asks).endswith(f"is a module of {library}; modules with weights are understood where they are PyTorch's. "
                                   "Its attention can be checked as a function of queries, keys and values")  # fmt: skip
     assert f"is a module of {library}; " in refusal(answers) and "asked as one, " in refusal(answers)

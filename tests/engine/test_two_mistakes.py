@@ -19,7 +19,7 @@ from properties.engine.core.target import Target
 from properties.engine.explain.explain import explain
 from properties.engine.explain.reading import read_failure
 from properties.engine.explain.suspects import known_mistakes
-from properties.engine.report.text import findings_text
+from properties.engine.report.text import findings_text, verdict_text
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
@@ -124,3 +124,14 @@ def test_an_error_is_read_as_a_mistake_that_raises_there_too() -> None:
     (finding,) = verify_target(refusing, catalogue.select(["masks_broadcast"]), Plan(examples=CASES)).findings
     assert finding.violation.raised
     assert [suspect.name for suspect in read_failure(refusing, finding, suspects)] == ["mutants.mask_shapes.rank_four_refused"]
+
+
+def test_of_many_findings_a_few_have_lines_of_their_own() -> None:
+    """The others are counted, and named by the verdict; all of them with -v."""
+    target = make_target("mine", lambda q, k, v: torch.zeros_like(core.attention(q, k, v)), {"framework": "torch"})
+    report = verify_target(target, catalogue.select(("softmax", "values", "scaling", "numbers")), Plan(examples=4, shrink=False))
+    told, all_of_it = findings_text(report, 4), findings_text(report, 4, verbose=True)
+    assert len(report.findings) > 8 and told.count("  replay ") < len(report.findings) == all_of_it.count("  replay ")
+    (left,) = re.findall(r"and (\d+) more like these, which are named below", told)
+    assert told.count("  replay ") + int(left) == len(report.findings)
+    assert all(finding.prop.name in verdict_text(report) for finding in report.findings)

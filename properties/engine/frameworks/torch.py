@@ -384,11 +384,11 @@ class TorchModules:
     def unrecorded(self, module: Any) -> str:
         layer = module.forward
         while layer is not None:
-            held = [cell.cell_contents for cell in getattr(layer, "__closure__", None) or ()]
-            modes = [getattr(value, "__self__", None) for value in held]  # a decorator holds the method that makes its mode anew
-            for mode in modes:
-                if isinstance(mode, torch.no_grad | torch.inference_mode):
-                    return f"torch.{type(mode).__name__}"
+            for cell in getattr(layer, "__closure__", None) or ():
+                with suppress(ValueError):  # nothing is in it yet
+                    mode = getattr(cell.cell_contents, "__self__", None)  # a decorator holds the method that makes its mode anew
+                    if isinstance(mode, torch.no_grad | torch.inference_mode):
+                        return f"torch.{type(mode).__name__}"
             layer = getattr(layer, "__wrapped__", None)
         return ""
 

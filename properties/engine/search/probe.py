@@ -40,13 +40,13 @@ def make_target(
         except CannotRun as error:
             raise CannotRun(
                 f"{name} is a module of {library}; modules with weights are understood where they are PyTorch's. Its attention can be checked "
-                f"as a function of queries, keys and values" + ("" if "is a class" in str(error) else f" (asked as one, {error})")
+                f"as a function of queries, keys and values" + ("" if _is_class(function) else f" (asked as one, {error})")
             ) from None
     return _made_target(name, function, supports, device)
 
 
 def _made_target(name: str, function: Callable[..., Any], supports: Supports | Mapping[str, Any] | None, device: str | None) -> Target:
-    if (function.is_class if isinstance(function, Stub) else inspect.isclass(function)) and not _makes(function, supports):
+    if _is_class(function) and not _makes(function, supports):
         function = _instance(name, function)
     try:
         own = _own(function)
@@ -61,6 +61,11 @@ def _made_target(name: str, function: Callable[..., Any], supports: Supports | M
     with asked_quickly(function):
         understood = _understood(name, function, merged, declared, device)
     return dataclasses.replace(understood, declared=declared, own=alone)
+
+
+def _is_class(function: Callable[..., Any]) -> bool:
+    """Wherever it is."""
+    return function.is_class if isinstance(function, Stub) else inspect.isclass(function)
 
 
 def _instance(name: str, made: Any) -> Callable[..., Any]:
