@@ -25,6 +25,7 @@ from .worker import WORKSHOPS, serve
 PRINTED = 2**20  # bytes that the workers of a run may print
 HIDDEN: list[str] = []  # files and folders that workers do not see, where that can be done: what the run writes down
 ANSWERED = 60.0  # seconds in which a worker is started, or ended
+STARTED: list[subprocess.Popen[bytes]] = []  # new Pythons of this process: Python warns of one that runs on and is held by nobody
 GRACE = 2.0  # seconds for a worker that has said goodbye to end
 
 
@@ -104,7 +105,8 @@ def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -
         "template = [importlib.import_module(name) for name in modules][0]; template._run(*(socket.socket(fileno=fd) for fd in fds))"
     )
     command = [sys.executable, "-c", program, given]
-    return subprocess.Popen(command, pass_fds=(link.fileno(), files.fileno()), start_new_session=True).pid
+    STARTED.append(subprocess.Popen(command, pass_fds=(link.fileno(), files.fileno()), start_new_session=True))
+    return STARTED[-1].pid
 
 
 def _run(link: socket.socket, files: socket.socket) -> None:
