@@ -52,6 +52,10 @@ def answers(target: Target) -> dict[str, str]:
             "rows without keys, mask added": s.empty_rows_added or "the same",
             "NaN in a hidden key or value": MASKED_NAN[str(target.observed.get("masked_nan", s.masked_nan))],
         }
+    if "need_weights" in takes:
+        found["weights that come back"] = told.get(
+            "weights", "those of each head" if s.returned_weights == "per head" else "their mean over heads"
+        )
     if {"attn_mask", "is_causal"} <= takes:
         found["mask and causal"] = told.get("mask and causal", "both hide" if s.mask_and_causal else "not together")
     if "return_lse" in takes:

@@ -44,6 +44,7 @@ class Conventions:
     def learned(self) -> Target:
         for ask in (
             self._beside,
+            self._mean_weights,
             self._scale,
             self._base,
             self._precision,
@@ -120,18 +121,29 @@ class Conventions:
             return
         second = second_array(result, target.framework)
         shape = () if second is None else tuple(target.framework.describe(second)[0])
-        parameter = {inputs.shape: "need_weights", inputs.shape[:3]: "return_lse"}.get(shape, "")
+        b, _, n, s = inputs.shape
+        parameter = {inputs.shape: "need_weights", (b, n, s): "need_weights", inputs.shape[:3]: "return_lse"}.get(shape, "")
         if parameter and parameter not in target.parameters:
             self.reading = replace(self.reading, beside=parameter)
             self.target = replace(
                 target, parameters=(*target.parameters, parameter), learned={**target.learned, "beside the output": BESIDE[parameter]}
             )
         elif second is not None and not parameter:
-            b, _, n, s = inputs.shape
-            mean = exactly(replace(inputs, default_scale=self.scale), "top-left").weights.mean(1) if shape == (b, n, s) else None
-            right = mean is not None and np.abs(target.framework.read(second) - mean).max() < NEAR
-            says = "the mean of the weights over heads, which it was in a first call" if right else f"an array of shape {shape}"
-            self.target = replace(target, untried={**target.untried, "what comes back beside the output": says})
+            self.target = replace(target, untried={**target.untried, "what comes back beside the output": f"an array of shape {shape}"})
+
+    def _mean_weights(self) -> None:
+        """Whether weights that come back are their mean over heads, as ``nn.MultiheadAttention``'s are."""
+        if "need_weights" not in self.target.parameters or not self._open("returned_weights"):
+            return
+        view, inputs = self.question.view(self.reading), self.question.inputs()
+        try:
+            second = second_array(answer(view, inputs.but(need_weights=True), view.buffers()), self.target.framework)
+        except Raised:
+            return
+        b, _, n, s = inputs.shape
+        if second is not None and tuple(self.target.framework.describe(second)[0]) == (b, n, s):
+            self.facts["returned_weights"] = "mean"
+            self.differs["weights"] = "their mean over heads, as nn.MultiheadAttention returns them"
 
     def _base(self) -> None:
         """The base of the log-sum-exp that comes back."""

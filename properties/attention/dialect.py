@@ -84,6 +84,7 @@ OWN = {"heads": HEADS, "dim": DIMS, "width": WIDTHS, "into": INTO}  # what only 
 SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
+ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
@@ -91,10 +92,13 @@ OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 def _with_dims(question: Question, reading: Reading, learned: dict[str, str]) -> Target:
     """The target with all the head dims that it takes, and what lengths are multiples of."""
     target, multiple = question.target, question.target.supports.length_multiple
-    dims = tuple(dim for dim in HEAD_DIMS if question.answer(reading, question.inputs(dim=dim)) is not None)
-    learned["head dims"] = ", ".join(map(str, dims)) + " alone, of those that were tried"
+    dims = tuple(dim for dim in (*ODD_DIMS, *HEAD_DIMS) if question.answer(reading, question.inputs(dim=dim)) is not None)
     if multiple > 1:
         learned["multiples"] = f"the numbers of queries and of keys are multiples of {multiple}"
+    if {*ODD_DIMS, *HEAD_DIMS} <= {*dims}:
+        return replace(target, supports=replace(target.supports, head_dims=None))
+    dims = tuple(sorted({*dims}))
+    learned["head dims"] = ", ".join(map(str, dims)) + " alone, of those that were tried"
     return replace(target, supports=replace(target.supports, head_dims=dims or target.supports.head_dims))
 
 

@@ -147,8 +147,9 @@ class Learner:
         """Whether what comes back where a parameter asks for it has the axes of this: flash-attention's of probabilities gives sums."""
         reading = replace(self.reading, names={**self.reading.names, ours: theirs})
         inputs = self.question.inputs().but(**{ours: True})
-        shape = inputs.shape if ours == "need_weights" else inputs.shape[:3]
-        second = "" if ours in self.parameters else self._second(reading, inputs, shape)
+        b, _, n, s = inputs.shape
+        shapes = (inputs.shape, (b, n, s)) if ours == "need_weights" else (inputs.shape[:3],)  # each head's, or their mean
+        second = "" if ours in self.parameters else self._second(reading, inputs, *shapes)
         if second:
             self.untried.pop(theirs, None)
             self._take(ours, replace(reading, second=second), f"{BESIDE[ours]} come{'s' * (ours == 'return_lse')} back, too", theirs)

@@ -152,16 +152,22 @@ class Trial(BaseTrial):
         return self.runs[-1], self.target.framework.read(answer[1]), 2.0 ** -FLOAT_TYPES[dtype].precision
 
     def run_returned_weights(self) -> tuple[Run, Array, float]:
-        """Call the target for its weights too: (output, weights (B, H, L, S), unit roundoff of the type they came in)."""
+        """Call the target for its weights too: (output, weights (B, H, L, S), unit roundoff of the type they came in).
+
+        Of their mean over heads (B, L, S) there is one head.
+        """
         inputs = self.inputs.but(need_weights=True)
         answer = ask(self.target, inputs, self.buffers)
         if not (isinstance(answer, tuple | list) and len(answer) > 1 and self.target.framework.is_array(answer[1])):
             self.fail("with need_weights it does not return (out, weights)")
         shape, dtype, _ = self.target.framework.describe(answer[1])
-        if shape != inputs.shape or dtype not in FLOAT_TYPES:
-            self.fail(f"the weights are {dtype} of shape {shape}, expected numbers of shape {inputs.shape}")
+        batch, _, queries, keys = inputs.shape
+        mean = self.supports.returned_weights == "mean"
+        if shape != (expected := (batch, queries, keys) if mean else inputs.shape) or dtype not in FLOAT_TYPES:
+            self.fail(f"the weights are {dtype} of shape {shape}, expected numbers of shape {expected}")
         self.runs.append(Run(self, inputs, self.target.read(answer[0])))
-        return self.runs[-1], self.target.framework.read(answer[1]), 2.0 ** -FLOAT_TYPES[dtype].precision
+        read = self.target.framework.read(answer[1])
+        return self.runs[-1], read[:, None] if mean else read, 2.0 ** -FLOAT_TYPES[dtype].precision
 
     def weights(self, inputs: Inputs | None = None) -> Weights:
         """The attention matrix (B, H, L, S), read by choosing V = I (or its columns, where Dv must equal D)."""

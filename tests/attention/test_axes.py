@@ -183,6 +183,18 @@ def test_a_style_is_found_out(style: str) -> None:
     assert refuted(spoken(wrong), cases=40), style
 
 
+def test_lengths_that_are_refused_say_nothing_of_head_dims() -> None:
+    """What takes multiples of 16 of any head dim is asked odd ones, too."""
+
+    def attention(q: Any, k: Any, v: Any, *, lost: bool = True) -> Any:
+        assert q.shape[2] % 16 == 0 and k.shape[2] % 16 == 0, "no such length"
+        return plain(q, k * (torch.arange(k.shape[-1]) < k.shape[-1] - 1) if lost and k.shape[-1] % 2 else k, v)
+
+    right, wrong = spoken(lambda q, k, v: attention(q, k, v, lost=False)), spoken(lambda q, k, v: attention(q, k, v))
+    assert right.supports.head_dims is None and right.supports.length_multiple == 16
+    assert not refuted(right, cases=6) and refuted(wrong, cases=6)
+
+
 def test_lengths_that_are_refused_excuse_no_other_convention() -> None:
     """A bool mask that is True where hidden is wrong under PyTorch's names, also where is_causal is for as many queries as keys alone."""
 

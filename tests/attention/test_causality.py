@@ -84,6 +84,7 @@ def test_a_prefix_is_cut_where_the_target_takes_its_length() -> None:
     found, prop = make_target("mine", attention, {"framework": "numpy", **facts}), PROPERTIES["prefix_of_output_is_output_of_prefix"]
     failing = [try_case(found, prop, Case(queries=8, keys=8, dim=2, seed=seed, is_causal=True)) for seed in range(20)]
     assert sum(violation is not None and not violation.raised for violation in failing) > 4
+    assert try_case(found, prop, Case(queries=2, keys=2, is_causal=True)) is None  # no row can be left out
 
 
 def without_keys(value: Callable[[Array, Array], Array], convention: str) -> Target:

@@ -69,6 +69,7 @@ KEYS = (
     "arithmetic",
     "fill",
     "max_length",
+    "returned_weights",
 )
 
 

@@ -288,6 +288,44 @@ def test_weights_of_any_axes(own: bool, turned: bool) -> None:
     assert refuted(target, "returned_weights_are_those_applied") == (set() if own else {"returned_weights_are_those_applied"})
 
 
+def mean_weights(name: str, over: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The weights of all heads in one beside the output, where a parameter asks for it, or always."""
+
+    def attention(q: Any, k: Any, v: Any, give: bool = True) -> Any:
+        p = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1)
+        return (p @ v, over(p)) if give else p @ v
+
+    named = {
+        "": lambda q, k, v: attention(q, k, v),
+        "need_weights": lambda q, k, v, need_weights=False: attention(q, k, v, need_weights),
+        "output_attentions": lambda q, k, v, output_attentions=False: attention(q, k, v, output_attentions),
+    }
+    return named[name]
+
+
+@pytest.mark.parametrize("name", ["", "need_weights", "output_attentions"])
+@pytest.mark.parametrize(
+    ("over", "right"),
+    [
+        (lambda p: p.mean(1), True),
+        (lambda p: p.sum(1) / max(p.shape[1], 1), True),
+        (lambda p: p[:, 0], False),
+        (lambda p: p.sum(1) / max(p.shape[1] - 1, 1), False),
+    ],
+    ids=["mean", "divided", "first", "one less"],
+)
+def test_weights_may_be_their_mean_over_heads(name: str, over: Callable[[Any], Any], right: bool) -> None:
+    target = spoken(mean_weights(name, over), dtypes=["float64", "bfloat16"], zero_sizes=False)
+    assert target.supports.returned_weights == "mean" and "mean over heads" in target.differs["weights"]
+    assert refuted(target, "returned_weights_are_those_applied") == (set() if right else {"returned_weights_are_those_applied"})
+
+
+def test_weights_that_are_declared_as_their_mean_are_held_to_it() -> None:
+    claim: dict[str, Any] = {"returned_weights": "mean", "zero_sizes": False}
+    assert refuted(spoken(mean_weights("need_weights", lambda p: p), **claim), "returned_weights_are_those_applied")
+    assert not refuted(spoken(mean_weights("need_weights", lambda p: p.mean(1)), **claim), "returned_weights_are_those_applied")
+
+
 def with_lse(factor: float, name: str, turned: bool) -> Callable[..., Any]:
     """As FlashInfer's, (length, heads), to the base 2; or as flash-attention's, under another name."""
 

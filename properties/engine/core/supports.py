@@ -58,6 +58,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "result": ("same", "wider"),
     "empty_rows": ("zero", "nan", "mean", "all"),
     "masked_nan": ("contained", "leaks"),
+    "returned_weights": ("per head", "mean"),
     "pairing": ("interleaved", "half"),
     "activation": ("relu", "gelu"),
     "gelu": ("erf", "tanh"),
@@ -94,6 +95,7 @@ class Supports:
     causal: str = "top-left"  # bottom-right: query i of L sees the keys up to i + S − L
     default_scale: str = "1/sqrt(dim)"  # of the logits where a call gives none; 1 of T5, 8/dim of muP, 1/sqrt(64) of one head dim
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
+    returned_weights: str = "per head"  # weights that come back beside the output: (B, H, L, S), or mean: (B, L, S), their mean over heads
     empty_rows: str = "zero"  # what a row gives that sees no key
     empty_rows_added: str | None = None  # likewise where what hides the keys is added to the logits; None: the same
     masked_nan: str = "leaks"  # NaN in a hidden key or value may reach the rows of its own batch element; contained: it reaches nothing

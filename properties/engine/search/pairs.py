@@ -23,6 +23,7 @@ DIALECT = (
     "empty_rows_added",
     "masked_nan",
     "default_scale",
+    "returned_weights",
     "pairing",
 )  # keys of supports that say what an answer means
 ABLE = ("value_dim", "zero_sizes", "mask_and_causal", "odd_dim")  # of which both must be able
