@@ -24,7 +24,7 @@ def with_dropout(target: Target, question: Question) -> Target:
     formal = formal_of(target.function)
     theirs = "dropout_p" if "dropout_p" in formal else next((name for name in formal if meant(name) == "dropout_p"), "")
     flag = next((name for name in formal if name in TRAINING), "")
-    if not theirs or (theirs == "dropout_p" and not flag) or "parameters" in target.declared:
+    if not theirs or "parameters" in target.declared:
         return target
     inputs, plain = question.inputs(), Reading(layout=target.supports.layout)
     untried = {name: why for name, why in target.untried.items() if name not in (theirs, flag)}
@@ -38,7 +38,7 @@ def with_dropout(target: Target, question: Question) -> Target:
             says = f"weights are dropped where {flag} is {not TRAINING[flag]}, off by {off:.2g}"
             target = replace(target, wrong={**target.wrong, theirs: says})
     if theirs == "dropout_p" and not flag:
-        return target
+        return _own(target, question)
     given = {flag: TRAINING[flag]} if flag else {}
     dropping, asked = _with(target, theirs, given), replace(inputs, dropout=0.5, chance=1)
     off = replace(question, target=dropping).off(plain, asked)
@@ -52,6 +52,17 @@ def with_dropout(target: Target, question: Question) -> Target:
     where = f", where {flag} is {TRAINING[flag]}" if flag else ""
     learned = {**target.learned, theirs: "dropout_p" + where + called}
     return replace(dropping, parameters=(*parameters, "dropout_p"), learned=learned, untried=untried)
+
+
+def _own(target: Target, question: Question) -> Target:
+    """The target under the contract's own name; told, and not asked for, where that drops nothing at all."""
+    if "dropout_p" not in target.parameters:
+        return target
+    off = question.off(Reading(layout=target.supports.layout), replace(question.inputs(), dropout=0.5, chance=1))
+    if off is None or off >= NEAR:
+        return target
+    parameters = tuple(name for name in target.parameters if name != "dropout_p")
+    return replace(target, parameters=parameters, wrong={**target.wrong, "dropout_p": "a probability of 0.5 drops nothing"})
 
 
 def _with(target: Target, theirs: str, given: dict[str, bool], made: Callable[[float], Any] = float) -> Target:

@@ -37,12 +37,13 @@ def returned_weights_are_those_applied(t: Trial) -> None:
     in which they come or a wider one (Higham 2002, section 4.2).
     """
     run, weights, unit = t.run_returned_weights()
-    exact, seen = run.exact.weights, live(t)
+    exact = run.exact.weights
+    seen = live(t)
     allowed = bound.weights_bound(run.exact, t.arithmetic)
     roundings = 1
     if t.supports.returned_weights == "mean" and t.inputs.shape[1]:
         roundings = 1 + t.inputs.shape[1]
-        exact, allowed, seen = exact.mean(1, keepdims=True), allowed.mean(1, keepdims=True), seen.all(1, keepdims=True)
+        exact, allowed, seen = exact.mean(1, keepdims=True), allowed.mean(1, keepdims=True), np.asarray(seen.all(1, keepdims=True))
     allowed = allowed + np.expm1(roundings * np.log1p(unit)) * (np.abs(exact) + allowed)  # stored in their own type
     t.close(weights, exact, allowed, "the weight of key {column} in row {row} that is returned is off", seen)
 

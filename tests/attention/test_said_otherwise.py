@@ -227,6 +227,15 @@ def test_what_looks_like_dropout_and_drops_nothing_is_told() -> None:
     assert "dropout_p" not in spoken(idle).parameters
 
 
+def test_dropout_of_the_own_name_that_drops_nothing_is_one_finding() -> None:
+    def idle(q: Any, k: Any, v: Any, dropout_p: float = 0.0) -> Any:
+        return weights(q @ k.mT / q.shape[-1] ** 0.5) @ v
+
+    target = spoken(idle)
+    assert target.wrong == {"dropout_p": "a probability of 0.5 drops nothing"} and "dropout_p" not in target.parameters
+    assert "dropout_p" in spoken(idle, parameters=["dropout_p"]).parameters  # a claim, held to by four properties
+
+
 def test_dropout_that_is_a_function_is_given_one() -> None:
     """As in The Annotated Transformer, whose ``dropout`` is a module."""
 
