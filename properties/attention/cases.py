@@ -64,6 +64,7 @@ DIRECTIVES: dict[str, Wrong] = {
 }
 SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
+UNSTEADY = "answers"  # under which it is told that a call is answered anew each time
 BESIDE = "a mask beside is_causal, where one of them is taken alone"
 TAKEN_WITH = {
     "group": "enable_gqa",
@@ -195,6 +196,8 @@ def _head_dim(dims: tuple[int, ...], table: Sequence[int]) -> Strategy:
 
 def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> str:
     """Why no case of a property can be drawn for a target, in these dtypes if any are given; empty if one can."""
+    if UNSTEADY in target.wrong:
+        return "the target answers a call with other numbers each time"
     longest = target.supports.max_length
     for name in ("queries", "keys"):
         table = prop.domain.get(name)

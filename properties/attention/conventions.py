@@ -19,6 +19,7 @@ from ..engine.core.target import Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
 from .call import answer
+from .cases import UNSTEADY
 from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
 from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, factor_of_scale, meant
@@ -42,6 +43,8 @@ class Conventions:
     reading: Reading = field(default_factory=Reading)
 
     def learned(self) -> Target:
+        if unsteady := self._unsteady():
+            return replace(self.target, wrong={**self.target.wrong, UNSTEADY: unsteady})
         for ask in (
             self._beside,
             self._mean_weights,
@@ -78,6 +81,14 @@ class Conventions:
             observed={**target.observed, **self.observed},
             untried={**target.untried, **target.pace.untried()},
         )
+
+    def _unsteady(self) -> str:
+        """By how much two answers to the same call differ, where they are nothing alike: no other question has an answer then."""
+        asked = self.question.inputs()
+        first, again = self.question.answer(self.reading, asked), self.question.answer(self.reading, asked)
+        if first is None or again is None or not (off := float(np.abs(first - again).max(initial=0.0))) > NEAR:
+            return ""
+        return f"the same call is answered with other numbers each time, off by {off:.2g}; nothing else is asked"
 
     def _is_said_better(self, name: str) -> bool:
         """Whether what was learned of a parameter is the nearest meaning of masks that were found to mean something else."""

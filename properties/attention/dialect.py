@@ -31,11 +31,13 @@ from .question import (
     NEAR,
     NEUTRAL,
     OPERANDS,
+    TRAINING,
     WIDTHS,
     Question,
     capped_by_default,
     causal_by_default,
     dim_of_scale,
+    drops_by_default,
     exactly,
     meant,
     out_of_order,
@@ -227,6 +229,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
         learned["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
     learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
     learned |= {name: f"softcap; {reading.given[name]} is passed for none" for name in _uncapped(formal)[0] if name in reading.given}
+    learned |= {name: f"{value} is passed where nothing is said: weights would be dropped" for name, value in _dropless(formal).items()}
     learned |= {theirs: SIZE_WORDS[letter] for theirs, letter in reading.told.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
@@ -411,6 +414,11 @@ def _uncapped(formal: Formal) -> list[dict[str, Any]]:
     return [dict.fromkeys(capped, none) for none in (None, 0.0) if capped] + [{}]
 
 
+def _dropless(formal: Formal) -> dict[str, Any]:
+    """What says that no weight is dropped, to a callable that drops some where nothing is said."""
+    return {p.name: not TRAINING[p.name] if p.name in TRAINING else 0.0 for p in formal.values() if drops_by_default(p)}
+
+
 def _unlimited(formal: Formal) -> list[dict[str, Any]]:
     """What says that no key is too far away, to a callable that has a window where nothing is said; the last is to say nothing."""
     windows = [p.name for p in formal.values() if window_by_default(p)]
@@ -445,6 +453,7 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
+        given |= _dropless(formal)
         own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral

@@ -7,16 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..engine.core.target import Target
-from .question import NEAR, Question, meant
+from .question import NEAR, TRAINING, Question, meant
 from .speech import Reading, formal_of
-
-TRAINING = {
-    "training": True,
-    "is_training": True,
-    "train": True,
-    "deterministic": False,
-    "inference": False,
-}  # flag → where weights are dropped
 
 
 def with_dropout(target: Target, question: Question) -> Target:

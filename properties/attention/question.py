@@ -75,6 +75,8 @@ PADDING = (
     "key_mask",
 )  # (batch, keys); PyTorch documents the first, True where hidden
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
+# A flag → where weights are dropped.
+TRAINING = {"training": True, "is_training": True, "train": True, "deterministic": False, "inference": False}
 HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h", "nh", "H", "NH")  # where required
 DIMS = (
     "d_k",
@@ -169,6 +171,7 @@ def other_names(formal: Formal) -> bool:
         (meant(name) in (*LEARNED, *BESIDE) and meant(name) not in formal)
         or causal_by_default(p)
         or capped_by_default(p)
+        or drops_by_default(p)
         or may_be_a_number(p)
         for name, p in formal.items()
     )
@@ -202,6 +205,14 @@ def capped_by_default(parameter: inspect.Parameter) -> bool:
     """Whether a parameter is a cap of the logits, and there is one where nothing is said."""
     ours, default = meant(parameter.name) or parameter.name, parameter.default
     return ours == "softcap" and type(default) in (int, float) and default > 0
+
+
+def drops_by_default(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is the probability of dropout, or says that weights are dropped, and they are where nothing is said."""
+    default = parameter.default
+    if parameter.name in TRAINING:
+        return default is TRAINING[parameter.name]
+    return (meant(parameter.name) or parameter.name) == "dropout_p" and type(default) in (int, float) and default > 0
 
 
 @dataclass

@@ -422,3 +422,38 @@ def test_what_has_a_cap_by_default_is_called_without_one(function: Any, name: st
 def test_what_is_capped_whatever_is_said_is_asked_as_it_is() -> None:
     target = spoken(always_capped, zero_sizes=False)
     assert "softcap" not in target.learned and "output_is_inside_the_bound" in refuted(target, *CAPS)
+
+
+def test_what_is_dropped_where_nothing_is_said_is_not_dropped() -> None:
+    """A probability, or a flag, whose default drops weights: the plain call says that none is."""
+
+    def attention(q: Any, k: Any, v: Any, dropout: float = 0.1, training: bool = True) -> Any:
+        return torch.nn.functional.dropout(weights(q @ k.mT / q.shape[-1] ** 0.5), dropout, training=training) @ v
+
+    def named(q: Any, k: Any, v: Any, dropout_p: float = 0.1) -> Any:
+        return attention(q, k, v, dropout_p)
+
+    def half(q: Any, k: Any, v: Any, dropout_p: float = 0.1) -> Any:
+        return attention(q, k, v, dropout_p) * (1 - dropout_p / 2)
+
+    for function in (attention, named):
+        target = spoken(function)
+        assert "dropout_p" in target.parameters and not target.wrong, target.wrong
+        assert not refuted(target, "dropout_drops_or_rescales", "output_is_inside_the_bound", "same_call_same_bits")
+    assert refuted(spoken(half), "dropout_drops_or_rescales", "output_is_inside_the_bound") == {"dropout_drops_or_rescales"}
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-9])
+def test_a_target_that_answers_at_random_is_one_sentence(size: float) -> None:
+    """Where two answers to a call are nothing alike nothing else is asked; where they are nearly the same, all is."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return weights(q @ k.mT / q.shape[-1] ** 0.5) @ v + size * torch.rand_like(q[..., :1])
+
+    target = spoken(attention)
+    if size == 1:
+        report = searched(target, "same_call_same_bits", "output_is_inside_the_bound")
+        assert "other numbers each time" in target.wrong["answers"] and not report.findings
+        assert not any(outcome.cases for outcome in report.outcomes.values())
+    else:
+        assert not target.wrong and "same_call_same_bits" in refuted(target, "same_call_same_bits")
