@@ -9,7 +9,7 @@ from ..engine.core.target import Target
 from ..exact.arithmetic import default_arithmetic
 from .axes import LAYOUTS
 
-SCALES = {"any": "any", "not negative": "those that are not negative", "positive": "positive ones alone"}
+SCALES = {"any": "any", "not negative": "those that are not negative", "positive": "positive ones alone", "not zero": "any but 0"}
 MASKED_NAN = {"leaks": "may reach the rows of its own batch element", "contained": "reaches nothing"}
 
 

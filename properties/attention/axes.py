@@ -1,7 +1,7 @@
 """The axes of arrays, in every order that is in use: how queries, keys and values are given, and how an answer is read.
 
-A form is spelled in letters: b batch, h heads, k heads of keys and g queries' heads to each of them (h = k · g), l length, d features, and
-t the three where queries, keys and values are one array. Axes in brackets are one axis.
+A form is spelled in letters: b batch, h heads, k heads of keys and g queries' heads to each of them (h = k · g), l length, d features, 1 the
+one query of a call, and t the three where queries, keys and values are one array. Axes in brackets are one axis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Axes:
     words: str
     queries: str
     keys: str = ""  # where keys and values have other axes
-    each: str = ""  # a call for each index along these
+    each: str = ""  # a call for each index along these; l: that of the queries alone
     packed: str = ""  # the form of the one array that has queries, keys and values
     listed: bool = False  # the first axis is a list
     answers: tuple[str, ...] = ("",)  # of ANSWERS
@@ -37,7 +37,12 @@ class Axes:
     @property
     def folded(self) -> bool:
         """Whether there is no axis of the batch, or none of heads: a mask is cut, or folded, with them."""
-        return bool(self.each) or "(bh)" in self.queries
+        return bool(set(self.each) - {"l"}) or "(bh)" in self.queries
+
+    @property
+    def decoding(self) -> bool:
+        """Whether a call has one query, as each step of decoding."""
+        return "l" in self.each
 
 
 # From the simplest to the strangest.
@@ -56,6 +61,11 @@ LAYOUTS = {
     "lkgd": Axes(
         "(length, key heads, group, dim), keys and values (length, heads, dim); a call for each sequence", "lkgd", "lkd", each="b"
     ),
+    "bh1d": Axes("(batch, heads, 1, dim), keys and values (batch, heads, length, dim); a call for each query", "bh1d", "bhld", each="l"),
+    "b1hd": Axes("(batch, 1, heads, dim), keys and values (batch, length, heads, dim); a call for each query", "b1hd", "blhd", each="l"),
+    "bhd": Axes("(batch, heads, dim), keys and values (batch, heads, length, dim); a call for each query", "bhd", "bhld", each="l"),
+    "bhd, blhd": Axes("(batch, heads, dim), keys and values (batch, length, heads, dim); a call for each query", "bhd", "blhd", each="l"),
+    "hd": Axes("(heads, dim), keys and values (length, heads, dim); a call for each query of each sequence", "hd", "lhd", each="bl"),
     "[bld]": Axes("lists of heads, each (batch, length, dim)", "hbld", listed=True, answers=("", "bl(hd)")),
     "[ld]": Axes("lists of heads, each (length, dim); a call for each sequence", "hld", each="b", listed=True, answers=("", "l(hd)")),
 }
@@ -85,16 +95,17 @@ def known(layout: str) -> Axes:
 
 def groups(letters: str, heads: str) -> list[str]:
     """The axes of a form, each as the letters that are one in it; ``heads`` are the letters of h."""
-    found = re.findall(r"\(([a-z]+)\)|([a-z])", letters)
+    found = re.findall(r"\(([a-z]+)\)|([a-z1])", letters)
     return [(folded or alone).replace("h", heads) for folded, alone in found]
 
 
 def arrange(x: Any, have: str, wanted: Sequence[str], fw: Framework) -> Any:
     """An array whose axes are the letters ``have``, in a form."""
-    order, sizes = "".join(wanted), dict(zip(have, x.shape, strict=True))
+    sizes = {**dict(zip(have, x.shape, strict=True)), "1": 1}
+    order = "".join(wanted).replace("1", "")
     if order != have:
         x = fw.permute(x, tuple(have.index(letter) for letter in order))
-    return x if all(len(one) == 1 for one in wanted) else x.reshape(_shape(wanted, sizes))
+    return x if list(wanted) == list(order) else x.reshape(_shape(wanted, sizes))
 
 
 def restore(y: Any, have: Sequence[str], wanted: str, sizes: dict[str, int], fw: Framework) -> Any:
@@ -102,8 +113,8 @@ def restore(y: Any, have: Sequence[str], wanted: str, sizes: dict[str, int], fw:
     shape = _shape(have, sizes)
     if tuple(y.shape) != shape:
         raise TypeError(f"returned shape {tuple(y.shape)}, not {shape}")
-    order = "".join(have)
-    if len(order) != len(have):
+    order = "".join(have).replace("1", "")
+    if list(order) != list(have):
         y = y.reshape(tuple(sizes[letter] for letter in order))
     return y if order == wanted else fw.permute(y, tuple(order.index(letter) for letter in wanted))
 
@@ -130,7 +141,7 @@ def calls(axes: Axes, q: Any, k: Any, v: Any, fw: Framework) -> Iterator[tuple[d
         for name, x in whole.items():
             have = CANONICAL["q" if name == "q" else "k"]
             for letter, i in at.items():
-                if letter in have:
+                if letter in have and (letter != "l" or name == "q"):
                     x, have = x[(slice(None),) * have.index(letter) + (i,)], have.replace(letter, "")
             letters = "bhld" if axes.packed else axes.queries if name == "q" or not axes.keys else axes.keys
             given.append(arrange(x, have, groups(letters, "".join(c for c in "kg" if c in have)), fw))
@@ -149,7 +160,7 @@ def sizes_of(q: Any, k: Any) -> dict[str, int]:
     """The size of each letter, of queries."""
     batch, heads, length, dim = q.shape
     key_heads = k.shape[1]
-    return {"b": batch, "k": key_heads, "g": heads // (key_heads or 1) if heads else 1, "l": length, "d": dim}
+    return {"1": 1, "b": batch, "k": key_heads, "g": heads // (key_heads or 1) if heads else 1, "l": length, "d": dim}
 
 
 def answer_form(axes: Axes, answer: str) -> list[str]:

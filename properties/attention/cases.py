@@ -96,7 +96,7 @@ def allowed_values(supports: Supports, name: str, table: Iterable[Any]) -> list[
 
 def scale_is_taken(supports: Supports, scale: float) -> bool:
     """Whether a scale may be given."""
-    return supports.scales == "any" or scale > 0 or (scale == 0 and supports.scales == "not negative")
+    return {"not negative": scale >= 0, "positive": scale > 0, "not zero": scale != 0}.get(supports.scales, True)
 
 
 def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str, ...] | None = None) -> Strategy:

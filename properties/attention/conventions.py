@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.dtypes import FLOAT_TYPES
-from ..engine.core.supports import CHOICES
+from ..engine.core.supports import CHOICES, scale_of
 from ..engine.core.target import Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
@@ -49,6 +49,7 @@ class Conventions:
             self._beside,
             self._mean_weights,
             self._scale,
+            self._no_scale,
             self._base,
             self._precision,
             self._corner,
@@ -193,6 +194,18 @@ class Conventions:
             f"a call without a scale is answered with {scale}{whatever}, not with {usual} (Vaswani et al. 2017), off by {off:.2g}; "
             f'declare default_scale = "{scale}" if that is meant{or_dims}'
         )
+
+    def _no_scale(self) -> None:
+        """Whether a scale of 0 is taken for none, as ``scale or default`` does."""
+        if "scale" not in self.target.parameters or not self._open("scales"):
+            return
+        asked = replace(self.question.inputs(), scale=0.0)
+        off = self._off(asked)
+        if off >= NEAR and self._off(replace(asked, scale=scale_of(self.scale, asked.q.shape[3]))) < NEAR:
+            out, plain = (self.question.answer(self.reading, one) for one in (asked, replace(asked, scale=None, default_scale=self.scale)))
+            if out is not None and plain is not None and np.array_equal(out, plain):
+                self.facts["scales"] = "not zero"
+                self.wrong["scale of 0"] = f"it is taken for none, as `scale or default` does, off by {off:.2g}; no other call is given 0"
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
         """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""

@@ -252,7 +252,7 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     raising: list[tuple[float, Reading]] = []
     for square in ("", "all"):
         for reading in (replace(one, square=square) for one in readings):
-            off = _off(question, reading)
+            off = None if _takes_more_queries(question, reading) else _off(question, reading)
             if off is not None:
                 fitting.append((off, reading))
                 if off < NEAR and _raises_if_causal(question, reading, flag):
@@ -280,6 +280,15 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     simplest = fitting[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
     return min(alike, key=lambda one: one[0])
+
+
+def _takes_more_queries(question: Question, reading: Reading) -> bool:
+    """Whether a reading that gives one query a call is not needed: more queries are answered, though not rightly."""
+    more = {"bh1d": "bhld", "b1hd": "blhd"}.get(reading.layout)
+    if more is None:
+        return False
+    asked = question.inputs(), question.inputs(queries=7, keys=7)
+    return any(question.answer(replace(reading, layout=more), one) is not None for one in asked)
 
 
 def _always_causal(question: Question, reading: Reading) -> tuple[float, Reading] | None:

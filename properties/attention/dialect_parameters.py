@@ -20,6 +20,7 @@ from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner
 from .speech import ADDED, BESIDE, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, Reading, second_array
 
 TURNED = SAID[1]
+PLACED = ("is_causal", "window_size", "alibi_slopes")  # what depends on the place of a query
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Learner:
                 name: f"not tried where axes are {axes_of(self.reading.layout).words}" for name in self.parameters if name not in EVERYWHERE
             }
             self.parameters = [name for name in self.parameters if name in EVERYWHERE]
+            if axes_of(self.reading.layout).decoding:
+                self._decoding()
             self.reading = replace(self.reading, second=self._second(self.reading, self.question.inputs()))
         if start.parameters is None:
             if self.reading.always:
@@ -85,9 +88,16 @@ class Learner:
             wrong={**view.wrong, **self.wrong},
         )
 
+    def _decoding(self) -> None:
+        """One query a call: what says where a query stands among the keys is not asked."""
+        for name in self.formal:
+            if (meant(name) or name) in PLACED:
+                self.untried[name] = f"{meant(name) or name}, not tried where each query is a call: it has no place among the others"
+        self.parameters = [name for name in self.parameters if name not in PLACED]
+
     def _named(self, ours: str) -> list[str]:
         """The target's other names for a parameter."""
-        return [] if ours in self.formal else [name for name in self.formal if meant(name) == ours]
+        return [] if ours in self.formal else [name for name in self.formal if meant(name) == ours and name not in self.untried]
 
     def _take(self, ours: str, reading: Reading, says: str, theirs: str) -> None:
         self.reading = reading

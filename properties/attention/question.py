@@ -128,7 +128,7 @@ KEY_LENGTHS = (
     "Nk",
 )
 SHORT_KEYS = ("N", "n", "S", "s")  # the number of keys beside another length, as in (M, N) and (L, S)
-NEUTRAL = ("sinks", "alibi_slopes", "window_size")  # where required: what changes nothing is given
+NEUTRAL = ("sinks", "alibi_slopes", "window_size", "kv_lengths")  # where required: what changes nothing is given
 OPERANDS = (
     ("q", "query", "queries", "xq", "qs", "query_states", "query_layer"),
     ("k", "key", "keys", "xk", "ks", "key_states", "key_layer"),

@@ -104,6 +104,8 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             second = second_array(result, fw)
             return out if second is None else (out, _natural(second, options, reading))
         axes, sizes = known(reading.layout), _sizes(q, k, v, reading, fw)
+        if axes.decoding and q.shape[2] > ROWS:
+            raise NotTaken(f"more than {ROWS} queries, each of which is a call")
         answers, seconds = [], []
         for at, given in calls(axes, q, k, v, fw):
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
@@ -306,6 +308,8 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
         kwargs[reading.neutral["sinks"]] = fw.full((h,), -math.inf, dtype, device)
     if "alibi_slopes" in reading.neutral and options.get("alibi_slopes") is None:
         kwargs[reading.neutral["alibi_slopes"]] = fw.full((h,), 0.0, dtype, device)
+    if "kv_lengths" in reading.neutral and options.get("kv_lengths") is None:
+        kwargs[reading.neutral["kv_lengths"]] = fw.integers(np.full(b, s), device)
     if "window_size" in reading.neutral:
         kwargs[reading.neutral["window_size"]] = UNLIMITED
     for ours, value in options.items():
@@ -368,6 +372,10 @@ def mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...
     rows = 1 if reading.layout == "blhd" else 2
     b, h, n, s = q[0], q[3 - rows], q[rows], k[rows]
     folded = known(reading.layout).folded
+    if "l" in at:
+        n = 1
+        if len(mask.shape) > 1 and mask.shape[-2] > 1:
+            mask = mask[(Ellipsis, slice(at["l"], at["l"] + 1), slice(None))]
     if reading.form == "as it is" and not folded:
         return mask
     whole_mask = mask.reshape((1,) * (4 - len(mask.shape)) + tuple(mask.shape))

@@ -145,7 +145,51 @@ def packed_by_head(qkv: Any, n_heads: int = 1, *, order: str = "qkv") -> Any:
     return plain(parts["q"], parts["k"], parts["v"]).mT.flatten(1, 2)
 
 
+def one_token(q: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, more: int = 0) -> Any:
+    assert q.shape[1] == 1, "one token"
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k_cache, v_cache))
+    s = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
+    s = s.masked_fill(torch.arange(k.shape[1]) >= cache_seqlens[:, None, None, None] + more, -math.inf)
+    return torch.einsum("bhqk,bkhd->bqhd", s.softmax(-1), v)
+
+
+def one_row(q: Any, k: Any, v: Any, sm_scale: float | None = None, return_lse: bool = False, *, most: float = math.inf) -> Any:
+    s = torch.einsum("hd,lhd->hl", q, k) * (q.shape[-1] ** -0.5 if sm_scale is None else sm_scale)
+    out = torch.einsum("hl,lhd->hd", s.clamp(max=most).softmax(-1), v)
+    return (out, s.logsumexp(-1)) if return_lse else out
+
+
+def in_splits(q: Any, k: Any, v: Any, *, maximum: bool = False) -> Any:
+    parts = [torch.einsum("bhd,bhld->bhl", q, one) / q.shape[-1] ** 0.5 for one in k.chunk(3, 2)]
+    out = [torch.einsum("bhl,bhld->bhd", s.softmax(-1), one) for s, one in zip(parts, v.chunk(3, 2), strict=True)]
+    weight = torch.stack([s.amax(-1) if maximum else s.logsumexp(-1) for s in parts]).softmax(0)
+    return (weight[..., None] * torch.stack(out)).sum(0)
+
+
+DECODING = "keys and values {}; a call for each query"
 STYLES = {
+    "a step of decoding": (
+        one_token,
+        {"more": 1},
+        {
+            "axes": "(batch, 1, heads, dim), " + DECODING.format("(batch, length, heads, dim)"),
+            "cache_seqlens": "kv_lengths, required",
+            "grouped heads": "without a flag",
+        },
+    ),
+    "decoding without a batch": (
+        one_row,
+        {"most": 0.5},
+        {
+            "axes": "(heads, dim), " + DECODING.format("(length, heads, dim)") + " of each sequence",
+            "return_lse": "the log-sum-exp comes back, too",
+        },
+    ),
+    "decoding in splits": (
+        in_splits,
+        {"maximum": True},
+        {"axes": "(batch, heads, dim), " + DECODING.format("(batch, heads, length, dim)")},
+    ),
     "packed features": (
         packed_width,
         {"corner": 1},

@@ -169,8 +169,8 @@ def test_a_target_that_answers_at_random_teaches_nothing() -> None:
         return torch.as_tensor(random.standard_normal((*q.shape[:3], v.shape[3])), dtype=q.dtype)
 
     target = spoken(noisy)
-    assert not target.wrong and not target.differs
-    assert "rows_sum_to_one" in {finding.prop.name for finding in searched(target).findings}
+    assert set(target.wrong) == {"answers"} and not target.differs
+    assert not searched(target).findings  # nothing else is asked
 
 
 def test_a_slow_target_is_asked_for_a_second_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,3 +398,25 @@ def test_a_wrong_convention_is_a_finding_at_every_door(
     assert main(["judge", "mine.py:attention", "--time", "4s", "--json", "scores.jsonl"]) == 1
     record = json.loads(Path("scores.jsonl").read_text().splitlines()[0])
     assert record["verdict"] == "refuted" and record["findings"][0]["property"] == "documented bool mask"
+
+
+@pytest.mark.parametrize("default", ["1/sqrt(dim)", "1"])
+def test_a_scale_of_0_that_is_taken_for_none_is_one_finding(default: str) -> None:
+    """``scale or default``: told and not asked again, and another mistake is found beside it."""
+
+    def usual(q: Any) -> float:
+        return float(q.shape[-1]) ** -0.5 if default != "1" else 1.0
+
+    def attention(q: Any, k: Any, v: Any, scale: float | None = None, twice: bool = False) -> Any:
+        s = q @ k.mT * (scale or usual(q))
+        return torch.softmax(s * 2 if twice and q.shape[-1] % 2 else s, -1) @ v
+
+    def wrong(q: Any, k: Any, v: Any, scale: float | None = None) -> Any:
+        return attention(q, k, v, scale, twice=True)
+
+    target = spoken(lambda q, k, v, scale=None: attention(q, k, v, scale))
+    assert set(target.wrong) == {"scale of 0"} and target.supports.scales == "not zero"
+    assert not verify_target(target, [PROPERTIES["zero_scale_averages"]], Plan(examples=5)).findings
+    report = verify_target(spoken(wrong), [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20))
+    assert report.findings and "scale of 0" in spoken(wrong).wrong
+    assert not spoken(lambda q, k, v, scale=None: attention(q, k, v, usual(q) if scale is None else scale or 1e-300)).wrong

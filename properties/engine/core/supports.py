@@ -53,7 +53,7 @@ A_SCALE = re.compile(r"((?=[\d.]*[1-9])\d+(?:\.\d+)?)(?:/(sqrt\()?(dim|[1-9]\d*(
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
-    "scales": ("any", "not negative", "positive"),
+    "scales": ("any", "not negative", "positive", "not zero"),
     "default_scale": ("1/sqrt(dim)", "1", "1/dim"),
     "result": ("same", "wider"),
     "empty_rows": ("zero", "nan", "mean", "all"),
@@ -82,7 +82,7 @@ class Supports:
     # every query sees so many keys before its own and so many behind it, always; -1: no limit. For what has no such argument
     window: tuple[int, int] | None = None
     groups: tuple[int, ...] | None = None  # how many query heads may share a head of keys, such as `[1, 2, 4, 8]`
-    scales: str = "any"  # which scales may be given: any, not negative, positive
+    scales: str = "any"  # which scales may be given: any, not negative, positive, not zero
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
     mask_and_causal: bool = True  # a mask and is_causal may be given together
