@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,11 +46,16 @@ def classes() -> Iterator[Any]:
                 yield pytest.param(f"{file.__name__}:{name}", marks=[pytest.mark.nightly] * (name not in BY_DAY), id=name)
 
 
+def said(text: str) -> str:
+    """Without how often PyTorch has counted a change of an array, which depends on the calls before."""
+    return re.sub(r"version \d+", "version …", text)
+
+
 def found(text: str, which: str) -> tuple[Target, dict[str, str], int]:
     with containing(which):
         (target,) = find_targets(text, Builtins())
         report = verify_target(target, OF_MODULES, Plan(examples=3))
-    return target, {finding.prop.name: f"{finding.case}: {finding.violation.says}" for finding in report.findings}, report.cases
+    return target, {finding.prop.name: f"{finding.case}: {said(finding.violation.says)}" for finding in report.findings}, report.cases
 
 
 @pytest.mark.parametrize("text", list(classes()))
