@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 YELLOW = ("GONE", "EXPIRED", "TOO LITTLE", "INCOMPLETE", "INTERRUPTED")
 COLOURS = {"REFUTED": "1;31", "CHANGED": "1;31", **dict.fromkeys(YELLOW, "1;33"), "NOTHING FOUND": "1;32"}
@@ -31,10 +32,19 @@ def page_line(path: str, to: TextIO) -> str:
     return f"  page      \x1b]8;;{Path(path).resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\\n"
 
 
+NAME = 28  # characters of a target's name beside a bar
+
+
 def progress_bar(name: str, total: float) -> Progress:
     """A started bar on standard error, which is drawn only when it is asked to: no thread, since cases may be tried in forks."""
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")]
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-    bar.add_task(name, total=total, detail="")
+    fixed, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)  # where it is narrow, the detail is cut
+    columns: list[Any] = [
+        TextColumn("{task.description}", table_column=fixed),
+        BarColumn(10, table_column=Column(min_width=10)),
+        TimeRemainingColumn(table_column=Column(min_width=len("0:00:00"), no_wrap=True)),
+        TextColumn("{task.fields[detail]}", table_column=rest),
+    ]
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False, expand=True)
+    bar.add_task(name if len(name) <= NAME else f"…{name[1 - NAME :]}", total=total, detail="")
     bar.start()
     return bar
