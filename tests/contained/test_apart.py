@@ -18,7 +18,7 @@ import pytest
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
 from properties.attention.case import Case
-from properties.engine.contained import apart, link, template
+from properties.engine.contained import apart, link, template, written
 from properties.engine.contained.limits import PR_SET_DUMPABLE, prctl
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import Target
@@ -98,7 +98,7 @@ def test_no_other_process_is_reached(kept: str, tmp_path: Path) -> None:
 
 
 def test_no_other_process_of_the_user_is_looked_into(kept: str, tmp_path: Path) -> None:
-    if kept == apart.FILTER and ctypes.CDLL(None).syscall(apart.LANDLOCK_CREATE, None, 0, 1) < 1:
+    if kept == apart.FILTER and ctypes.CDLL(None).syscall(written.LANDLOCK_CREATE, None, 0, 1) < 1:
         pytest.skip("the system has no domains")
     with subprocess.Popen(["sleep", "100"]) as other:
         told = said(tmp_path, f'lambda: open("/proc/{other.pid}/mem", "r+b"), lambda: open("/proc/{other.pid}/environ", "rb").read()')
@@ -123,6 +123,30 @@ def test_what_a_process_does_to_itself_it_still_does(kept: str, tmp_path: Path) 
         lambda: os.listdir("/proc/self/task") and None,
     """
     assert said(tmp_path, attempts) == ["None"] * 7
+
+
+def test_only_temporary_files_and_caches_are_written(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker, Python, what is installed, and everything else of the user cannot be changed, removed or moved."""
+    if kept == apart.FILTER and ctypes.CDLL(None).syscall(written.LANDLOCK_CREATE, None, 0, 1) < 3:
+        pytest.skip("the system has no such rules")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache := tmp_path / "cache"))
+    cache.mkdir()
+    places = [ROOT / "properties", ROOT / "impls", Path(sys.prefix), Path(os.__file__).parent, Path(pytest.__file__).parent]
+    if kept == apart.FILTER:  # of a place in another one that may be written it has no rule
+        places = [place for place in places if not any(str(place.resolve()).startswith(one + "/") for one in written._writable())]
+    new = [f"lambda: open({str(place / 'new_file')!r}, 'w').close()" for place in places]
+    old = [
+        f"lambda: {call}" for place in places for call in (f"os.mkdir({str(place / 'new')!r})", f"os.rename({str(place)!r}, '/tmp/moved')")
+    ]
+    source = str(ROOT / "properties" / "__init__.py")
+    old += [f"lambda: open({source!r}, 'r+').close()", f"lambda: os.unlink({source!r})"] if ROOT / "properties" in places else []
+    assert set(said(tmp_path, ", ".join([*new, *old, "lambda: 1 / 0"]))) <= {"OSError", "PermissionError", "ZeroDivisionError"}
+    able = [tmp_path / "new_file", Path("/dev/shm") / f"new_{os.getpid()}", cache / "new_file"]
+    assert (
+        said(tmp_path, ", ".join(f"lambda: open({str(place)!r}, 'w').close() or os.unlink({str(place)!r})" for place in able))
+        == ["None"] * 3
+    )
+    assert (ROOT / "properties" / "__init__.py").exists() and not any((place / "new_file").exists() for place in places)
 
 
 CHILD = """
@@ -277,3 +301,13 @@ def test_what_a_run_writes_down_is_not_the_targets(record: bool, tmp_path: Path,
     assert main(["judge", "kernel.py", *ONE[:-3], "--round", "3", "--json", "scores.jsonl", *named]) == 1
     (score,) = map(json.loads, Path("scores.jsonl").read_text().splitlines())
     assert score["verdict"] == "refuted" and not [name for name in os.listdir() if name.endswith("-old")]
+
+
+def test_what_has_to_write_elsewhere_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = ROOT / "properties" / "calls.log"
+    if said(tmp_path, f"lambda: open({str(log)!r}, 'a')") != ["OSError"]:
+        pytest.skip("the system makes nothing read-only")
+    (tmp_path / "kernel.py").write_text(HEAD + f"def attention(q, k, v):\n    open({str(log)!r}, 'a')\n    return right(q, k, v)\n")
+    assert main([f"{tmp_path / 'kernel.py'}:attention", *ONE]) == 2
+    err = capsys.readouterr().err
+    assert "Read-only file system" in err and "writes temporary files and caches alone" in err and not log.exists()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from .counted import load, processes, started, tasks
 from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, prctl
+from .written import into_a_domain, only_temporary_files
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000  # unshare(2)
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -148,6 +149,7 @@ def _hide(places: Sequence[str]) -> None:
     mount = ctypes.CDLL(None).mount
     if mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:  # otherwise others would see what is mounted here
         return
+    only_temporary_files()
     mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     for place in places:
         if os.path.isdir(place):
@@ -204,21 +206,8 @@ def filtered() -> bool:
     memory = ctypes.create_string_buffer(program)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     listed = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(memory))
-    _into_a_domain()
+    into_a_domain()
     return bool(ctypes.CDLL(None).prctl(PR_SET_SECCOMP, 2, listed, 0, 0) == 0)
-
-
-LANDLOCK_CREATE, LANDLOCK_RESTRICT = 444, 446  # landlock(7)
-MAKE_BLOCK = 1 << 11  # something has to be refused: that devices are made
-
-
-def _into_a_domain() -> None:
-    """Where the system has them, this process enters a domain of its own: those outside of it, of the same user, cannot be looked into."""
-    syscall = ctypes.CDLL(None).syscall
-    rules = syscall(LANDLOCK_CREATE, struct.pack("QQ", MAKE_BLOCK, 0), ctypes.c_size_t(8), 0)
-    if rules >= 0:
-        syscall(LANDLOCK_RESTRICT, rules, 0)
-        os.close(rules)
 
 
 def _program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import inspect
 import itertools
 import os
@@ -266,9 +267,13 @@ def _library(name: str) -> Framework:
     return _LIBRARIES[name]
 
 
+WRITES = "a target in a process of its own writes temporary files and caches alone (docs/contained.md; --in-process)"
+
+
 def _said(error: BaseException) -> str:
     try:
-        return str(error)[:LONGEST]
+        more = f": {WRITES}" if isinstance(error, OSError) and error.errno == errno.EROFS else ""
+        return str(error)[:LONGEST] + more
     except BaseException:
         return ""
 

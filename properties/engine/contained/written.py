@@ -1,0 +1,100 @@
+"""What a worker may write: temporary files and caches. All else in the file system it can read, as its user can, and not change.
+
+A target could change the checker otherwise, its own file, or another candidate, and be believed the next time. In namespaces what is mounted is
+made read-only (Linux 5.12, mount_setattr(2)); elsewhere it is a rule (Linux 5.13, landlock(7)), which cannot except what lies in such a place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+MS_BIND, MS_REC = 4096, 16384  # mount(2)
+MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1  # mount_setattr(2)
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, BENEATH, WRITE_FILE = 444, 445, 446, 1, 1 << 1  # landlock(7)
+CACHES = (".cache", ".triton", ".nv", ".cupy", ".keras", ".theano", ".numba_cache", ".config/matplotlib")  # in a user's home
+NAMED = (
+    "XDG_CACHE_HOME",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "NUMBA_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "HF_HOME",
+)
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+PACKAGE = Path(__file__).parents[2]
+
+
+def only_temporary_files() -> bool:
+    """From now on nothing else can be written in this namespace of mounts; False, and nothing is changed, where the system cannot do that."""
+    places = _writable()
+    for place in places:
+        _bind(place)
+    if not _set("/", READ_ONLY, 0, AT_RECURSIVE):
+        return False
+    for place in places:
+        _set(place, 0, READ_ONLY, 0)
+    for place in _never():  # which may be in one of them: a virtual environment for once
+        if _bind(place):
+            _set(place, READ_ONLY, 0, AT_RECURSIVE)
+    return True
+
+
+def _rights(version: int) -> int:
+    """What a version of the rules knows of writing: files, folders, devices, links; to move between folders, and to cut, from 2 and 3 on."""
+    return sum(1 << bit for bit in (1, *range(4, 13), *[13] * (version > 1), *[14] * (version > 2)))
+
+
+def into_a_domain() -> None:
+    """Where the system has them, this process enters a domain of its own: those outside of it, of the same user, cannot be looked into, nor
+    can other files be written than temporary ones and caches."""
+    call = ctypes.CDLL(None).syscall
+    version = call(LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
+    if version < 1:
+        return
+    rights = _rights(version)
+    rules = call(LANDLOCK_CREATE, struct.pack("Q", rights), ctypes.c_size_t(8), 0)
+    for place, allowed in (*((place, rights) for place in _writable()), ("/dev", WRITE_FILE), ("/proc", WRITE_FILE)):
+        with suppress(OSError):
+            folder = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            call(LANDLOCK_ADD, rules, BENEATH, struct.pack("=Qi", allowed, folder), 0)
+            os.close(folder)
+    call(LANDLOCK_RESTRICT, rules, 0)
+    os.close(rules)
+
+
+def _writable() -> list[str]:
+    home = os.path.realpath(Path.home())
+    caches = [
+        os.path.realpath(one)
+        for one in (*(os.path.join(home, one) for one in CACHES), *(os.environ.get(name, "") for name in NAMED))
+        if one
+    ]
+    found = [
+        *TEMPORARY,
+        os.path.realpath(tempfile.gettempdir()),
+        *(one for one in caches if not f"{home}/".startswith(one.rstrip("/") + "/")),
+    ]
+    return [one for one in dict.fromkeys(found) if os.path.isdir(one)]
+
+
+def _never() -> list[str]:
+    """The checker, and Python with what is installed there."""
+    found = [str(PACKAGE), str(PACKAGE.parent / "impls"), sys.prefix, sys.base_prefix, sys.exec_prefix]
+    return [one for one in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(one) and one not in ("/", "/usr", "/usr/local")]
+
+
+def _bind(place: str) -> bool:
+    return bool(ctypes.CDLL(None).mount(os.fsencode(place), os.fsencode(place), None, MS_BIND | MS_REC, None) == 0)
+
+
+def _set(place: str, wanted: int, unwanted: int, how: int) -> bool:
+    attributes = struct.pack("QQQQ", wanted, unwanted, 0, 0)
+    call = ctypes.CDLL(None).syscall
+    return bool(call(MOUNT_SETATTR, AT_FDCWD, os.fsencode(place), how, attributes, ctypes.c_size_t(len(attributes))) == 0)
