@@ -305,7 +305,7 @@ def test_what_a_run_writes_down_is_not_the_targets(record: bool, tmp_path: Path,
 
 def test_what_has_to_write_elsewhere_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = ROOT / "properties" / "calls.log"
-    if said(tmp_path, f"lambda: open({str(log)!r}, 'a')") != ["OSError"]:
+    if said(tmp_path, f"lambda: open({str(log)!r}, 'a'),") != ["OSError"]:
         pytest.skip("the system makes nothing read-only")
     (tmp_path / "kernel.py").write_text(HEAD + f"def attention(q, k, v):\n    open({str(log)!r}, 'a')\n    return right(q, k, v)\n")
     assert main([f"{tmp_path / 'kernel.py'}:attention", *ONE]) == 2
