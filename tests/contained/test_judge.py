@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.contained.cheats import HEAD
+from properties.engine.contained import template
 from properties.engine.doors import judge as door
 from properties.engine.doors.cli import main
 from properties.engine.search import journal
@@ -62,6 +64,37 @@ def test_every_candidate_has_a_verdict(folder: Path, capsys: pytest.CaptureFixtu
     where = result["locations"][0]["physicalLocation"]
     assert where["artifactLocation"]["uri"] == "candidates/wrong.py" and where["region"]["startLine"] > 1
     assert run["invocations"][0]["executionSuccessful"] is False  # one could not be run
+
+
+CHANGES = """
+import glob
+for place in glob.glob({pattern!r}, recursive=True):
+    try:
+        open(place, "a").write("\\nattention = right\\n")
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_candidate_changes_no_other(
+    streamed: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where candidates lie in a folder of temporary files, in which a target may write."""
+    monkeypatch.setattr(template, "HELD", [])
+    (folder / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "temporary"))
+    pattern = f"{folder}/temporary/*/*.py" if streamed else f"{folder}/candidates/*.py"
+    (folder / "candidates" / "a_first.py").write_text(HEAD + CHANGES.format(pattern=pattern) + "attention = right\n")
+    codes = {file.stem: file.read_text() for file in sorted((folder / "candidates").glob("*.py"))}
+    lines = "".join(json.dumps({"name": name, "code": code}) + "\n" for name, code in codes.items())
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    asked = ["-"] if streamed else ["candidates"]
+    judge(*asked, "-n", "1", "--json", "scores.jsonl")
+    scores = {Path(one["candidate"]).stem: one["verdict"] for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
+    assert scores["a_first"] == "nothing found" and scores["wrong"] == "refuted"
+    if not streamed:
+        assert {file.stem: file.read_text() for file in sorted((folder / "candidates").glob("*.py"))} == codes
 
 
 def test_the_same_round_gives_the_same_scores(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

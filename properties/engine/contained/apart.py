@@ -37,10 +37,10 @@ TOLD = 128  # bytes in which it is said what has ended a worker
 NAMESPACES, FILTER, NOTHING = "namespaces", "filter", "nothing"  # what keeps a worker apart
 
 
-def in_namespaces(work: Callable[[], object], hidden: Sequence[str]) -> tuple[int, socket.socket] | None:
+def in_namespaces(work: Callable[[], object], hidden: Sequence[str], held: Sequence[str] = ()) -> tuple[int, socket.socket] | None:
     """A process that does some work in namespaces of its own: (the first process there, what tells its exit status). None if there can be none.
 
-    ``hidden``: files and folders that are empty there.
+    ``hidden``: files and folders that are empty there; ``held``: that can be read alone, wherever they lie.
     """
     own, other = socket.socketpair()
     priority = os.getpriority(os.PRIO_PROCESS, 0)
@@ -52,7 +52,7 @@ def in_namespaces(work: Callable[[], object], hidden: Sequence[str]) -> tuple[in
                 os.setpriority(os.PRIO_PROCESS, 0, BEFORE_ALL)
             first = os.fork() if _entered() else 0
             if first == 0 and _is_first():
-                _first(other, work, hidden, priority)
+                _first(other, work, hidden, held, priority)
             other.send(b"%d" % first)
         finally:
             os._exit(0)
@@ -86,7 +86,7 @@ def _entered() -> bool:
     return True
 
 
-def _first(other: socket.socket, work: Callable[[], object], hidden: Sequence[str], priority: int) -> None:
+def _first(other: socket.socket, work: Callable[[], object], hidden: Sequence[str], held: Sequence[str], priority: int) -> None:
     """The first process of the namespaces: it starts the worker, and ends with it, and all that is left there with it. Never returns."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what has no handler here does not come from the worker
@@ -95,7 +95,7 @@ def _first(other: socket.socket, work: Callable[[], object], hidden: Sequence[st
         end_with_parent()
         prctl(PR_SET_DUMPABLE, 0)  # the worker may not look into it
         os.setsid()
-        _hide(hidden)
+        _hide(hidden, held)
         worker = os.fork()
         if not worker:
             other.close()
@@ -144,12 +144,12 @@ def _looking_after(worker: int) -> str:
         signal.sigtimedwait([signal.SIGCHLD], LOOK)
 
 
-def _hide(places: Sequence[str]) -> None:
-    """Only the processes of these namespaces are in /proc, and nothing in some files and folders, as far as the system allows it."""
+def _hide(places: Sequence[str], held: Sequence[str]) -> None:
+    """Only the processes of these namespaces are in /proc, nothing in some files and folders, and others are held, as far as the system allows it."""
     mount = ctypes.CDLL(None).mount
     if mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:  # otherwise others would see what is mounted here
         return
-    only_temporary_files()
+    only_temporary_files(held)
     mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     for place in places:
         if os.path.isdir(place):

@@ -24,6 +24,7 @@ from .worker import WORKSHOPS, serve
 
 PRINTED = 2**20  # bytes that the workers of a run may print
 HIDDEN: list[str] = []  # files and folders that workers do not see, where that can be done: what the run writes down
+HELD: list[str] = []  # files and folders that workers may only read, wherever they lie: who else is judged
 ANSWERED = 60.0  # seconds in which a worker is started, or ended
 STARTED: list[subprocess.Popen[bytes]] = []  # new Pythons of this process: Python warns of one that runs on and is held by nobody
 GRACE = 2.0  # seconds for a worker that has said goodbye to end
@@ -58,7 +59,7 @@ class Template:
 
     def start(self, link: socket.socket, arguments: int, answers: int) -> int:
         """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken, wire.Late."""
-        self.wire.send(["new", HIDDEN])
+        self.wire.send(["new", HIDDEN, HELD])
         socket.send_fds(self.fds, [b"x"], [link.fileno(), arguments, answers])
         pid, self.kept = self.wire.receive(time.monotonic() + ANSWERED)
         prctl(PR_SET_DUMPABLE, int(self.kept == NAMESPACES))  # nobody may look into this process who could
@@ -94,6 +95,12 @@ def hide(place: str | os.PathLike[str]) -> None:
     """No worker that is started from now on sees what is in this file or folder, where that can be done."""
     if (path := os.path.abspath(place)) not in HIDDEN:
         HIDDEN.append(path)
+
+
+def hold(place: str | os.PathLike[str]) -> None:
+    """No worker that is started from now on changes this file or folder, wherever it lies, where that can be done."""
+    if (path := os.path.abspath(place)) not in HELD:
+        HELD.append(path)
 
 
 def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -> int:
@@ -144,7 +151,7 @@ class _Nursery:
                 wanted = self.control.receive()
                 if wanted[0] == "new":
                     _, given, _, _ = socket.recv_fds(self.files, 1, 3)
-                    pid = self.start(given, wanted[1])
+                    pid = self.start(given, *wanted[1:])
                     for one in given:
                         os.close(one)
                     self.control.send([pid, self.kept])
@@ -159,7 +166,7 @@ class _Nursery:
             os.close(fd)
         _waited(self.pump, GRACE)
 
-    def start(self, given: list[int], hidden: list[str]) -> int:
+    def start(self, given: list[int], hidden: list[str], held: list[str]) -> int:
         """A new worker, kept apart as well as it can be."""
 
         def work() -> None:
@@ -169,7 +176,7 @@ class _Nursery:
             serve(given[0], given[1], given[2], self.kept == FILTER)
 
         if self.kept == NAMESPACES:
-            if made := in_namespaces(work, hidden):
+            if made := in_namespaces(work, hidden, held):
                 self.workers[made[0]] = made[1]
                 return made[0]
             self.kept = FILTER if able_to_filter() else NOTHING

@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,8 +32,9 @@ TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 PACKAGE = Path(__file__).parents[2]
 
 
-def only_temporary_files() -> bool:
-    """From now on nothing else can be written in this namespace of mounts; False, and nothing is changed, where the system cannot do that."""
+def only_temporary_files(held: Sequence[str]) -> bool:
+    """From now on nothing else can be written in this namespace of mounts, nor what is held; False, and nothing is changed, where the system
+    cannot do that."""
     places = _writable()
     for place in places:
         _bind(place)
@@ -40,7 +42,10 @@ def only_temporary_files() -> bool:
         return False
     for place in places:
         _set(place, 0, READ_ONLY, 0)
-    for place in _never():  # which may be in one of them: a virtual environment for once
+    for place in (
+        *_never(),
+        *(one for one in map(os.path.realpath, held) if os.path.exists(one)),
+    ):  # which may be in one of them: a virtual environment for once
         if _bind(place):
             _set(place, READ_ONLY, 0, AT_RECURSIVE)
     return True

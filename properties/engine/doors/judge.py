@@ -26,7 +26,7 @@ from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
-from ..contained.template import hide
+from ..contained.template import hide, hold
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
@@ -119,6 +119,8 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         if scores not in (None, out):
             hide(options.json)  # a candidate would write into it
         folder = stack.enter_context(tempfile.TemporaryDirectory())
+        for place in (folder, *options.paths):  # a candidate would write into another one
+            hold(place.rpartition(":")[0] if place.rpartition(":")[0].endswith(".py") else place)
         stack.enter_context(listening())
         try:
             asked = list(candidates(options.paths, folder))
