@@ -42,10 +42,7 @@ def only_temporary_files(held: Sequence[str]) -> bool:
         return False
     for place in places:
         _set(place, 0, READ_ONLY, 0)
-    for place in (
-        *_never(),
-        *(one for one in map(os.path.realpath, held) if os.path.exists(one)),
-    ):  # which may be in one of them: a virtual environment for once
+    for place in (*_never(), *filter(os.path.exists, map(os.path.realpath, held))):  # which may lie in one of those
         if _bind(place):
             _set(place, READ_ONLY, 0, AT_RECURSIVE)
     return True
