@@ -7,9 +7,11 @@ What cannot be filled is asked for in one sentence with an example. A constructo
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -203,7 +205,7 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return _configuration(hint)
     if type(None) in typing.get_args(hint):
         return lambda _: None
-    if guess := _guess(name, hint):
+    if guess := _guess(name, hint) or _word(cls, name, hint):
         return guess
     raise Unknown(name)
 
@@ -219,6 +221,35 @@ def _guess(name: str, hint: Any) -> Guess | None:
         known = {0: PLACES, Sizes().value("width"): WIDTHS, Sizes().value("window"): LENGTHS}
         return Guess(next((value for value, named in known.items() if words[-1] in named), FEW))
     return Guess(1.0) if hint is float else None
+
+
+def _word(cls: Callable[..., Any], name: str, hint: Any) -> Guess | None:
+    """One of some values: the first that its type names, or with which the constructor compares it, or under which it looks it up."""
+    if typing.get_origin(hint) is typing.Literal:
+        return Guess(typing.get_args(hint)[0])
+    if hint not in (None, str) or not inspect.isclass(cls):
+        return None
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls.__init__)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    for node in ast.walk(tree):
+        found: Any = None
+        if isinstance(node, ast.Compare) and _names(node.left) == name and isinstance(node.ops[0], ast.Eq | ast.In | ast.NotIn):
+            found = node.comparators[0]
+        elif isinstance(node, ast.Subscript) and _names(node.slice) == name and isinstance(node.value, ast.Dict):
+            found = next(iter(node.value.keys), None)
+        elif isinstance(node, ast.Match) and _names(node.subject) == name:
+            found = next((case.pattern.value for case in node.cases if isinstance(case.pattern, ast.MatchValue)), None)
+        first = next(iter(found.elts), None) if isinstance(found, ast.Tuple | ast.List | ast.Set) else found
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            return Guess(first.value)
+    return None
+
+
+def _names(node: ast.expr) -> str:
+    """The name of a variable, or of an attribute."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def annotation(owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:

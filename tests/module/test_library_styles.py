@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -559,3 +559,54 @@ class FourAxesWhereCausal(Heads):
 def test_an_answer_of_another_shape_under_a_flag_is_said() -> None:
     with pytest.raises(CannotRun, match=r"cannot be called: the output has shape \(1, 2, 6, 32\) for tokens \(2, 6, 32\)"):
         make_target("mine", FourAxesWhereCausal)
+
+
+class Compared(Heads):
+    """What it is made as has to be one of some words."""
+
+    def __init__(self, dim: int, num_heads: int, flavour) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(dim, num_heads)
+        if flavour not in ("plain", "strange"):
+            raise ValueError(flavour)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x)
+
+
+class Equal(Compared):
+    def __init__(self, dim: int, num_heads: int, flavour: str) -> None:
+        super().__init__(dim, num_heads, "plain" if flavour == "usual" else flavour)
+
+
+class LookedUp(Compared):
+    def __init__(self, dim: int, num_heads: int, flavour: str) -> None:
+        super().__init__(dim, num_heads, {"usual": "plain"}[flavour])
+
+
+class Matched(Compared):
+    def __init__(self, dim: int, num_heads: int, flavour: str) -> None:
+        match flavour:
+            case "usual":
+                super().__init__(dim, num_heads, "plain")
+
+
+class Typed(Compared):
+    def __init__(self, dim: int, num_heads: int, flavour: Literal["plain", "strange"]) -> None:
+        super().__init__(dim, num_heads, flavour)
+
+
+class Unnamed(Compared):
+    def __init__(self, dim: int, num_heads: int, flavour: str) -> None:
+        super().__init__(dim, num_heads, flavour)
+
+
+@pytest.mark.parametrize(
+    ("cls", "word"), [(Compared, "plain"), (Equal, "usual"), (LookedUp, "usual"), (Matched, "usual"), (Typed, "plain")]
+)
+def test_one_of_some_words_is_read_off_the_constructor(cls: type, word: str) -> None:
+    assert target_of(cls).learned["made"] == f"with flavour={word!r}: guessed"
+
+
+def test_a_word_that_nothing_names_is_asked_for() -> None:
+    with pytest.raises(CannotRun, match="what is 'flavour'"):
+        target_of(Unnamed)
