@@ -14,7 +14,7 @@ from typing import Any
 from ..engine.core.target import CannotRun
 from .ingredients import numbers_of_scales
 from .names import Sizes
-from .structure import HEADS, KNOWN, POSITIONS, SCALES, TURNED, USUAL, Structure, factor
+from .structure import HEADS, KNOWN, POSITIONS, ROUNDED, SCALES, TURNED, USUAL, USUAL_WAYS, Structure, factor
 from .subject import Subject
 
 NAMED = {"T5": "1", "muP": "1/head_dim"}  # in names of classes of those who scale otherwise
@@ -43,7 +43,7 @@ def judged(s: Structure, subject: Subject, module: Any) -> Structure:
 def _usual(s: Structure) -> bool:
     """Whether nothing has to be said of the scale: it is the usual one, it is learned, or queries and keys have no length."""
     lengths = [norm.kind for part, norm in s.norms.items() if part in ("q", "k")]
-    return s.scale == USUAL or s.learned is not None or lengths == ["length", "length"]
+    return s.scale in USUAL_WAYS or s.learned is not None or lengths == ["length", "length"]
 
 
 def _documented(s: Structure, subject: Subject, module: Any) -> str:
@@ -76,7 +76,7 @@ def _stays(name: str, number: float, subject: Subject) -> bool:
 
 
 def _shown(scale: str) -> str:
-    return scale if scale in SCALES else f"{float(scale):.3g}"
+    return scale if scale in (*SCALES, *ROUNDED) else f"{float(scale):.3g}"
 
 
 def _positions(s: Structure) -> list[tuple[dict[str, Any], str]]:

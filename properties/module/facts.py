@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.frameworks import Framework
-from .ingredients import constants, tables_of
+from .ingredients import COSINES, constants, tables_of
 from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
 from .readings import formal_of
 from .speech import PLACED, Tokens, under
@@ -343,6 +343,8 @@ def _positions(subject: Subject, module: Any) -> str:
         return f"it has {named[0]}"
     if tables := tables_of(module, subject.framework):
         return f"it has {tables[0]}, a table of whole numbers"
+    if turning := [name for name in constants(module, subject.framework) if name.endswith(COSINES)]:
+        return f"it has {turning[0].removesuffix(COSINES)}, cosines and sines"
     wide = [m for m in module.modules() if isinstance(getattr(m, "kernel_size", None), tuple) and max(m.kernel_size) > 1]
     if wide:
         return f"it has a {type(wide[0]).__name__}"

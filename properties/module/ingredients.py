@@ -15,7 +15,7 @@ from ..engine.frameworks import Framework
 from .away import Away
 from .names import CONSTRUCTOR_ROLES, role
 from .speech import Speech
-from .structure import HEADS, SCALES, Held, Learned, Norm, Rotation, Slopes, factor
+from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Norm, Rotation, Slopes, factor
 from .subject import Subject
 
 EPSILONS = (1e-5, 1e-6, 1e-8)  # of norms that do not say theirs
@@ -26,6 +26,8 @@ OF_ANGLES = {"freq", "freqs", "theta", "thetas", "frequencies"}
 OF_SLOPES = {"slope", "slopes", "alibi"}
 LENGTHS = {"normalize", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}  # computed where queries are divided by their length
 BASE = 10000.0
+COSINES, SINES = ".cos", ".sin"  # behind the name of a table that holds both
+ON_A_CIRCLE = 1e-2  # as near as bfloat16 holds cosines and sines
 OTHER = {"halves": "neighbours", "neighbours": "halves"}
 Additions = tuple[Learned | None, Slopes | None, str]  # what multiplies logits, what is added to them, what stands beside them
 
@@ -47,7 +49,8 @@ class Ingredients:
         known = [factor(name, d, heads, width) for name in SCALES]
         said = [way for number in self.numbers.values() if number > 0 for way in (number, 1 / number, number**-0.5)]
         more = [value for value in dict.fromkeys(said) if not any(math.isclose(value, other, rel_tol=1e-6) for other in known)]
-        return [*SCALES, *(repr(value) for value in more)]
+        rounded = ROUNDED if any(x.size == 1 and set(_words(name)) & OF_SCALES for name, x in self.held.items()) else ()
+        return [*SCALES, *rounded, *(repr(value) for value in more)]
 
 
 def ingredients(subject: Subject, module: Any, computed: list[str], projections: frozenset[str]) -> Ingredients:
@@ -69,11 +72,24 @@ def ingredients(subject: Subject, module: Any, computed: list[str], projections:
 
 
 def constants(module: Any, fw: Framework) -> dict[str, Array]:
-    """The numbers of its parameters, its buffers and arrays that are plain attributes, by their names."""
+    """The numbers of its parameters, its buffers and arrays that are plain attributes, by their names; cosines and sines in one array apart, too."""
     held = {name: fw.read(p.data) for name, p in module.named_parameters()}
-    if isinstance(module, Away):
-        return {name: fw.read(array) for name, array in module.constants().items()} | held
-    return {name: fw.read(array) for name, array in arrays_of(module, fw).items()} | held
+    found = module.constants() if isinstance(module, Away) else arrays_of(module, fw)
+    read = {name: fw.read(array) for name, array in found.items()}
+    parted = {f"{name}{part}": x for name, table in read.items() for part, x in _parted(table).items()}
+    return parted | read | held
+
+
+def _parted(table: Array) -> dict[str, Array]:
+    """The cosines and sines that lie in one table of positions, side by side or in turn; none where it holds something else."""
+    if table.ndim < 2 or table.shape[-1] % 2 or table.shape[-2] < 2 or table.size != table.shape[-1] * table.shape[-2]:
+        return {}
+    half = table.shape[-1] // 2
+    for one, other in ((table[..., :half], table[..., half:]), (table[..., ::2], table[..., 1::2])):
+        if np.abs(one**2 + other**2 - 1).max() < ON_A_CIRCLE:
+            cos, sin = (one, other) if abs(one).reshape(-1, half)[0].min() > 0.5 else (other, one)  # position 0 is not turned
+            return {COSINES: cos, SINES: sin}
+    return {}
 
 
 def arrays_of(module: Any, fw: Framework) -> dict[str, Any]:

@@ -25,6 +25,13 @@ SCALES: dict[str, Callable[[int, int, int], float]] = {  # of (features of a hea
     "sqrt(head_dim)": lambda d, h, w: d**0.5,
 }
 USUAL = "1/sqrt(head_dim)"
+ROUNDED: dict[str, Callable[[int, int, int], float]] = {  # the same where it, or what logits are divided by, is held in an array of float32
+    f"{name}{how}": lambda d, h, w, of=of, power=power: float(np.float32(of(d, h, w) ** power)) ** power  # type: ignore[misc]
+    for name, of in SCALES.items()
+    for how, power in ((" in float32", 1), (", one over a float32", -1))
+    if name != "1"
+}
+USUAL_WAYS = (USUAL, f"{USUAL} in float32", f"{USUAL}, one over a float32")
 KNOWN = ("1", "1/head_dim")  # T5's, and that of maximal update parametrisation: conventions, where something says so
 POSITIONS, HEADS = "positions", "heads"
 TURNED = {"qk": "queries and keys", "q": "queries alone", "k": "keys alone"}
@@ -225,7 +232,7 @@ class Structure:
         )
         # where nothing turns in between, weights of queries and keys multiply each other: it does not matter whose is which
         norms = tuple(sorted((part.replace("k", "q"), norm.name, norm.kind) for part, norm in self.norms.items()))
-        scale = round(factor(self.scale, d, self.heads, d * self.heads), 12)
+        scale = float(f"{factor(self.scale, d, self.heads, d * self.heads):.6g}")  # in an array of float32 it is the same one
         slopes = self.slopes and (self.slopes.grows, self.slopes.scaled)
         return (
             self.heads,
@@ -259,7 +266,8 @@ class Structure:
 
 def factor(scale: str, d: int, heads: int, width: int) -> float:
     """What logits are multiplied by."""
-    return SCALES[scale](d, heads, width) if scale in SCALES else float(scale)
+    formula = SCALES.get(scale) or ROUNDED.get(scale)
+    return formula(d, heads, width) if formula else float(scale)
 
 
 def parameters(module: Any, fw: Framework) -> dict[str, Array]:

@@ -205,6 +205,38 @@ class TurningByTable(Turning):
         return halves(x, self.cos_cached[: x.shape[2]], self.sin_cached[: x.shape[2]])
 
 
+class TurningByOneTable(TurningNeighbours):
+    """Sines and cosines of float32 in one buffer, and the root by which logits are divided in another, as GPT-J has them."""
+
+    table: Tensor
+    scale_attn: Tensor
+
+    def made(self, width: int) -> None:
+        angles = torch.outer(torch.arange(65).float(), 10000.0 ** (-torch.arange(0, self.d, 2).float() / self.d))
+        self.register_buffer("table", torch.cat([angles.sin(), angles.cos()], -1), persistent=False)
+        self.scale_attn = torch.tensor(float(self.d)).sqrt()
+
+    def turned(self, x: Tensor) -> Tensor:
+        sin, cos = (self.alike(y.to(x.dtype)) for y in self.table[: x.shape[2]].chunk(2, -1))
+        return neighbours(x, cos, sin)
+
+    def by(self) -> Any:
+        return 1 / self.scale_attn
+
+
+class TurningInTurn(TurningByOneTable):
+    """Cosines and sines next to each other."""
+
+    def made(self, width: int) -> None:
+        super().made(width)
+        sin, cos = self.table.chunk(2, -1)
+        self.table = torch.stack([cos, sin], -1).flatten(-2)
+
+    def turned(self, x: Tensor) -> Tensor:
+        cos, sin = (self.alike(y.to(x.dtype)) for y in self.table[: x.shape[2]].unflatten(-1, (-1, 2)).unbind(-1))
+        return neighbours(x, cos, sin)
+
+
 class TurningNormed(TurningByBuffer):
     """Norms before, as in Qwen 3."""
 
@@ -374,6 +406,8 @@ RIGHT: dict[type[nn.Module], str] = {
     TurningInPart: "halves of 4 features turned",
     TurningByBuffer: "halves of 8 features turned, frequencies of inv_freq",
     TurningByTable: "halves of 8 features turned, angles of cos_cached",
+    TurningByOneTable: "neighbours of 8 features turned, angles of table.cos",
+    TurningInTurn: "neighbours of 8 features turned, angles of table.cos",
     TurningNormed: "norm of keys (k_norm); halves of 8 features turned",
     Alibi: "slopes of distances",
     Near: "tokens in a window or a pattern",
@@ -406,6 +440,10 @@ def with_attribute(self: Any, width: int) -> None:
     self.scale = width**-0.5
 
 
+def with_root(self: Any, width: int) -> None:
+    self.scale_attn = torch.tensor(float(width)).sqrt()
+
+
 WIDTH = "logits are scaled by 1/sqrt(width), expected 1/sqrt(head_dim)"
 # With one mistake → what is said of it.
 WRONG: dict[str, tuple[Any, str]] = {
@@ -436,6 +474,14 @@ WRONG: dict[str, tuple[Any, str]] = {
     "pairings mixed": (
         but(Turning, alike=staticmethod(lambda x: x.repeat_interleave(2, -1))),
         "halves are turned together, by the angles of neighbours, expected of halves",
+    ),
+    "pairings mixed, of one table": (
+        but(TurningByOneTable, alike=staticmethod(lambda x: torch.cat([x, x], -1))),
+        "neighbours are turned together, by the angles of halves, expected of neighbours",
+    ),
+    "a root of the width, in an array": (
+        but(Composed, made=with_root, by=lambda self: 1 / self.scale_attn),
+        WIDTH,
     ),
     "a bias that grows": (but(Alibi, bias=lambda self, s: -Alibi.bias(self, s)), "the bias of distances grows with them, expected to fall"),
     "a bias that is scaled": (
