@@ -170,7 +170,7 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
     logits = q @ k[:, index].swapaxes(2, 3) * scaled(s, q.shape[3], call)
     if s.slopes:
         logits = logits + _distances(s, s.slopes, logits.shape, call, q.shape[3])
-    logits = s.cap * np.tanh(logits / s.cap) if s.cap else logits
+    logits = max(s.cap, 1.0 if s.cap < 0 else 0.0) * np.tanh(logits / abs(s.cap)) if s.cap else logits
     visible = _visible(s, call, steps, logits.shape[2:])
     if visible is not None and not steps.after:
         logits = np.where(visible, logits, HIDDEN[steps.fill])

@@ -170,6 +170,7 @@ class Search:
         seen = self.calls[0]
         d = len(framed.places["q"].rows) // framed.heads
         scales = self.have.scales(d, framed.heads, seen.call.x.shape[2])
+        caps = self.have.caps
         logits = list(additions(self.have, framed.heads, self.positions, right))
         for norms, rotation in product(self._inner(framed, d), self._turns(d, right)):
             if self.tried > MOST:
@@ -180,7 +181,7 @@ class Search:
                     parts = looked(turned, seen.call)
             except (ValueError, IndexError):
                 continue
-            for scale, cap, (learned, slopes, sinks) in product(scales, (0.0, *self.have.caps), logits):
+            for scale, cap, (learned, slopes, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
                 if (rotation and slopes) or not (right or rotation or slopes):
                     continue
                 s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, sinks=sinks)

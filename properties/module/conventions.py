@@ -34,6 +34,9 @@ def judged(s: Structure, subject: Subject, module: Any) -> Structure:
     if s.tiled:
         mended = mended.but(tiled=False)
         mistakes.append(f"query head h reads key head h % {s.kv_heads}, expected h // {s.group}")
+    if s.cap < 0:
+        mended = mended.but(cap=-s.cap)
+        mistakes.append(f"logits become tanh(logits / {-s.cap:g}), expected {-s.cap:g} · tanh(logits / {-s.cap:g})")
     for changes, words in _positions(s):
         mended = mended.but(**changes)
         mistakes.append(words)

@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.frameworks import Framework
 from .away import Away
-from .names import CONSTRUCTOR_ROLES, role
+from .names import CONFIGS, CONSTRUCTOR_ROLES, role
 from .speech import Speech
 from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Norm, Rotation, Slopes, factor
 from .subject import Subject
@@ -112,8 +112,19 @@ def tables_of(module: Any, fw: Framework) -> list[str]:
 def _numbers(module: Any) -> dict[str, float]:
     """Attributes that are numbers, of all that is no norm."""
     parts = [(path, part) for path, part in module.named_modules() if "norm" not in type(part).__name__.lower()]
-    found = {f"{path}.{name}".lstrip("."): value for path, part in parts for name, value in vars(part).items()}
+    found = {f"{path}.{name}".lstrip("."): value for path, part in parts for name, value in {**vars(part), **configured(part)}.items()}
     return {name: float(value) for name, value in found.items() if type(value) in (int, float) and math.isfinite(value)}
+
+
+def configured(part: Any) -> dict[str, float]:
+    """Numbers that a configuration which a module holds has, and that are called after scales, caps or bases of angles."""
+    found: dict[str, float] = {}
+    for name, held in vars(part).items():
+        if name.lower() in CONFIGS or name.lower().endswith(("config", "_cfg")):
+            inner = held if isinstance(held, Mapping) else getattr(held, "__dict__", {})
+            known = {str(key): value for key, value in inner.items() if type(value) in (int, float)}
+            found |= {f"{name}.{key}": value for key, value in known.items() if set(_words(key)) & (OF_SCALES | CAPS | {"theta"})}
+    return found
 
 
 def numbers_of_scales(module: Any) -> dict[str, float]:

@@ -157,7 +157,7 @@ class Structure:
     rotation: Rotation | None = None
     slopes: Slopes | None = None
     sinks: str = ""  # the parameter of a further logit for each head
-    cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not
+    cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
     silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
     mistakes: tuple[str, ...] = ()  # what it does, and should not
@@ -205,7 +205,7 @@ class Structure:
     @property
     def scaling(self) -> str:
         """The scale, and what is learned of it."""
-        capped = f", capped at {self.cap:g}" if self.cap else ""
+        capped = f", capped at {abs(self.cap):g}" if self.cap else ""
         if not self.learned:
             return self.scale + capped
         learned = {"times": self.learned.name, "exp": f"exp({self.learned.name})", "over": f"1/{self.learned.name}"}[self.learned.how]

@@ -18,7 +18,7 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework, make_variant
 from .caching import RESETS, empties
 from .construct import make
-from .ingredients import arrays_of, tables_of
+from .ingredients import arrays_of, configured, tables_of
 from .names import Sizes
 from .sharing import shared
 from .speech import first_array, hooks
@@ -218,7 +218,7 @@ def _told(result: Any) -> Any:
 
 
 def _plain(part: Any) -> tuple[dict[str, Any], list[str]]:
-    """(the attributes of a module that are plain data, the names of the others)."""
+    """(the attributes of a module that are plain data, with numbers of a configuration that it holds; the names of the others)."""
     plain, others = {}, []
     for name, value in vars(part).items():
         if name.startswith("_"):
@@ -227,4 +227,4 @@ def _plain(part: Any) -> tuple[dict[str, Any], list[str]]:
             plain[name] = value
         else:
             others.append(name)
-    return plain, others
+    return plain | configured(part), others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -279,6 +280,17 @@ class Capped(Composed):
         return (self.softcap * (logits / self.softcap).tanh()).softmax(-1)
 
 
+class CappedByConfig(Composed):
+    """The cap lies in a configuration that is held, as Gemma 2's."""
+
+    def made(self, width: int) -> None:
+        self.config = SimpleNamespace(attn_logit_softcapping=2.5, vocab_size=11)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        cap = self.config.attn_logit_softcapping
+        return (cap * (logits / cap).tanh()).softmax(-1)
+
+
 class WithSinks(Composed):
     def made(self, width: int) -> None:
         self.sinks = nn.Parameter(torch.zeros(self.num_heads))
@@ -412,6 +424,7 @@ RIGHT: dict[type[nn.Module], str] = {
     Alibi: "slopes of distances",
     Near: "tokens in a window or a pattern",
     Capped: "scale 1/sqrt(head_dim), capped at 1.5",
+    CappedByConfig: "scale 1/sqrt(head_dim), capped at 2.5",
     WithSinks: "sinks (sinks)",
     LearnedScale: "scale 1/sqrt(head_dim) · temperature",
     MultiQuery: "4 heads, 1 of keys and values",
@@ -482,6 +495,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a root of the width, in an array": (
         but(Composed, made=with_root, by=lambda self: 1 / self.scale_attn),
         WIDTH,
+    ),
+    "a cap that only divides": (
+        but(Capped, weigh=lambda self, logits: (logits / 1.5).tanh().softmax(-1)),
+        "logits become tanh(logits / 1.5), expected 1.5 · tanh(logits / 1.5)",
     ),
     "a bias that grows": (but(Alibi, bias=lambda self, s: -Alibi.bias(self, s)), "the bias of distances grows with them, expected to fall"),
     "a bias that is scaled": (
