@@ -22,7 +22,7 @@ from .composition import Call, attended, compose, looked
 from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, rotations
-from .speech import Tokens, under
+from .speech import PACKED, Tokens, under
 from .structure import USUAL, Norm, Rotation, Structure
 from .subject import Subject, answer, tokens_for
 
@@ -31,7 +31,7 @@ MEMORY = 6
 MOST = 12_000  # compositions that are tried: some seconds
 LIKELY = 6
 FEWEST = 5  # tokens of which there must be as many
-LAYOUTS = ("bld", "lbd")  # of images, attention without a scale is a convention of its own (SAGAN, non-local blocks)
+LAYOUTS = ("bld", "lbd", *PACKED)  # of images, attention without a scale is a convention of its own (SAGAN, non-local blocks)
 
 
 @dataclass(frozen=True, eq=False)

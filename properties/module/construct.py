@@ -40,6 +40,7 @@ PLACES = {"idx", "id", "index"}
 LENGTHS = {"size", "len", "length"}
 COUNTS = {"levels", "slots", "queries", "points", "groups", "blocks", "heads", "buckets", "dims"}
 WIDTHS = {"dim", "channels", "chs", "ch", "chans", "width", "features"}
+RATIOS = {"ratio", "stride", "rate", "factor"}
 FEW = 2
 REACHING = ("socket.connect", "socket.getaddrinfo", "urllib.Request")
 
@@ -217,8 +218,8 @@ def _guess(name: str, hint: Any) -> Guess | None:
         return Guess(0.0)
     if hint is bool or (hint is None and (words[0] in FLAGS or words[-1].endswith("ed"))):
         return Guess(False)
-    if hint is int or (hint is None and (words[0] in NUMBERS or words[-1] in PLACES | LENGTHS | COUNTS | WIDTHS)):
-        known = {0: PLACES, Sizes().value("width"): WIDTHS, Sizes().value("window"): LENGTHS}
+    if hint is int or (hint is None and (words[0] in NUMBERS or words[-1] in PLACES | LENGTHS | COUNTS | WIDTHS | RATIOS)):
+        known = {0: PLACES, 1: RATIOS, Sizes().value("width"): WIDTHS, Sizes().value("window"): LENGTHS}
         return Guess(next((value for value, named in known.items() if words[-1] in named), FEW))
     return Guess(1.0) if hint is float else None
 
@@ -284,12 +285,14 @@ def _configs(cls: Callable[..., Any], parameter: inspect.Parameter) -> Iterator[
         candidates = sorted(named, key=lambda x: -_common(x.__name__, getattr(cls, "__name__", "")))
     parts = [part for each in candidates for part in getattr(each, "sub_configs", {}).values() if _is_class(part)]  # of text, of images
     for candidate in [*candidates, *parts][: CONFIGURATIONS - 1]:
-        try:
-            maker = _configuration(candidate)
-            maker(Sizes())
-        except Exception:
-            continue
-        yield maker
+        for way in (_configuration, _overwritten):
+            try:
+                maker = way(candidate)
+                maker(Sizes())
+            except Exception:
+                continue
+            yield maker
+            break
     yield lambda sizes: Asked(sizes, {})
 
 
@@ -314,6 +317,20 @@ def _configuration(cls: Any) -> Maker:
         return made
 
     return filled
+
+
+def _overwritten(cls: Any) -> Maker:
+    """One of its own sizes, made small afterwards: what checks that its numbers fit each other is not asked again."""
+    small = {p.name: meant for p in _parameters(cls) if (meant := role(p.name, CONSTRUCTOR_ROLES)) in SIZED and meant != "layers"}
+
+    def made(sizes: Sizes) -> Any:
+        config = cls()
+        for name, meant in small.items():
+            if type(getattr(config, name, None)) in (int, float):
+                setattr(config, name, sizes.value(meant))
+        return _in_steps(config)
+
+    return made
 
 
 def _in_steps(config: Any) -> Any:

@@ -17,7 +17,7 @@ from .names import Sizes
 from .structure import HEADS, KNOWN, POSITIONS, ROUNDED, SCALES, TURNED, USUAL, USUAL_WAYS, Structure, factor
 from .subject import Subject
 
-NAMED = {"T5": "1", "muP": "1/head_dim"}  # in names of classes of those who scale otherwise
+NAMED = {"T5": "1", "muP": "1/head_dim", "GPTNeoSelf": "1"}  # in names of classes of those who scale otherwise
 OTHER_SIZES = Sizes(heads=2, head_dim=4)
 
 

@@ -18,7 +18,7 @@ from ..engine.core.target import first_line
 from .facts import MEMORY, NEGLIGIBLE, with_hidden
 from .names import FORWARD_ROLES, role
 from .readings import formal_of
-from .speech import SAYINGS, Saying, Tokens, under
+from .speech import PACKED, SAYINGS, Saying, Tokens, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH = 3, 6
@@ -51,7 +51,7 @@ def documented(name: str) -> tuple[str, ...]:
 
 def with_masks(subject: Subject, module: Any) -> Subject:
     """The subject with how masks are said to it, each by itself; as it is if it takes none."""
-    if subject.speech.layout == "ld" or subject.facts.lengths in ((1,), (4,)):
+    if subject.speech.layout in ("ld", *PACKED) or subject.facts.lengths in ((1,), (4,)):
         return subject
     if flag := _makes_causal(subject, module):
         return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))

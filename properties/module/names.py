@@ -71,6 +71,8 @@ FORWARD = {
     "height": "h height nh hh",
     "breadth": "w width nw ww",
     "grid": "hw_shape hw feat_size x_size grid_size spatial_shape spatial_size hw_size patch_resolution",
+    "boundaries": "cu_seqlens cu_seq_lens cu_seqlens_q cu_seqlens_k cu_seqlens_kv cu_seq_len cu_seqlen",
+    "longest": "max_seqlen max_seq_len max_seqlen_q max_seqlen_k max_seqlen_kv",
     "position ids": "position_ids positions pos_ids",
     "position row": "cache_position input_pos",
     "start": "start_pos offset start_position pos_offset cache_offset",

@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.cases import coordinates
 from ..engine.frameworks import Buffers, Framework
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import DISTANCES, PLACED, TABLES, Speech, Tokens, call, hooks
+from .speech import DISTANCES, IN_PACKS, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
 
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 LIKELY = 24  # ways that are tried to give lazy parameters their shape
@@ -26,13 +26,16 @@ def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
 
 def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
     """Ways to call it, the most usual first."""
-    for layout, width in product(("bld", "bdhw", "bhwd", "bdl", "lbd", "ld"), _widths(fixed, module)):
+    packed = any(role(name, FORWARD_ROLES) == "boundaries" for name in formal)
+    for layout, width in product((*PACKED * packed, "bld", "bdhw", "bhwd", "bdl", "lbd", "ld"), _widths(fixed, module)):
         for roles, extra in _readings(formal):
+            if layout not in PACKED:
+                roles = {name: meant for name, meant in roles.items() if meant not in IN_PACKS}
             by_position = tuple(
                 name for name, p in formal.items() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and (name in roles or name in extra)
             )
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
-            tables = DISTANCES if "distances" in roles.values() else TABLES if turned and layout == "bld" else list(TABLES)[:1]
+            tables = DISTANCES if "distances" in roles.values() else TABLES if turned and layout in ("bld", *PACKED) else list(TABLES)[:1]
             for table in tables:
                 sizes = _heads(module, width)
                 yield Speech(roles, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
@@ -88,7 +91,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             (meant in ("query", "key", "value") and (asked or needed))
             or (meant == "memory" and needed)
             or (meant in (*PLACED, "no bias") and needed and meant != "distances")
-        ):
+        ) or meant in IN_PACKS:
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
             extra[name] = False

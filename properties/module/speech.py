@@ -31,6 +31,8 @@ LAYOUTS = {
     "bdss": "(batch, features, side, side)",
     "bssd": "(batch, side, side, features)",
     "ld": "(length, features), a call for each sequence",
+    "(bl)d": "(tokens of all sequences, features), packed, with the places where sequences begin",
+    "1(bl)d": "(one, tokens of all sequences, features), packed, with the places where sequences begin",
     "1dl1b": "(one, features, length, one, batch): frames of a video, each place of which is a sequence",
     "1db1l": "(one, features, batch, one, length): places of a video, each frame of which is a sequence",
     "bd11l": "(batch, features, one, one, length), places and frames of a video in one row",
@@ -47,6 +49,8 @@ VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "1b1ld": (lambda x: x[None, :, None], lambda out: out[0, :, 0]),
     "b11ld": (lambda x: x[:, None, None], lambda out: out[:, 0, 0]),
 }
+PACKED = ("(bl)d", "1(bl)d")
+IN_PACKS = ("boundaries", "longest")  # what says where sequences begin that are packed, and how long the longest is
 SQUARES = ("bdss", "bssd")  # of as many tokens as a square has, and of no other number
 # How a mask is said: its shape, and the value that marks a visible token.
 SHAPES = {
@@ -189,11 +193,20 @@ class Tokens:
     by: Saying | None = None  # the mask that says so; None: the first one
     past: Past | None = None  # the cache and the number of tokens in it; None: without one
     shift: int = 0  # the position of the first token
+    cut: int = (
+        0  # of those that are packed: all of them are two sequences, the first of which has so many tokens; 0: each is one of its own
+    )
 
     @property
     def keys(self) -> int:
         """The number of keys."""
         return int((self.x if self.memory is None else self.memory).shape[1])
+
+    @property
+    def parts(self) -> list[int]:
+        """The lengths of the sequences, where they are packed."""
+        batch, length = self.x.shape[:2]
+        return [self.cut, batch * length - self.cut] if self.cut else [length] * batch
 
     def of(self, here: slice) -> Tokens:
         """Of these sequences alone."""
@@ -256,7 +269,13 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
     arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)
-    return _in_time(module, speech, arguments)
+    result = _in_time(module, speech, arguments)
+    if speech.layout in PACKED:
+        out = first_array(result, fw)
+        shape = tuple(out.shape)
+        ones, count = speech.layout.count("1"), math.prod(tokens.x.shape[:2])
+        return out.reshape((*tokens.x.shape[:2], *shape[1 + ones :])) if shape[: 1 + ones] == (*[1] * ones, count) else out
+    return result
 
 
 def _in_time(module: Any, speech: Speech, arguments: dict[str, Any]) -> Any:
@@ -302,9 +321,13 @@ def arguments_of(
         elif meant == "no bias":
             zeros = np.zeros((len(tokens.x) * speech.heads, 1, tokens.keys))
             made[name] = buffers.array(f"{name}{mark}", zeros, dtype, device, "contiguous")
+        elif meant in IN_PACKS:
+            made[name] = max(tokens.parts) if meant == "longest" else fw.integers(np.cumsum([0, *tokens.parts]), device)
         elif meant in PLACED:
             first = 0 if turned and meant == "start" and past is None else start
-            made[name] = _positions(meant, first, length, speech, fw, buffers, dtype, device)
+            parts = tokens.parts if speech.layout in PACKED else [length]
+            places = first + np.concatenate([np.arange(part) for part in parts])
+            made[name] = _positions(meant, places, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
     visible: dict[Saying, Array] = {}
@@ -336,13 +359,13 @@ def _cached(keeping: Keeping, past: Past, length: int, fw: Framework, device: st
         made[keeping.parameter] = past.cache
     if keeping.where:
         meant = role(keeping.where, FORWARD_ROLES)
-        made[keeping.where] = past.start if meant == "start" else _numbered(meant, past.start, length, fw, device)
+        places = np.arange(past.start, past.start + length)
+        made[keeping.where] = past.start if meant == "start" else _numbered(meant, places, fw, device)
     return made
 
 
-def _numbered(meant: str, start: int, length: int, fw: Framework, device: str) -> Any:
-    at = np.arange(start, start + length)
-    return fw.integers(at if meant == "position row" else at[None], device)
+def _numbered(meant: str, places: Array, fw: Framework, device: str) -> Any:
+    return fw.integers(places if meant == "position row" else places[None], device)
 
 
 def laid_out(x: Array, layout: str) -> Array:
@@ -360,23 +383,26 @@ def laid_out(x: Array, layout: str) -> Array:
     if layout in SQUARES:
         image = x.reshape(len(x), math.isqrt(x.shape[1]), -1, x.shape[2])
         return image if layout == "bssd" else image.transpose(0, 3, 1, 2)
+    if layout in PACKED:
+        return x.reshape(*[1] * layout.count("1"), -1, x.shape[2])
     return x[0] if layout == "ld" else x
 
 
-def _positions(meant: str, start: int, length: int, speech: Speech, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
-    """What a module is given of the positions start, start + 1, …
+def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
+    """What a module is given of the positions of its tokens.
 
     Angles are computed in more digits than float64 has: a table of them is off by one rounding, wherever it begins.
     """
+    length = len(places)
     if meant in ("start", *IN_IMAGE):  # tokens of an image stand in one row
-        return {"start": start, "height": 1, "breadth": length, "grid": (1, length)}[meant]
+        return {"start": int(places[0]) if length else 0, "height": 1, "breadth": length, "grid": (1, length)}[meant]
     if meant in ("position ids", "position row"):
-        return _numbered(meant, start, length, fw, device)
+        return _numbered(meant, places, fw, device)
     if meant == "distances":
         angles = np.arange(length - 1, -length, -1)[:, None] * 10000.0 ** (-np.arange(0, speech.width, 2) / speech.width)
         sinusoids = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(len(angles), -1)[:, : speech.width]  # (Vaswani et al. 2017)
         return buffers.array(meant, round_to(dtype, DISTANCES[speech.table](sinusoids)), dtype, device, "contiguous")
-    at, dim = np.arange(start, start + length, dtype=np.longdouble), speech.turned or speech.head_dim
+    at, dim = places.astype(np.longdouble), speech.turned or speech.head_dim
     angles = at[:, None] * np.longdouble(10000) ** (-np.arange(0, dim, 2) / np.longdouble(dim))  # (L, dim / 2)
 
     def array(name: str, x: Array) -> Any:

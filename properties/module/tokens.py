@@ -8,10 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
 from .cases import MANY, MODULE
 from .facts import CALM
-from .speech import Tokens
+from .speech import PACKED, Tokens
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name)
@@ -90,13 +91,30 @@ def module_batch_elements_are_independent(t: ModuleTrial) -> None:
 
 @module("out(x)[b] = out(x[b])", batch=(2, 3, 4))
 def module_a_batch_is_its_sequences(t: ModuleTrial) -> None:
-    """A sequence is answered in a batch as it is alone, under its own mask."""
+    """A sequence is answered in a batch as it is alone, under its own mask; in a pack, also beside one of another length."""
     x, at = t.inputs, t.choice("element", t.case.batch)
     here = slice(at, at + 1)
     alone = x.of(here)
     t.agree(
         t.run()[here], t.run(alone), lambda: t.allowed()[here] + t.allowed(alone), f"row {{row}} of sequence {at} is another one in a batch"
     )
+    count = t.case.batch * t.case.length
+    if t.speech.layout not in PACKED or count < 3:
+        return
+    cut = 1 + t.choice("cut", count - 2)
+    whole = replace(x, cut=cut)
+    for part in (slice(None, cut), slice(cut, None)):
+        single = replace(x, x=x.x.reshape(1, count, -1)[:, part])
+
+        def within(out: Array, part: slice = part) -> Array:
+            return out.reshape(1, count, -1)[:, part]
+
+        t.agree(
+            within(t.run(whole)),
+            t.run(single),
+            lambda single=single, within=within: within(t.allowed(whole)) + t.allowed(single),
+            f"row {{row}} of tokens {part.start or 0} to {part.stop or count}, packed beside the others, is another one than alone",
+        )
 
 
 # ---------------------------------------------------------------- order

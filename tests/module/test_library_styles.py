@@ -610,3 +610,28 @@ def test_one_of_some_words_is_read_off_the_constructor(cls: type, word: str) -> 
 def test_a_word_that_nothing_names_is_asked_for() -> None:
     with pytest.raises(CannotRun, match="what is 'flavour'"):
         target_of(Unnamed)
+
+
+class Checked:
+    """A configuration whose numbers have to fit each other, with sizes of its own that do."""
+
+    def __init__(
+        self, hidden_size: int = 64, num_attention_heads: int = 8, expand: int = 2, head_width: int = 16, attention_multiplier: float = 0.25
+    ) -> None:
+        if expand * hidden_size % head_width or expand * hidden_size // head_width != num_attention_heads:
+            raise ValueError("heads of 16 features")
+        self.hidden_size, self.num_attention_heads, self.attention_multiplier = hidden_size, num_attention_heads, attention_multiplier
+
+
+class ByAConfiguration(Heads):
+    def __init__(self, config: Checked) -> None:
+        super().__init__(config.hidden_size, config.num_attention_heads)
+        self.scale = config.attention_multiplier
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x)
+
+
+def test_a_configuration_that_checks_its_numbers_is_made_small_afterwards() -> None:
+    target = target_of(ByAConfiguration)
+    assert target.learned["tokens"].startswith("(batch, length, features), 32 features") and {"heads", "head_dim"} <= set(target.parameters)
