@@ -205,6 +205,8 @@ def tables(target: Target, prop: Property) -> dict[str, tuple[Any, ...]]:
             table = tuple(n for n in table if n <= longest) or (() if name in prop.domain else (1,))
         if name == "packing":
             table = tuple(n for n in table if n in FILLED or (supports.zero_sizes and (n != "no_keys" or supports.empty_rows != "mean")))
+        if name == "scale" and supports.scales == "not zero":
+            table = tuple(n for n in table if n != 0)
         if name == "dim" and supports.head_dims:
             table = supports.head_dims
         if name == "value_dim" and (supports.head_dims or not supports.value_dim):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from ..engine.cases.draws import Strategy
 from ..engine.core import declare as declaring
@@ -14,6 +17,7 @@ from ..engine.core.trial import Trial
 from . import cases
 from .call import ALL_NAMES, BOUNDARIES, NAMES, call, forward, smoke_inputs
 from .cases import PACKED, Case
+from .handshake import Handshake
 from .trial import PackedTrial
 
 declare = partial(declaring.declare, contract=PACKED.name)
@@ -48,6 +52,14 @@ class Packed(Contract):
         x = smoke_inputs(target, dtype, device)
         out, _ = call(target, x, target.buffers())
         return "" if out.shape == x.q.shape else f"it returns shape {out.shape} for q of {x.q.shape}; expected (total queries, heads, dim)"
+
+    def handshake(self, target: Target, device: str) -> Target:
+        return Handshake(target, device, inspect.signature(target.function).parameters).learned()
+
+    def learned_supports(self, target: Target) -> dict[str, Any]:
+        plain = type(target.supports)()
+        facts = {f.name: getattr(target.supports, f.name) for f in dataclasses.fields(plain)}
+        return {name: value for name, value in facts.items() if value != getattr(plain, name)}
 
     def trial(self, prop: Property) -> type[Trial]:
         return PackedTrial

@@ -62,8 +62,9 @@ def empty_sequences_change_nothing(t: PackedTrial) -> None:
 def values_stay_in_their_sequence(t: PackedTrial) -> None:
     """The values of one sequence reach its rows with weights that sum to one, and no other row at all."""
     x, here = t.pack, np.arange(t.case.batch) == t.choice("sequence", t.case.batch)
+    own = t.made_of_values(x)
     run = t.run_pack(x.but(v=np.broadcast_to(x.keys(here)[:, None, None], x.v.shape).astype(np.float64)))
-    t.same_bits(run.out, np.zeros(run.out.shape), "row {row} holds a value of another sequence", ~x.rows(here)[:, None])
+    t.same_bits(run.out, np.zeros(run.out.shape), "row {row} holds a value of another sequence", (~x.rows(here) & own)[:, None])
     t.inside(run, run.bound, "the weights of row {row} over its own sequence do not sum to one", x.rows(here)[:, None])
 
 
@@ -139,7 +140,9 @@ def packed_gradients_stay_in_their_sequence(t: PackedTrial) -> None:
     x, here = t.pack, np.arange(t.case.batch) == t.choice("sequence", t.case.batch)
     noise = t.round(t.noise("gradient", (*x.q.shape[:2], t.case.width)))
     runs = t.send_back(np.where(x.rows(here)[:, None, None], noise, 0.0))
-    for name, others in (("q", ~x.rows(here)), ("k", ~x.keys(here)), ("v", ~x.keys(here))):
+    own = np.array([t.made_of_values(x)[x.cu_q[n] : x.cu_q[n + 1]].all() for n in range(t.case.batch)])  # NaN · 0 is NaN
+    elsewhere = ~here & own
+    for name, others in (("q", x.rows(elsewhere)), ("k", x.keys(elsewhere)), ("v", x.keys(elsewhere))):
         t.same_bits(
             runs[name].out,
             np.zeros(runs[name].out.shape),

@@ -99,6 +99,11 @@ class PackedTrial(Trial):
                 visible[n, :rows, :columns] &= frontier(int(rows), int(columns), self.supports.causal)
         return visible
 
+    def made_of_values(self, x: PackedInputs) -> Array:
+        """(total queries,) bool: the rows that are 0, or made of what they see; not those that see nothing, where these give something else."""
+        seen = packed(np.asarray(self.visible(x).any(-1))[:, None, :, None], x.lengths[0])[:, 0, 0]
+        return seen | (self.supports.empty_rows == "zero")
+
     def solve_pack(self, x: PackedInputs) -> tuple[Exact, Array]:
         """(the exact answer, its bound), each sequence by itself."""
         exact = self.as_batch(x)

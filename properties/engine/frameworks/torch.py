@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,15 @@ def requires_grad(function: Function) -> Function:
         return each(function(*each(args, leaf), **each(options, leaf)), lambda x: x.detach())
 
     return recorded
+
+
+def _to_be_asked_twice() -> AbstractContextManager[Any]:
+    """What is compiled in it can be asked for its gradients again: its buffers are not given away to the first backward pass."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    from torch._functorch import config
+
+    return config.patch("donated_buffer", False) if hasattr(config, "donated_buffer") else nullcontext()
 
 
 def autocast(function: Function) -> Function:
@@ -585,7 +595,8 @@ class TorchFramework:
 
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
         asking = [x.detach().requires_grad_() for x in leaves]
-        out = function(*asking)
+        with _to_be_asked_twice():
+            out = function(*asking)
         carries = any(x.requires_grad for x in (out if isinstance(out, tuple) else (out,)) if isinstance(x, torch.Tensor))
         return out, Back(out, asking) if carries else None
 
