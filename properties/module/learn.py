@@ -21,7 +21,7 @@ from .facts import NEGLIGIBLE, by_type, found_out, influences
 from .masks import documented, taken_apart, with_masks
 from .names import FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
-from .speech import SQUARES, TABLES, VIDEOS, Saying, Speech, call, first_array, hooks, laid_out, under
+from .speech import FRAMES, SQUARES, TABLES, VIDEOS, Saying, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -71,12 +71,14 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
     squares = [replace(speech, layout=layout) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
     videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
+    frames = [speech for speech in videos if speech.layout in FRAMES]
     mixed: Subject | None = None
     for length, speech in (
         *product((LENGTH,), speeches),
         *product(OTHER_LENGTHS, plain),
+        *product((LENGTH,), frames),
         *product(SIDES, squares),
-        *product((LENGTH,), videos),
+        *product((LENGTH,), [speech for speech in videos if speech.layout not in FRAMES]),
     ):
         memory = MEMORY if speech.name("memory") else None
         tokens = tokens_for(speech, BATCH, length, memory)
@@ -122,7 +124,7 @@ def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | 
     batch, length, _ = x
     if speech.layout in VIDEOS:
         wanted, features = laid_out(np.empty(x), speech.layout).shape, speech.layout.index("d")
-        return speech if len(out) == 5 and np.delete(out, features).tolist() == np.delete(wanted, features).tolist() else None
+        return speech if len(out) == len(wanted) and np.delete(out, features).tolist() == np.delete(wanted, features).tolist() else None
     if speech.layout == "bdhw":
         if len(out) == 2 and out[0] == batch:
             return replace(speech, pooled=1)

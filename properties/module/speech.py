@@ -39,6 +39,8 @@ LAYOUTS = {
     "1l1bd": "(one, length, one, batch, features): frames of a video, each place of which is a sequence",
     "1b1ld": "(one, batch, one, length, features): places of a video, each frame of which is a sequence",
     "b11ld": "(batch, one, one, length, features), places and frames of a video in one row",
+    "1lbd": "(one, length, batch, features): frames of a video, each place of which is a sequence",
+    "1bld": "(one, batch, length, features), each row of which is a sequence",
 }
 # Videos: frames are sequences, or places are, or all is one sequence; from (B, L, D), and back.
 VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
@@ -48,7 +50,10 @@ VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "1l1bd": (lambda x: x.transpose(1, 0, 2)[None, :, None], lambda out: out[0, :, 0].transpose(1, 0, 2)),
     "1b1ld": (lambda x: x[None, :, None], lambda out: out[0, :, 0]),
     "b11ld": (lambda x: x[:, None, None], lambda out: out[:, 0, 0]),
+    "1lbd": (lambda x: x.transpose(1, 0, 2)[None], lambda out: out[0].transpose(1, 0, 2)),
+    "1bld": (lambda x: x[None], lambda out: out[0]),
 }
+FRAMES = ("1lbd", "1bld")  # of these those whose places stand in one row
 PACKED = ("(bl)d", "1(bl)d")
 IN_PACKS = ("boundaries", "longest")  # what says where sequences begin that are packed, and how long the longest is
 SQUARES = ("bdss", "bssd")  # of as many tokens as a square has, and of no other number
@@ -474,7 +479,7 @@ def read(result: Any, speech: Speech, fw: Framework) -> Array:
         return out.transpose(1, 0, 2)
     if speech.layout == "bdl" and out.ndim == 3:
         return out.transpose(0, 2, 1)
-    if speech.layout in VIDEOS and out.ndim == 5:
+    if speech.layout in VIDEOS and out.ndim == len(speech.layout):
         return VIDEOS[speech.layout][1](out)
     if speech.layout in ("bdhw", "bdss") and out.ndim == 4:
         return out.reshape(*out.shape[:2], -1).transpose(0, 2, 1)

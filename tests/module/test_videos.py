@@ -90,3 +90,38 @@ def test_what_is_not_kept_apart_is_found() -> None:
 def test_what_sees_no_other_token_is_no_attention() -> None:
     with pytest.raises(CannotRun, match="no attention: no token sees another"):
         make_target("mine", Alone)
+
+
+class OverTime(Attended):
+    """(batch, time, places, features), each place by itself; causal."""
+
+    turned = (0, 2, 1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, n, c = x.shape
+        q, k, v = self.qkv(x.permute(self.turned).reshape(b * n, t, c)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        rows = self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return rows.view(b, n, t, c).permute(0, 2, 1, 3)
+
+
+class AlongRows(Attended):
+    """(batch, height, width, features), each row of an image by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows(x.flatten(0, 1)).view(x.shape)
+
+
+class TimeAndPlacesMixed(OverTime):
+    turned = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("thing", "words"), [(OverTime, "(one, length, batch, features)"), (AlongRows, "tokens in one row")])
+def test_rows_of_an_image_and_places_over_time(thing: type[nn.Module], words: str) -> None:
+    target = make_target("mine", thing)
+    assert words in target.learned["tokens"]
+    assert not verify_target(target, [prop for prop in select(()) if prop.contract == "module"], Plan(examples=3)).findings
+
+
+def test_time_and_places_that_are_mixed_are_refuted() -> None:
+    target = make_target("mine", TimeAndPlacesMixed)
+    assert verify_target(target, [prop for prop in select(()) if prop.contract == "module"], Plan(examples=6)).findings
