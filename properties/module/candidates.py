@@ -185,7 +185,7 @@ def _arranged(
                 own = part if part in parts else fused if part in fused else ""
                 if own:
                     places[part] = Place(*parts[own], turn[own], lead[own], rows[part] if own == fused else np.arange(outs[own]))
-            for tiled in (False, True) if 1 < kv_heads < heads else (False,):
+            for tiled in ("", "kv", "k", "v") if 1 < kv_heads < heads else ("",):
                 yield Structure(places, heads, kv_heads, order, tiled)
 
 

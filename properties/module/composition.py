@@ -131,6 +131,8 @@ def turned(rotation: Rotation | None, part: str, y: Array, call: Call) -> Array:
     """y (B, H, L, d) with its features turned; all but queries and keys stay as they are."""
     if rotation is None or part not in rotation.who:
         return y
+    if part == "k" and rotation.keys:
+        rotation = replace(rotation, pairing=rotation.keys, tables=rotation.keys, keys="")
     cos, sin = _angles(rotation, y.shape[1] if rotation.along == HEADS else y.shape[2], call.held)
     if rotation.along == HEADS:
         cos, sin = cos[:, None], sin[:, None]
@@ -166,8 +168,9 @@ def _angles(rotation: Rotation, length: int, held: Held) -> tuple[Array, Array]:
 def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Array:
     """The answer, of queries, keys and values."""
     q, k, v = parts
-    index = np.arange(s.heads) % s.kv_heads if s.tiled else np.arange(s.heads) // s.group
-    logits = q @ k[:, index].swapaxes(2, 3) * scaled(s, q.shape[3], call)
+    heads = np.arange(s.heads)
+    of_k, of_v = (heads % s.kv_heads if part in s.tiled else heads // s.group for part in "kv")
+    logits = q @ k[:, of_k].swapaxes(2, 3) * scaled(s, q.shape[3], call)
     if s.slopes:
         logits = logits + _distances(s, s.slopes, logits.shape, call, q.shape[3])
     logits = max(s.cap, 1.0 if s.cap < 0 else 0.0) * np.tanh(logits / abs(s.cap)) if s.cap else logits
@@ -176,7 +179,7 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
         logits = np.where(visible, logits, HIDDEN[steps.fill])
     weights = _weights(logits, call.held[s.sinks].reshape(-1) if s.sinks else None, steps)
     weights = weights * visible if visible is not None and steps.after else weights
-    out = weights @ v[:, index]
+    out = weights @ v[:, of_v]
     out = (out if steps.merge == "reshape" else out.transpose(0, 2, 1, 3)).reshape(*call.x.shape[:2], -1)
     if "o" in s.places and steps.output:
         w, b = s.places["o"].get(call.held)

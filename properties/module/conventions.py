@@ -32,8 +32,9 @@ def judged(s: Structure, subject: Subject, module: Any) -> Structure:
             mended = mended.but(scale=USUAL)
             mistakes.append(f"logits are scaled by {_shown(s.scale)}, expected {USUAL}")
     if s.tiled:
-        mended = mended.but(tiled=False)
-        mistakes.append(f"query head h reads key head h % {s.kv_heads}, expected h // {s.group}")
+        mended = mended.but(tiled="")
+        of = {"kv": "key head", "k": "keys of head", "v": "values of head"}[s.tiled]
+        mistakes.append(f"query head h reads {of} h % {s.kv_heads}, expected h // {s.group}")
     if s.cap < 0:
         mended = mended.but(cap=-s.cap)
         mistakes.append(f"logits become tanh(logits / {-s.cap:g}), expected {-s.cap:g} · tanh(logits / {-s.cap:g})")
@@ -86,7 +87,9 @@ def _positions(s: Structure) -> list[tuple[dict[str, Any], str]]:
     """(what is changed, what is said) of each mistake in positions."""
     found: list[tuple[dict[str, Any], str]] = []
     if (turned := s.rotation) is not None:
-        right = {"rotation": replace(turned, who="qk", along=POSITIONS, tables=turned.pairing)}
+        right = {"rotation": replace(turned, who="qk", along=POSITIONS, tables=turned.pairing, keys="")}
+        if turned.keys:
+            found.append((right, f"{turned.keys} of keys are turned together, and {turned.pairing} of queries: expected alike"))
         if turned.who != "qk":
             found.append((right, f"{TURNED[turned.who]} are turned by their positions, expected {TURNED['qk']}"))
         if turned.along == HEADS:

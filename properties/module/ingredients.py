@@ -179,6 +179,7 @@ def rotations(subject: Subject, found: Ingredients, d: int, right: bool) -> Iter
                 yield turned
                 continue
             yield from (replace(turned, who=who) for who in ("q", "k"))
+            yield replace(turned, keys=OTHER[pairing])
             yield replace(turned, along=HEADS)
             yield from (replace(turned, tables=other) for other in tables[1:])
 

@@ -19,6 +19,7 @@ SCALES: dict[str, Callable[[int, int, int], float]] = {  # of (features of a hea
     "1/sqrt(head_dim)": lambda d, h, w: d**-0.5,
     "1": lambda d, h, w: 1.0,
     "1/head_dim": lambda d, h, w: 1 / d,
+    "1/head_dim^(1/4)": lambda d, h, w: d**-0.25,  # of the root of the usual one, which queries and keys both are given
     "1/sqrt(width)": lambda d, h, w: w**-0.5,
     "1/width": lambda d, h, w: 1 / w,
     "1/sqrt(heads)": lambda d, h, w: h**-0.5,
@@ -117,6 +118,7 @@ class Rotation:
     who: str = "qk"
     along: str = POSITIONS
     early: bool = False  # before the norms of queries and keys
+    keys: str = ""  # the pairing of keys, where it is another one than that of queries
 
     @property
     def words(self) -> str:
@@ -149,7 +151,7 @@ class Structure:
     heads: int
     kv_heads: int
     order: str  # of a fused projection
-    tiled: bool = False  # query head h reads key head h % kv_heads, not h // group
+    tiled: str = ""  # of "k" and "v": query head h reads key head h % kv_heads of these, not h // group
     scale: str = USUAL  # one of SCALES, or a number
     learned: Learned | None = None
     norms: Mapping[str, Norm] = field(default_factory=dict)  # of x, memory, q, k, out
@@ -200,7 +202,13 @@ class Structure:
     @property
     def grouping(self) -> str:
         """Which key head query head h reads."""
-        return "h % kv_heads" if self.tiled else "h // group"
+        ways = {
+            "": "h // group",
+            "kv": "h % kv_heads",
+            "k": "keys h % kv_heads, values h // group",
+            "v": "keys h // group, values h % kv_heads",
+        }
+        return ways[self.tiled]
 
     @property
     def scaling(self) -> str:
@@ -229,6 +237,7 @@ class Structure:
             self.rotation.last,
             self.rotation.who,
             self.rotation.along,
+            self.rotation.keys,
         )
         # where nothing turns in between, weights of queries and keys multiply each other: it does not matter whose is which
         norms = tuple(sorted((part.replace("k", "q"), norm.name, norm.kind) for part, norm in self.norms.items()))

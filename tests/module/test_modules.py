@@ -19,6 +19,7 @@ from impls.mutants import load_all
 from properties import verify
 from properties.catalogue import PROPERTIES, select
 from properties.engine.core.target import CannotRun
+from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
@@ -195,6 +196,57 @@ def test_the_command_line_takes_a_class_an_instance_and_arguments(tmp_path: Path
         [sys.executable, "-m", "properties", f"{place}:Perceptron", "-q"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 2 and ran.stderr.strip().endswith("no token sees another") and not ran.stdout
+
+
+CONFIGURED = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+
+@dataclass
+class Config:
+    n_embd: int = 48
+    n_head: int = 4
+
+
+class Sizes:
+    small = Config(24, 3)
+
+
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_head, self.qkv, self.proj = config.n_head, nn.Linear(config.n_embd, 3 * config.n_embd), nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.proj((torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "width"), [("Config()", 48), ("Config(n_embd=16, n_head=2)", 16), ("Sizes.small", 24), ("config=Config(16)", 16)]
+)
+def test_an_argument_may_be_a_name_of_the_module_or_what_it_makes(given: str, width: int, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CONFIGURED)
+    (target,) = find_targets(f"{tmp_path / 'mine.py'}:Attention({given})", Builtins())
+    assert f"{width} features" in target.learned["tokens"]
+
+
+@pytest.mark.parametrize("given", ["Config().__class__", "__import__('os')", "Config(nope)", "lambda: 0"])
+def test_an_argument_is_nothing_else(given: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CONFIGURED)
+    with pytest.raises(CannotRun, match="are no numbers, texts or flags"):
+        find_targets(f"{tmp_path / 'mine.py'}:Attention({given})", Builtins())
+
+
+def test_a_module_of_one_token_alone_is_incomplete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It answers, and what is verified says nothing of an attention."""
+    alone = CONFIGURED.replace("    def forward(self, x):", "    def forward(self, x):\n        assert x.shape[1] == 1, 'one token'")
+    (tmp_path / "mine.py").write_text(alone)
+    assert main([f"{tmp_path / 'mine.py'}:Attention", "--cases", "4", "-n", "1"]) == 2
+    assert "one token alone" in capsys.readouterr().out
 
 
 def test_a_variant_sees_the_module_through_it() -> None:

@@ -449,6 +449,27 @@ def of_width(self: Any) -> Any:
     return (self.d * self.num_heads) ** -0.5
 
 
+class TwoOfKeys(Composed):
+    groups = 2
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = (self.split(part) for part in (self.q_proj(x), self.k_proj(x), self.v_proj(x)))
+        weights = self.weigh(self.logits(q, self.repeated(k)))
+        return self.after((weights @ Composed.repeated(self, v)).transpose(1, 2).flatten(2), x)
+
+
+def repeats_keys(self: Any, x: Tensor) -> Tensor:
+    return x.repeat(1, self.num_heads // self.kv_heads, 1, 1)
+
+
+class OtherPairs:
+    """The same module, whose neighbours turn."""
+
+    def __init__(self, of: Any) -> None:
+        self.d, self.part, self.frequencies = of.d, 1.0, of.frequencies
+        self.turn, self.alike = neighbours, TurningNeighbours.alike
+
+
 def with_attribute(self: Any, width: int) -> None:
     self.scale = width**-0.5
 
@@ -468,6 +489,18 @@ WRONG: dict[str, tuple[Any, str]] = {
     "heads that know the width": (but(ListOfHeads, kind=but(Head, by=lambda self, x: x.shape[-1] ** -0.5)), WIDTH),
     "scaled twice": (but(TurningInPart, by=lambda self: 1 / self.d), "logits are scaled by 1/head_dim, expected 1/sqrt(head_dim)"),
     "not scaled": (but(MultiQuery, by=lambda self: 1.0), "logits are scaled by 1, expected 1/sqrt(head_dim)"),
+    "the root of the scale, for queries alone": (
+        but(Composed, by=lambda self: self.d**-0.25),
+        "logits are scaled by 1/head_dim^(1/4), expected 1/sqrt(head_dim)",
+    ),
+    "keys repeated, values not": (
+        but(TwoOfKeys, repeated=repeats_keys),
+        "query head h reads keys of head h % 2, expected h // 2",
+    ),
+    "other neighbours of keys": (
+        but(Turning, positioned=lambda self, q, k: (self.turned(q), TurningNeighbours.turned(OtherPairs(self), k))),
+        "neighbours of keys are turned together, and halves of queries: expected alike",
+    ),
     "keys repeated": (
         but(Turning, repeated=lambda self, x: x.repeat(1, self.num_heads // self.kv_heads, 1, 1)),
         "query head h reads key head h % 2, expected h // 2",

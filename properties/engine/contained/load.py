@@ -67,7 +67,13 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
             raise NotLoaded(f"{place} has no attribute {part!r}" + (f"; did you mean {', '.join(near)}?" if near else ""))
         found = getattr(found, part)
     if given is not None:
-        return _called_with(found, text, *given), attribute
+        try:
+            arguments, named = _arguments(given, module)
+        except ValueError:
+            raise NotLoaded(_no_values(f"{text}({ast.unparse(given)[2:-1]})")) from None
+        except Exception as error:
+            raise NotLoaded(f"the arguments of {text} cannot be made: {type(error).__name__}: {_first_line(error)}") from error
+        return _called_with(found, text, arguments, named), attribute
     makes = getattr(module, "get_init_inputs", None)
     if inspect.isclass(found) and attribute in MODELS and callable(makes):  # as in KernelBench: a class beside what it is made with
         try:
@@ -77,18 +83,37 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
     return found, attribute
 
 
-def _given(text: str) -> tuple[str, tuple[tuple[Any, ...], dict[str, Any]] | None]:
-    """The text before a call's parentheses, and its arguments; None where there are none. Raises NotLoaded if they are no literals."""
+def _given(text: str) -> tuple[str, ast.Call | None]:
+    """The text before a call's parentheses, and the call; None where there are none. Raises NotLoaded if they hold no arguments."""
     if not text.endswith(")") or "(" not in text:
         return text, None
     before, _, inside = text[:-1].partition("(")
     try:
         call = ast.parse(f"f({inside})", mode="eval").body
         assert isinstance(call, ast.Call)
-        named = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return before, (tuple(ast.literal_eval(argument) for argument in call.args), named)
-    except (SyntaxError, ValueError):
-        raise NotLoaded(f"the arguments of {text} are no numbers, texts or flags, as in Class(d_model=32, num_heads=4)") from None
+    except SyntaxError:
+        raise NotLoaded(_no_values(text)) from None
+    return before, call
+
+
+def _no_values(text: str) -> str:
+    return f"the arguments of {text} are no numbers, texts or flags, as in Class(d_model=32, num_heads=4), and no names of its module"
+
+
+def _value(node: ast.expr, module: Any) -> Any:
+    """A literal, a name of a module, or what such a name returns for arguments: ``Config(n_head=4)``. Raises ValueError for anything else."""
+    if isinstance(node, ast.Name) and hasattr(module, node.id):
+        return getattr(module, node.id)
+    if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
+        return getattr(_value(node.value, module), node.attr)
+    if isinstance(node, ast.Call):
+        arguments, named = _arguments(node, module)
+        return _value(node.func, module)(*arguments, **named)
+    return ast.literal_eval(node)
+
+
+def _arguments(call: ast.Call, module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple(_value(one, module) for one in call.args), {one.arg or "": _value(one.value, module) for one in call.keywords}
 
 
 def _called_with(found: Any, text: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
