@@ -308,6 +308,8 @@ class Learner:
                 elif best:
                     wrong.append((best[0], kind, theirs, *best[1:]))
             tried += [] if right and not documented else wrong  # of what is right in one kind the other is no claim
+            if right and not documented:
+                self.untried |= {f"{theirs}, {kind}": f"in the nearest form off by {off:.2g}" for off, kind, *_ in wrong}
             if not found and not any(one[2] == theirs for one in tried):
                 self.untried[theirs] = "it looks like attn_mask, but takes no mask in any form that is known"
         for off, kind, theirs, how, form in sorted(tried):
@@ -322,6 +324,11 @@ class Learner:
             first = max(forms, key=lambda kind: len(FORMS[forms[kind]]))
             self.learned.pop(next(theirs for kind, (theirs, _) in found.items() if kind != first), None)
             found, forms = {first: found[first]}, {first: forms[first]}
+        elif len(set(forms.values())) > 1 and "bs" in forms.values():  # one of padding, and one that is none, under one name
+            left = next(kind for kind, form in forms.items() if form != "bs")
+            self.untried[f"{found[left][0]}, {left}"] = f"of other axes, ({', '.join(forms[left])}), than where it hides padding"
+            found.pop(left)
+            forms.pop(left)
         form = min(forms.values(), key=lambda name: len(FORMS[name])) if len(set(forms.values())) > 1 else next(iter(forms.values()))
         self.reading = replace(self.reading, said=found, form=form)
         if turned:

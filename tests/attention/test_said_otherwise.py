@@ -457,3 +457,27 @@ def test_a_target_that_answers_at_random_is_one_sentence(size: float) -> None:
         assert not any(outcome.cases for outcome in report.outcomes.values())
     else:
         assert not target.wrong and "same_call_same_bits" in refuted(target, "same_call_same_bits")
+
+
+def padding_or_added(right: bool) -> Callable[..., Any]:
+    """ComfyUI's: a bool mask is one of padding, (batch, keys), and what is added is (queries, keys)."""
+
+    def attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        b, h, n, _ = q.shape
+        s = (q @ k.mT / q.shape[-1] ** 0.5).flatten(0, 1)
+        if mask is not None and mask.dtype == torch.bool:
+            rows = mask[:, None].expand(b, h, -1) if right else mask[None].expand(h, b, -1)
+            s = s.masked_fill(~rows.reshape(b * h, 1, -1), -math.inf)
+        elif mask is not None:
+            s = s + mask
+        return (torch.softmax(s, -1) @ v.flatten(0, 1)).view(b, h, n, -1)
+
+    return attention
+
+
+def test_a_mask_of_padding_and_one_that_is_added_have_axes_of_their_own() -> None:
+    target = spoken(padding_or_added(True), zero_sizes=False)
+    assert target.learned["mask"] == "attn_mask, True = seen, of axes (b, s)" and "(l, s)" in target.untried["mask, added"]
+    assert not refuted(target)
+    other = spoken(padding_or_added(False), zero_sizes=False)
+    assert "nearest form" in other.untried["mask, bool"]  # of what is right where it is added, the other kind is no claim, and is told
