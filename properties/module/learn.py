@@ -21,12 +21,13 @@ from .facts import NEGLIGIBLE, by_type, found_out, influences
 from .masks import documented, taken_apart, with_masks
 from .names import FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
-from .speech import FRAMES, SQUARES, TABLES, VIDEOS, Saying, Speech, call, first_array, hooks, laid_out, under
+from .speech import FRAMES, IN_IMAGE, SQUARES, TABLES, VIDEOS, Saying, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
+SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
 SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
 TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
@@ -72,9 +73,11 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     squares = [replace(speech, layout=layout) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
     videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
+    images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
     mixed: Subject | None = None
     for length, speech in (
         *product((LENGTH,), speeches),
+        *product(SQUARE_IMAGES, images),
         *product(OTHER_LENGTHS, plain),
         *product((LENGTH,), frames),
         *product(SIDES, squares),

@@ -176,6 +176,7 @@ class Speech:
     extra: Mapping[str, Any] = field(default_factory=dict)  # what else is always passed
     keeping: Keeping | None = None  # its cache
     table: str = "(1, length, width of a head)"  # the shape of the angles that it is given
+    square: bool = False  # the image that tokens are of is as wide as high
 
     @property
     def masks(self) -> tuple[Saying, ...]:
@@ -399,8 +400,10 @@ def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers
     Angles are computed in more digits than float64 has: a table of them is off by one rounding, wherever it begins.
     """
     length = len(places)
-    if meant in ("start", *IN_IMAGE):  # tokens of an image stand in one row
-        return {"start": int(places[0]) if length else 0, "height": 1, "breadth": length, "grid": (1, length)}[meant]
+    if meant in ("start", *IN_IMAGE):  # tokens of an image stand in one row, or in a square
+        high = math.isqrt(length) if speech.square else 1
+        wide = length // max(high, 1)
+        return {"start": int(places[0]) if length else 0, "height": high, "breadth": wide, "grid": (high, wide)}[meant]
     if meant in ("position ids", "position row"):
         return _numbered(meant, places, fw, device)
     if meant == "distances":

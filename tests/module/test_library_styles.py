@@ -635,3 +635,26 @@ class ByAConfiguration(Heads):
 def test_a_configuration_that_checks_its_numbers_is_made_small_afterwards() -> None:
     target = target_of(ByAConfiguration)
     assert target.learned["tokens"].startswith("(batch, length, features), 32 features") and {"heads", "head_dim"} <= set(target.parameters)
+
+
+class ReducedImage(Heads):
+    """Keys are of an image that is reduced, whose sides are given, as in PVT and SegFormer: one row of places is too narrow."""
+
+    over = False
+
+    def __init__(self, dim: int, num_heads: int, sr_ratio: int = 2) -> None:
+        super().__init__(dim, num_heads)
+        self.sr = nn.Conv2d(dim, dim, sr_ratio, sr_ratio)
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        memory = self.sr(x.mT.unflatten(2, (height, width))).flatten(2).mT
+        return self.attend(x, memory.roll(1, 0) if self.over else memory)
+
+
+class OfAnotherImage(ReducedImage):
+    over = True
+
+
+def test_an_image_that_is_reduced_is_as_wide_as_high() -> None:
+    assert target_of(ReducedImage).learned["length"] == "16 alone" and not refuted(ReducedImage, cases=4)
+    assert refuted(OfAnotherImage)
