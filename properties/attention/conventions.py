@@ -27,6 +27,7 @@ from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
+LONG = 1024  # keys of a sum that shows how it is rounded
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
 
@@ -402,7 +403,7 @@ class Conventions:
     def _rounds_sums(self, dtype: str) -> bool:
         question, target = replace(self.question, dtype=dtype), self.target
         for values in ("constant", "tiny"):
-            asked = question.inputs(keys=min(512, target.supports.max_length or 512), values=values)
+            asked = question.inputs(keys=min(LONG, target.supports.max_length or LONG), values=values)
             asked = replace(asked, default_scale=self.scale)
             out, exact = question.answer(self.reading, asked), exactly(asked, "top-left")
             usual, looser = (bound.rigorous(exact, a) for a in (target.supports.declared(dtype), arithmetic("same", dtype)))

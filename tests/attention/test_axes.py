@@ -313,7 +313,18 @@ def test_sums_of_halves_are_found_out_in_numpy_alone() -> None:
         e = np.exp(s - s.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True, dtype=np.float32).astype(e.dtype) @ v
 
-    assert spoken(einsum, framework="numpy").supports.kind("float16") == "same"
+    def chunks(q: Any, k: Any, v: Any) -> Any:
+        """The sums of three keys each are added one after the other, as in a loop over blocks."""
+        total, weights = 0, 0
+        s = q @ k.swapaxes(-1, -2) / q.dtype.type(math.sqrt(q.shape[-1]))
+        for at in range(0, k.shape[2], 3):
+            e = np.exp(s[..., at : at + 3] - s.max(-1, keepdims=True))
+            total, weights = total + e @ v[:, :, at : at + 3], weights + e.sum(-1, keepdims=True)
+        return total / weights
+
+    for rounded in (einsum, chunks):
+        assert spoken(rounded, framework="numpy", zero_sizes=False).supports.kind("float16") == "same"
+    assert not refuted(spoken(chunks, framework="numpy", zero_sizes=False), "output_is_inside_the_bound", cases=20)
     assert spoken(product, framework="numpy").supports.kind("float16") is None
 
 
