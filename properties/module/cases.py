@@ -137,6 +137,7 @@ ABOUT = (
         "causal",
         "open",
         "self",
+        "meeting",
         "rows",
         "unordered",
         "logits alone",
