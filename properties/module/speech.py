@@ -199,9 +199,7 @@ class Tokens:
     by: Saying | None = None  # the mask that says so; None: the first one
     past: Past | None = None  # the cache and the number of tokens in it; None: without one
     shift: int = 0  # the position of the first token
-    cut: int = (
-        0  # of those that are packed: all of them are two sequences, the first of which has so many tokens; 0: each is one of its own
-    )
+    cut: int = 0  # where they are packed: all are two sequences, the first of so many tokens; 0: each is one of its own
 
     @property
     def keys(self) -> int:
