@@ -137,7 +137,6 @@ ABOUT = (
         "causal",
         "open",
         "self",
-        "meeting",
         "rows",
         "unordered",
         "logits alone",

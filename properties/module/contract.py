@@ -232,7 +232,6 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "causal": "" if facts.causal or speech.flag else "tokens may see later ones: it is not causal",
         "open": f"it is causal: {facts.causal}" if facts.causal else "",
         "self": "" if facts.sees_itself else "its tokens see those of the memory alone",
-        "meeting": "" if facts.sees_itself or facts.both else "its tokens see those of the memory alone",
         "rows": "the rows that come back are not those of its tokens" if speech.pooled else "",
         "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
         "logits alone": "" if facts.in_logits else f"more than weights may depend on positions: {facts.positions}",

@@ -120,13 +120,13 @@ def module_a_batch_is_its_sequences(t: ModuleTrial) -> None:
 # ---------------------------------------------------------------- order
 
 
-@module("out(x_σ) = out(x)_σ", about=("open", "meeting", "unordered", "whole"), length=MANY, memory=None, padded=False, is_causal=False)
+@module("out(x_σ) = out(x)_σ", about=("open", "self", "unordered", "whole"), length=MANY, memory=None, padded=False, is_causal=False)
 def module_permuted_tokens_permute_rows(t: ModuleTrial) -> None:
     """Where nothing tells positions apart, tokens in another order give the same rows in that order; of the one that asks alone, none."""
     x, order = t.inputs, t.permutation("order", t.case.length)
     if t.facts.first:
         order = np.append(0, order[order != 0])
-    moved = replace(x, x=x.x[:, order])
+    moved = Tokens(x.x[:, order])
     back = slice(None) if t.speech.pooled else order
     t.agree(t.run(moved), t.run()[:, back], lambda: t.allowed(moved) + t.allowed()[:, back], "row {row} depends on the order of tokens")
 

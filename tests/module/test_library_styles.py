@@ -658,23 +658,3 @@ class OfAnotherImage(ReducedImage):
 def test_an_image_that_is_reduced_is_as_wide_as_high() -> None:
     assert target_of(ReducedImage).learned["length"] == "16 alone" and not refuted(ReducedImage, cases=4)
     assert refuted(OfAnotherImage)
-
-
-class Resampled(Heads):
-    """Latents see themselves and the tokens of a memory in one softmax, as in Flamingo."""
-
-    merged = True
-
-    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
-        both = torch.cat((x, latents), 1)
-        k, v = map(self.split, self.kv(both).chunk(2, -1))
-        out = F.scaled_dot_product_attention(self.split(self.q(latents)), k, v)
-        return self.proj(out.transpose(1, 2).flatten(2) if self.merged else out.reshape(latents.shape))
-
-
-class ResampledInAnotherOrder(Resampled):
-    merged = False
-
-
-def test_latents_whose_order_matters_are_refuted() -> None:
-    assert not refuted(Resampled, cases=4) and "module_permuted_tokens_permute_rows" in refuted(ResampledInAnotherOrder)
