@@ -6,6 +6,7 @@ key j is visible to query i  ⇔  j ≤ i            (top-left)
 
 import numpy as np
 
+from ..engine.core.target import NotTaken
 from .common import live, reads_visible
 from .contract import declare
 from .masks import agree
@@ -55,7 +56,7 @@ def prefix_of_output_is_output_of_prefix(t: Trial) -> None:
     least = 1 if t.supports.zero_sizes else max(1, 1 - offset(t))  # so that a key is left
     least = -(-least // step) * step
     if least > queries:
-        return  # no row can be left out
+        raise NotTaken(f"fewer than {least} queries, of which no row can be left out")
     cut = least + step * t.choice("cut", (queries - least) // step + 1)
     prefix_keys = int(np.clip(cut + offset(t), 0, keys))
     prefix = t.inputs.but(q=t.inputs.q[:, :, :cut], k=t.inputs.k[:, :, :prefix_keys], v=t.inputs.v[:, :, :prefix_keys])

@@ -20,14 +20,14 @@ from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
 from ..engine.core.picture import Picture
 from ..engine.core.supports import PARAMETERS
-from ..engine.core.target import Target
+from ..engine.core.target import Target, as_declared
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.core.trial import Violation
 from . import backward, cases, dialect, dialect_parameters, discover, edges, measure, pictures, precision, question
 from .answers import answers
 from .case import Case
 from .cases import ATTENTION
-from .conventions import as_declared, with_conventions
+from .conventions import with_conventions
 from .refusals import with_refusals
 from .reread import larger, unsettle
 from .trial import Trial

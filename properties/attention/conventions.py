@@ -7,14 +7,13 @@ and finds what else there is.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..engine.cases.dtypes import FLOAT_TYPES
-from ..engine.core.supports import CHOICES, scale_of
+from ..engine.core.supports import CHOICES
 from ..engine.core.target import Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
@@ -25,9 +24,10 @@ from .inputs import SCALES, Inputs
 from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
+from .tables import ANY_SIZE
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
-LONG = 1024  # keys of a sum that shows how it is rounded
+LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
 
@@ -200,13 +200,12 @@ class Conventions:
         """Whether a scale of 0 is taken for none, as ``scale or default`` does."""
         if "scale" not in self.target.parameters or not self._open("scales"):
             return
-        asked = replace(self.question.inputs(), scale=0.0)
-        off = self._off(asked)
-        if off >= NEAR and self._off(replace(asked, scale=scale_of(self.scale, asked.q.shape[3]))) < NEAR:
-            out, plain = (self.question.answer(self.reading, one) for one in (asked, replace(asked, scale=None, default_scale=self.scale)))
-            if out is not None and plain is not None and np.array_equal(out, plain):
-                self.facts["scales"] = "not zero"
-                self.wrong["scale of 0"] = f"it is taken for none, as `scale or default` does, off by {off:.2g}; no other call is given 0"
+        none = self.question.inputs()
+        asked = replace(none, scale=0.0)
+        off, out, plain = self._off(asked), *(self.question.answer(self.reading, one) for one in (asked, none))
+        if off >= NEAR and out is not None and plain is not None and np.array_equal(out, plain):
+            self.facts["scales"] = "not zero"
+            self.wrong["scale of 0"] = f"it is taken for none, as `scale or default` does, off by {off:.2g}; no other call is given 0"
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
         """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""
@@ -459,10 +458,3 @@ def with_conventions(target: Target, device: str) -> Target:
     for also in (with_second_mask, with_dropout):
         found = also(found, Question(found, dtype, device, scale=found.supports.default_scale))
     return found
-
-
-def as_declared(target: Target) -> dict[str, Any]:
-    """What was learned of a target, as keys of supports: from now on they are claims."""
-    plain = type(target.supports)()
-    facts = {f.name: getattr(target.supports, f.name) for f in dataclasses.fields(plain)}
-    return {name: value for name, value in facts.items() if value != getattr(plain, name)} | dict(target.observed)

@@ -229,7 +229,8 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
         learned["window"] = f"always: {window[0]} keys before a query's own, {window[1]} behind it"
     learned |= {theirs: f"{ours}, required" for ours, theirs in reading.neutral.items()}
     learned |= {name: f"softcap; {reading.given[name]} is passed for none" for name in _uncapped(formal)[0] if name in reading.given}
-    learned |= {name: f"{value} is passed where nothing is said: weights would be dropped" for name, value in _dropless(formal).items()}
+    dropless = {name: value for name, value in _dropless(formal)[-1].items() if name in reading.given}
+    learned |= {name: f"{value} is passed where nothing is said: weights would be dropped" for name, value in dropless.items()}
     learned |= {theirs: SIZE_WORDS[letter] for theirs, letter in reading.told.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
@@ -423,9 +424,12 @@ def _uncapped(formal: Formal) -> list[dict[str, Any]]:
     return [dict.fromkeys(capped, none) for none in (None, 0.0) if capped] + [{}]
 
 
-def _dropless(formal: Formal) -> dict[str, Any]:
-    """What says that no weight is dropped, to a callable that drops some where nothing is said."""
-    return {p.name: not TRAINING[p.name] if p.name in TRAINING else 0.0 for p in formal.values() if drops_by_default(p)}
+def _dropless(formal: Formal) -> list[dict[str, Any]]:
+    """What says that no weight is dropped, to a callable that drops some where nothing is said; a flag is set only where that makes it right."""
+    dropping = [p.name for p in formal.values() if drops_by_default(p)]
+    flags = {name: not TRAINING[name] for name in dropping if name in TRAINING}
+    probabilities = {name: 0.0 for name in dropping if name not in TRAINING}
+    return [probabilities, probabilities | flags] if flags else [probabilities]
 
 
 def _unlimited(formal: Formal) -> list[dict[str, Any]]:
@@ -462,7 +466,6 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
-        given |= _dropless(formal)
         own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
         names |= neutral
@@ -470,8 +473,8 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
         base = replace(base, heads=own["heads"], dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
         for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"]))):
             for answer in axes.answers:
-                for unlimited, uncapped in product(_unlimited(formal), _uncapped(formal)):
-                    yield replace(base, given={**given, **unlimited, **uncapped}, layout=layout, answer=answer)
+                for unlimited, uncapped, dropless in product(_unlimited(formal), _uncapped(formal), _dropless(formal)):
+                    yield replace(base, given={**given, **unlimited, **uncapped, **dropless}, layout=layout, answer=answer)
                 if works:
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:

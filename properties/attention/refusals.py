@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
-from ..engine.contained.link import Gone
-from ..engine.core.target import NotTaken, Raised, Target
+from ..engine.core.target import Target, always_refused
 from .backward import OPERANDS, forward, place_grad
 from .call import attend
 from .case import Case
@@ -144,40 +143,19 @@ def _asked(target: Target, device: str, **fields: Any) -> Callable[[int], Inputs
 
 def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:
     """What a target says to a class of calls if it raises at each of two; empty if it answers one, or ends its process instead."""
-    said = ""
-    for seed in (0, 1):
-        if target.asked_enough():
-            return ""
-        try:
-            attend(target, asked(seed))
-        except Raised as raised:
-            if isinstance(raised, NotTaken) or isinstance(raised.error, Gone):
-                return ""
-            said = str(raised)
-        else:
-            return ""
-    return said
+    return always_refused(target, (partial(lambda seed: attend(target, asked(seed)), seed) for seed in (0, 1)))
 
 
 def no_backward(target: Target) -> str:
     """What its backward pass says if it raises at each of two calls; empty if it answers, is none, or ends its process instead."""
-    said = ""
-    for seed in (0, 1):
+
+    def sent_back(seed: int) -> None:
         inputs = smoke_inputs(target.supports, target.dtypes[0], target.supports.devices[0], seed)
-        if not target.framework.gradients or target.asked_enough():
-            return ""
-        try:
-            out, _, send_back = forward(target, inputs, target.buffers(), OPERANDS)
-            if send_back is None:
-                return ""
+        out, _, send_back = forward(target, inputs, target.buffers(), OPERANDS)
+        if send_back is not None:
             send_back(place_grad(target, np.ones(target.read(out).shape), inputs, target.buffers(), "contiguous"))
-        except Raised as raised:
-            if isinstance(raised.error, Gone):
-                return ""
-            said = str(raised)
-        else:
-            return ""
-    return said
+
+    return always_refused(target, (partial(sent_back, seed) for seed in (0, 1))) if target.framework.gradients else ""
 
 
 def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any], Callable[[int], Inputs]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Iterable
 from functools import partial
@@ -12,7 +11,7 @@ from ..engine.cases.draws import Strategy
 from ..engine.core import declare as declaring
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
-from ..engine.core.target import Raised, Target, first_line
+from ..engine.core.target import Raised, Target, as_declared, first_line
 from ..engine.core.trial import Trial
 from . import cases
 from .call import ALL_NAMES, BOUNDARIES, NAMES, call, forward, smoke_inputs
@@ -57,9 +56,7 @@ class Packed(Contract):
         return Handshake(target, device, inspect.signature(target.function).parameters).learned()
 
     def learned_supports(self, target: Target) -> dict[str, Any]:
-        plain = type(target.supports)()
-        facts = {f.name: getattr(target.supports, f.name) for f in dataclasses.fields(plain)}
-        return {name: value for name, value in facts.items() if value != getattr(plain, name)}
+        return as_declared(target)
 
     def trial(self, prop: Property) -> type[Trial]:
         return PackedTrial

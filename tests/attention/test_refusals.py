@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import permissive
 
+from benchmarks.refusing import refusing
 from impls import numpy_matmul
 from impls.mutants import load_all
 from properties.attention.refusals import with_refusals
@@ -22,21 +23,6 @@ from properties.engine.search.search import Plan, inapplicable, search
 
 MUTANTS = {name: mutant for name, mutant in load_all()[0].items() if mutant.contract == "attention"}
 RIGHT: dict[str, Any] = {"framework": "torch"}
-
-
-def refusing(function: Any) -> Any:
-    """The same attention, which refuses masks of one axis, masks together with is_causal, and empty arrays."""
-
-    def kernel(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False, **options: Any) -> Any:
-        if attn_mask is not None and attn_mask.dim() < 2:
-            raise ValueError("a mask has two axes or more")
-        if attn_mask is not None and is_causal:
-            raise ValueError("a mask or is_causal, not both")
-        if not (q.numel() and k.numel() and v.numel()):
-            raise ValueError("nothing to attend to")
-        return function(q, k, v, attn_mask=attn_mask, is_causal=is_causal, **options)
-
-    return kernel
 
 
 def spoken(function: Any, **facts: Any) -> Target:

@@ -443,6 +443,20 @@ def test_what_is_dropped_where_nothing_is_said_is_not_dropped() -> None:
     assert refuted(spoken(half), "dropout_drops_or_rescales", "output_is_inside_the_bound") == {"dropout_drops_or_rescales"}
 
 
+def test_a_flag_is_set_only_where_weights_are_dropped() -> None:
+    """flash-attention's ``deterministic`` is about the backward pass; where nothing else says that weights are dropped, ``training`` may."""
+
+    def flash(q: Any, k: Any, v: Any, dropout_p: float = 0.0, causal: bool = False, deterministic: bool = False) -> Any:
+        return torch.nn.functional.dropout(weights(q @ k.mT / q.shape[-1] ** 0.5), dropout_p) @ v
+
+    def fixed(q: Any, k: Any, v: Any, training: bool = True) -> Any:
+        return torch.nn.functional.dropout(weights(q @ k.mT / q.shape[-1] ** 0.5), 0.2, training=training) @ v
+
+    assert "deterministic" not in spoken(flash).learned
+    target = spoken(fixed)
+    assert target.learned["training"].startswith("False is passed") and not target.wrong and not refuted(target, "same_call_same_bits")
+
+
 @pytest.mark.parametrize("size", [1.0, 1e-9])
 def test_a_target_that_answers_at_random_is_one_sentence(size: float) -> None:
     """Where two answers to a call are nothing alike nothing else is asked; where they are nearly the same, all is."""

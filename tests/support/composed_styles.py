@@ -313,6 +313,11 @@ class T5Attention(Composed):
         return 1.0
 
 
+class GPTNeoSelfAttention(Composed):
+    def by(self) -> Any:
+        return 1.0
+
+
 class MuPAttention(Composed):
     def by(self) -> Any:
         return 1 / self.d
@@ -435,6 +440,7 @@ RIGHT: dict[type[nn.Module], str] = {
 # What is told as a convention.
 TOLD: dict[type[nn.Module], str] = {
     T5Attention: "1 (T5's), not 1/sqrt(head_dim)",
+    GPTNeoSelfAttention: "1 (GPTNeoSelf's), not 1/sqrt(head_dim)",
     MuPAttention: "1/head_dim (muP's), not 1/sqrt(head_dim)",
     NumberOfSomebody: "0.2 (softmax_scale), not 1/sqrt(head_dim)",
     NoneByAttribute: "1 (scaling), not 1/sqrt(head_dim)",

@@ -148,14 +148,17 @@ def _hide(places: Sequence[str], held: Sequence[str]) -> None:
     """Only the processes of these namespaces are in /proc, nothing in some files and folders, and others are held, as far as the system allows it."""
     mount = ctypes.CDLL(None).mount
     if mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:  # otherwise others would see what is mounted here
+        into_a_domain()
         return
-    only_temporary_files(held)
+    kept = only_temporary_files(held)
     mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     for place in places:
         if os.path.isdir(place):
             mount(b"nothing", os.fsencode(place), b"tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, None)
         elif os.path.exists(place):
             mount(os.devnull.encode(), os.fsencode(place), None, MS_BIND, None)
+    if not kept:  # the last: nothing is mounted in a domain
+        into_a_domain()
 
 
 def without_capabilities() -> None:

@@ -33,8 +33,7 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def only_temporary_files(held: Sequence[str]) -> bool:
-    """From now on nothing else can be written in this namespace of mounts, nor what is held; False, and nothing is changed, where the system
-    cannot do that."""
+    """From now on nothing else can be written in this namespace of mounts, nor what is held; False where the system cannot do that."""
     places = _writable()
     for place in places:
         _bind(place)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,30 @@ class Target:
         with raising({}):  # what looks like an array may be none
             out = self.framework.read(result)
         return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out
+
+
+def as_declared(target: Target) -> dict[str, Any]:
+    """What was learned of a target, as keys of supports: from now on they are claims."""
+    plain = type(target.supports)()
+    facts = {f.name: getattr(target.supports, f.name) for f in dataclasses.fields(plain)}
+    return {name: value for name, value in facts.items() if value != getattr(plain, name)} | dict(target.observed)
+
+
+def always_refused(target: Target, calls: Iterable[Callable[[], Any]]) -> str:
+    """What a target says if it raises at each of some calls of a class; empty if it answers one, ends its process, or is too slow to be asked."""
+    said = ""
+    for call in calls:
+        if target.asked_enough():
+            return ""
+        try:
+            call()
+        except Raised as raised:
+            if isinstance(raised, NotTaken) or isinstance(raised.error, Gone):
+                return ""
+            said = str(raised)
+        else:
+            return ""
+    return said
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
             hide(options.json)  # a candidate would write into it
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         for place in (folder, *options.paths):  # a candidate would write into another one
-            hold(place.rpartition(":")[0] if place.rpartition(":")[0].endswith(".py") else place)
+            hold(re.sub(r"(?<=\.py):.*", "", place))
         stack.enter_context(listening())
         try:
             asked = list(candidates(options.paths, folder))

@@ -152,14 +152,6 @@ def same_subject(prop: Property, target: Target) -> bool:
     return concerns(prop, target) or prop.contract in target.kind.mentions
 
 
-def _as_asked(target: Target, case: Case) -> list[Case]:
-    """A case, and the one that becomes of it where rows are added so that there are as many as keys."""
-    sizes = {name: getattr(case, name, None) for name in ("queries", "keys")}
-    if "lengths" not in target.learned or None in sizes.values():
-        return [case]
-    return [case, dataclasses.replace(case, queries=sizes["keys"])]  # type: ignore[type-var]
-
-
 def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None = None) -> str:
     """Why a property cannot be tried on a target, in these dtypes if any are given; empty if it can."""
     if not concerns(prop, target):
@@ -273,7 +265,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
         violation, trial = attempt(view, prop, case, outcome.notes if not (first or shared) else None)
         if trial.not_taken:
             return False
-        if violation and any(fails_alike(d, prop, c, violation, plan.device) for d in shared for c in _as_asked(view, case)):
+        if violation and any(fails_alike(d, prop, case, violation, plan.device) for d in shared):
             outcome.set_aside += not first
             return False
         if not first:
