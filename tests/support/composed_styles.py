@@ -314,6 +314,8 @@ class T5Attention(Composed):
 
 
 class GPTNeoSelfAttention(Composed):
+    causal = True
+
     def by(self) -> Any:
         return 1.0
 
