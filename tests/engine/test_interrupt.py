@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,3 +258,19 @@ def test_the_second_interruption_that_is_the_first_interrupts_no_cleaning_up(mon
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def test_nor_does_it_while_the_handlers_are_put_back(usual: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = signal.signal
+
+    def between(number: signal.Signals, handler: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        before = put(number, handler)
+        signal.raise_signal(signal.SIGINT)
+        return before
+
+    with suppress(KeyboardInterrupt), interrupt.listening():
+        monkeypatch.setattr(signal, "signal", between)
+        signal.raise_signal(signal.SIGINT)
+    monkeypatch.undo()
+    assert interrupt.status() == 130 and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -38,6 +38,9 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int], again: bool 
             status = main(arguments)
         except SystemExit as end:  # of the parser of arguments
             status = end.code if isinstance(end.code, int) else 2
+        except KeyboardInterrupt:  # before there was a run, or after it
+            print("attncheck: interrupted", file=sys.stderr)
+            status = 128 + signal.SIGINT
         os.write(writing, b"%d" % status)
         return status
 

@@ -37,11 +37,10 @@ def listening() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
-        _ended, _asked = _asked, 0
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if _ended == signal.SIGINT in before:
-            signal.signal(signal.SIGINT, _again)
+        _ended = _asked
+        for number, handler in before.items():  # the second SIGINT of one Ctrl-C may come between any two of these lines
+            signal.signal(number, _again if number == _ended == signal.SIGINT else handler)
+        _asked = 0
 
 
 def _again(*_: Any) -> None:
