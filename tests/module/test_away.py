@@ -30,9 +30,7 @@ from properties.module.subject import set_dropout, tokens_for
 from properties.module.trial import ModuleTrial
 
 BY_DAY = {
-    "CausalSelfAttention",
     "FillsDictionary",
-    "AppendedInPlace",
     "BackwardByHand",
     "DropoutLost",
 }
