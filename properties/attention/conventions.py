@@ -402,7 +402,8 @@ class Conventions:
     def _rounds_sums(self, dtype: str) -> bool:
         question, target = replace(self.question, dtype=dtype), self.target
         for values in ("constant", "tiny"):
-            asked = question.inputs(keys=min(LONG, target.supports.max_length or LONG), values=values)
+            length = min(LONG, target.supports.max_length or LONG)
+            asked = question.inputs(batch=1, queries=2, keys=length, values=values)  # each row may be a call of as many queries as keys
             asked = replace(asked, default_scale=self.scale)
             out, exact = question.answer(self.reading, asked), exactly(asked, "top-left")
             usual, looser = (bound.rigorous(exact, a) for a in (target.supports.declared(dtype), arithmetic("same", dtype)))
