@@ -47,6 +47,7 @@ class Steps:
     divide: bool = True
     parts: tuple[tuple[str, str], ...] = ()  # (a part, the one whose weights it uses)
     output: bool = True
+    transposed: bool = False  # values are weighed as if queries were keys
 
 
 RIGHT = Steps()
@@ -56,6 +57,7 @@ MISTAKES: dict[str, Steps] = {
     "a softmax over queries": replace(RIGHT, axis=-2),
     "a softmax over heads": replace(RIGHT, axis=1),
     "a softmax over sequences": replace(RIGHT, axis=0),
+    "the transposed weights on values": replace(RIGHT, transposed=True),
     "exponentials that are not divided by their sum": replace(RIGHT, divide=False),
     "a causal frontier that is one too far": replace(RIGHT, frontier=1),
     "a causal frontier that is one too near": replace(RIGHT, frontier=-1),
@@ -109,14 +111,19 @@ def _split(y: Array, heads: int, steps: Steps) -> Array:
 
 
 def normed(norm: Norm | None, y: Array, call: Call) -> Array:
-    """A norm over the last axis; of heads (B, H, L, d) a weight may be that of one head, or of every head another one."""
+    """A norm over the last axis; of heads (B, H, L, d) a weight may be that of one head, or of every head another one.
+
+    That of groups (Wu and He 2018) is over the tokens (B, L, D), too.
+    """
     if norm is None:
         return y
     if norm.kind == "length":
         return y / np.maximum(np.sqrt((y * y).sum(-1, keepdims=True)), SHORTEST)
     epsilon = EPSILONS.get(call.dtype, float(np.finfo(np.float32).eps)) if norm.epsilon is None else norm.epsilon
-    y = y - y.mean(-1, keepdims=True) if norm.kind == "layer" else y
-    y = y / np.sqrt((y * y).mean(-1, keepdims=True) + epsilon)
+    shape, axes = y.shape, (1, 3) if norm.groups else (-1,)
+    y = y.reshape(*shape[:2], norm.groups, -1) if norm.groups else y
+    y = y if norm.kind == "rms" else y - y.mean(axes, keepdims=True)
+    y = (y / np.sqrt((y * y).mean(axes, keepdims=True) + epsilon)).reshape(shape)
     if norm.weight:
         y = y * (_along(call.held[norm.weight], y) + norm.one_more)
     return y + _along(call.held[norm.bias], y) if norm.bias else y
@@ -179,7 +186,7 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
         logits = np.where(visible, logits, HIDDEN[steps.fill])
     weights = _weights(logits, call.held[s.sinks].reshape(-1) if s.sinks else None, steps)
     weights = weights * visible if visible is not None and steps.after else weights
-    out = weights @ v[:, of_v]
+    out = (weights.swapaxes(2, 3) if steps.transposed else weights) @ v[:, of_v]
     out = (out if steps.merge == "reshape" else out.transpose(0, 2, 1, 3)).reshape(*call.x.shape[:2], -1)
     if "o" in s.places and steps.output:
         w, b = s.places["o"].get(call.held)

@@ -18,11 +18,11 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from . import bound
 from .candidates import candidates, named_heads
-from .composition import Call, attended, compose, looked
+from .composition import MISTAKES, RIGHT, Call, Steps, attended, compose, looked
 from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, rotations
-from .speech import PACKED, Tokens, under
+from .speech import IMAGES, PACKED, Tokens, under
 from .structure import USUAL, Norm, Rotation, Structure
 from .subject import Subject, answer, tokens_for
 
@@ -31,7 +31,17 @@ MEMORY = 6
 MOST = 12_000  # compositions that are tried: some seconds
 LIKELY = 6
 FEWEST = 5  # tokens of which there must be as many
-LAYOUTS = ("bld", "lbd", *PACKED)  # of images, attention without a scale is a convention of its own (SAGAN, non-local blocks)
+# What no attention does on purpose, but who says so by one of these words in the name of a class, or by such a flag: slots compete for
+# keys (Locatello et al. 2020); Informer mixes heads.
+NEVER_MEANT = {
+    "heads split by a reshape, without a transpose": {"mix"},
+    "heads merged by a reshape, without a transpose": {"mix"},
+    "a softmax over queries": {"slot", "inverted", "compet"},
+    "a softmax over heads": {"talking"},
+    "a softmax over sequences": set(),
+    "the transposed weights on values": set(),
+}
+LAYOUTS = ("bld", "lbd", *PACKED, *IMAGES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +98,25 @@ def _recognised(subject: Subject) -> Recognised:
     if len(agreeing) == 1:
         (found,) = agreeing.values()
         return Recognised(judged(found, subject, search.calls[0].module))
+    if not agreeing and (wrong := _with_a_mistake(search)):
+        return Recognised(wrong)
     return Recognised(None, search.likely or tuple(search.arranged[:LIKELY]), search.words(len(agreeing)))
+
+
+def _with_a_mistake(search: Search) -> Structure | None:
+    """The one structure that answers as the module does with one of the mistakes that are never meant; None if there is none, or several."""
+    module, found = search.calls[0].module, []
+    names = {type(part).__name__.lower() for part in module.modules()} | {name for name, value in vars(module).items() if value is True}
+    for words, meant in NEVER_MEANT.items():
+        if any(word in name for word in meant for name in names):
+            continue
+        search.steps, search.tried = MISTAKES[words], 0
+        found += [(words, s) for s in {s.meaning: s for s in reversed(search.found(right=True))}.values()]
+    if len(found) != 1:
+        return None
+    ((words, s),) = found
+    s = judged(s, search.subject, module)
+    return s.but(mistakes=(f"it answers as with {words}", *s.mistakes), mended=s.mended or s)
 
 
 @dataclass(eq=False)
@@ -101,6 +129,7 @@ class Search:
     nearest: Structure | None = None  # of these
     off: float = np.inf
     tried: int = 0
+    steps: Steps = RIGHT
 
     def __post_init__(self) -> None:
         subject, speech = self.subject, self.subject.speech
@@ -143,7 +172,7 @@ class Search:
         agreeing: list[Structure] = []
         for framed in self.framed():
             if right or framed.heads in self.heads or not self.heads:
-                agreeing += [s for s in self.meeting(framed, right) if all(_agrees(s, seen) for seen in self.calls[1:])]
+                agreeing += [s for s in self.meeting(framed, right) if all(self._agrees(s, seen) for seen in self.calls[1:])]
         return agreeing
 
     def framed(self) -> Iterator[Structure]:
@@ -152,7 +181,7 @@ class Search:
         for s in self.arranged:
             for norms, residual in product(self._frames(s), (False, True)):
                 framed = s.but(norms=norms, residual=residual)
-                if self.alone is None or sinks or _agrees(framed, self.alone):
+                if self.alone is None or sinks or self._agrees(framed, self.alone):
                     yield framed
 
     def _frames(self, s: Structure) -> Iterator[dict[str, Norm]]:
@@ -178,22 +207,29 @@ class Search:
             turned = framed.but(norms={**framed.norms, **norms}, rotation=rotation)
             try:
                 with np.errstate(all="ignore"):
-                    parts = looked(turned, seen.call)
+                    parts = looked(turned, seen.call, self.steps)
             except (ValueError, IndexError):
                 continue
             for scale, cap, (learned, slopes, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
                 if (rotation and slopes) or not (right or rotation or slopes):
                     continue
                 s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, sinks=sinks)
-                if self._near(s, attended_quietly(s, seen.call, parts), seen):
+                if self._near(s, attended_quietly(s, seen.call, parts, self.steps), seen):
                     yield s
+
+    def _agrees(self, s: Structure, seen: Observed) -> bool:
+        try:
+            with np.errstate(all="ignore"):
+                return seen.agrees(compose(s, seen.call, self.steps))
+        except (ValueError, IndexError):
+            return False
 
     def _near(self, s: Structure, out: Array | None, seen: Observed) -> bool:
         """Whether it agrees; the nearest one is kept."""
         self.tried += 1
         if out is None:
             return False
-        if s.scale == USUAL and not (self.heads and s.heads not in self.heads):
+        if s.scale == USUAL and self.steps is RIGHT and not (self.heads and s.heads not in self.heads):
             self.likely = (*self.likely, s)[:LIKELY]
             if (off := seen.off(out)) < self.off:
                 self.nearest, self.off = s, off
@@ -203,7 +239,10 @@ class Search:
         """Norms of queries and keys, so that every norm that has a weight is somewhere."""
         held, outer = self.have.held, {norm.name for norm in s.norms.values()}
         needed = {ways[0].name for ways in self.have.norms if ways[0].names} - outer
-        fits = ([n for n in _of_size(self.have, held, (d, d * heads)) if n.name not in outer] for heads in (s.heads, s.kv_heads))
+        fits = (
+            [n for n in _of_size(self.have, held, (d, d * heads)) if n.name not in outer and not n.groups]
+            for heads in (s.heads, s.kv_heads)
+        )
         q, k = ([None, *norms, *self.have.weightless] for norms in fits)
         for first, second in product(q, k):
             if {norm.name for norm in (first, second) if norm} >= needed:
@@ -232,21 +271,13 @@ def called(subject: Subject, module: Any, tokens: Tokens, dtype: str = "float64"
     return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype)
 
 
-def attended_quietly(s: Structure, call: Call, parts: Any) -> Array | None:
+def attended_quietly(s: Structure, call: Call, parts: Any, steps: Steps = RIGHT) -> Array | None:
     """The answer; None where shapes do not fit."""
     try:
         with np.errstate(all="ignore"):
-            return attended(s, call, parts)
+            return attended(s, call, parts, steps)
     except (ValueError, IndexError):
         return None
-
-
-def _agrees(s: Structure, seen: Observed) -> bool:
-    try:
-        with np.errstate(all="ignore"):
-            return seen.agrees(compose(s, seen.call))
-    except (ValueError, IndexError):
-        return False
 
 
 def _of_size(have: Ingredients, held: Any, sizes: tuple[int, ...]) -> list[Norm]:

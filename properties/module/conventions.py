@@ -14,6 +14,7 @@ from typing import Any
 from ..engine.core.target import CannotRun
 from .ingredients import numbers_of_scales
 from .names import Sizes
+from .speech import IMAGES
 from .structure import HEADS, KNOWN, POSITIONS, ROUNDED, SCALES, TURNED, USUAL, USUAL_WAYS, Structure, factor
 from .subject import Subject
 
@@ -58,8 +59,12 @@ def _documented(s: Structure, subject: Subject, module: Any) -> str:
             return f" ({word}'s)"
     if s.scale == "1" and any(name.endswith(".weight") for name in subject.silent):
         return f" (beside {subject.silent[0]}, an embedding of distances, as T5's)"
+    if s.scale == "1" and subject.speech.layout in IMAGES:
+        return " (as in non-local blocks and in SAGAN)"
     d = len(s.places["q"].rows) // s.heads
     value = factor(s.scale, d, s.heads, subject.speech.width)
+    if s.rotation and s.rotation.features < d and math.isclose(value, s.rotation.features**-0.5, rel_tol=1e-6):
+        return ""  # of the features that are turned, whatever holds it
     for name, number in numbers_of_scales(module).items():
         holds = number > 0 and any(math.isclose(way, value, rel_tol=1e-6) for way in (number, 1 / number, number**-0.5))
         if holds and (s.scale not in SCALES or s.scale in KNOWN or _stays(name, number, subject)):

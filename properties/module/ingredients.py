@@ -144,14 +144,16 @@ def _ways(path: str, part: Any) -> Iterator[Norm]:
     own = [name for name, _ in part.named_parameters(recurse=False)]
     weight, bias = (next((name for name in names if name in own), "") for names in (WEIGHTS, BIASES))
     kind, torchs = type(part).__name__.lower(), type(part).__module__.startswith("torch.nn")
-    if set(own) - {weight, bias} or any(word in kind for word in ("batch", "group", "instance", "weightnorm")):
+    groups = getattr(part, "num_groups", 0)
+    if set(own) - {weight, bias} or any(word in kind for word in ("batch", "instance", "weightnorm")) or ("group" in kind) != bool(groups):
         return
-    kinds = ("layer",) if bias or (torchs and "layer" in kind) else ("rms",) if torchs or "rms" in kind else ("rms", "layer")
+    named = ("layer",) if bias or (torchs and "layer" in kind) else ("rms",) if torchs or "rms" in kind else ("rms", "layer")
+    kinds = ("group",) if groups else named
     attributes = [value for name, value in vars(part).items() if role(name, CONSTRUCTOR_ROLES) == "epsilon" or name.endswith("epsilon")]
     weight, bias = (f"{path}.{name}".lstrip(".") if name else "" for name in (weight, bias))
     for way, epsilon in product(kinds, attributes[:1] or (*EPSILONS, None)):
         for one_more in (False, True) if way == "rms" and weight and not torchs else (False,):
-            yield Norm(path, way, weight, bias, epsilon, one_more)
+            yield Norm(path, way, weight, bias, epsilon, one_more, groups)
 
 
 def _weightless(computed: list[str], modules: list[Norm]) -> Iterator[Norm]:

@@ -55,6 +55,7 @@ VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
 }
 FRAMES = ("1lbd", "1bld")  # of these those whose places stand in one row
 PACKED = ("(bl)d", "1(bl)d")
+IMAGES = ("bdl", "bdhw", "bhwd")  # features first, or an image, of which any number of tokens is taken
 IN_PACKS = ("boundaries", "longest")  # what says where sequences begin that are packed, and how long the longest is
 SQUARES = ("bdss", "bssd")  # of as many tokens as a square has, and of no other number
 # How a mask is said: its shape, and the value that marks a visible token.

@@ -92,11 +92,12 @@ class Norm:
     """A norm over the last axis, of whatever it is put to."""
 
     name: str  # of the module, for the report
-    kind: str  # layer: mean and variance; rms; length: divided by it, without a weight
+    kind: str  # layer: mean and variance; rms; group: those of a group of features in all tokens; length: divided by it, without a weight
     weight: str = ""
     bias: str = ""
     epsilon: float | None = None  # None: that of the type
     one_more: bool = False  # it multiplies by 1 + weight
+    groups: int = 0  # of features
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -231,13 +232,14 @@ class Structure:
     def meaning(self) -> tuple[object, ...]:
         """What two assignments must have in common to be the same one."""
         d = len(self.places["q"].rows) // self.heads
+        one_pair = self.rotation is not None and self.rotation.features == 2  # which are neighbours, and halves
         turned = self.rotation and (
-            self.rotation.pairing,
+            "" if one_pair else self.rotation.pairing,
             self.rotation.features,
             self.rotation.last,
             self.rotation.who,
             self.rotation.along,
-            self.rotation.keys,
+            "" if one_pair else self.rotation.keys,
         )
         # where nothing turns in between, weights of queries and keys multiply each other: it does not matter whose is which
         norms = tuple(sorted((part.replace("k", "q"), norm.name, norm.kind) for part, norm in self.norms.items()))
