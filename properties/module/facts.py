@@ -221,7 +221,9 @@ def _first_asks(subject: Subject, module: Any, facts: Facts) -> bool:
 
     The order of the others does not matter, then, and its own does. Of rows for all tokens this would be a mistake, but for the name.
     """
-    pooled, named = subject.speech.pooled, any(word in type(module).__name__.lower() for word in OF_CLASSES)
+    pooled = subject.speech.pooled
+    names = [type(module).__name__, *(name for name, meant in subject.speech.roles.items() if meant == "tokens")]
+    named = any(word in name.lower() for word in OF_CLASSES for name in names)
     if not (pooled or named) or facts.positions or not facts.sees_itself:
         return False
     plain = tokens_for(subject.speech, 2, _length(subject, SHORT), None)
@@ -249,6 +251,8 @@ def _sparse(subject: Subject, module: Any, longest: int) -> str:
     called = _computed(subject, module, length, _memory(subject))
     if (chosen := next((name for name in called if name in CHOOSING), "")) and not _routes(subject, module):
         return f"{CHOSEN}: it computes with {chosen}"
+    if pooling := next((name for name in called if "max_pool" in name), ""):
+        return f"of several tokens the largest features are taken, by {pooling}"
     if _no_softmax(subject, module) and (cut := next((name for name in called if name in RECTIFYING), "")):
         return f"features may be 0, by {cut}, without a softmax"
     if subject.speech.pooled or not subject.facts.sees_itself or subject.facts.lengths:
@@ -284,9 +288,12 @@ def _mask_may_say(subject: Subject, module: Any) -> bool:
 
 
 def _local(subject: Subject, module: Any, facts: Facts) -> bool:
-    """Whether some tokens never see each other, the same ones whatever the length."""
-    if subject.speech.pooled or not facts.sees_itself or facts.lengths:
+    """Whether some tokens never see each other, the same ones whatever the length; where there is but one, whether that is mutual."""
+    if subject.speech.pooled or not facts.sees_itself:
         return False
+    if facts.lengths:
+        seen = influences(subject, module, facts.lengths[0]) > NEGLIGIBLE
+        return not facts.causal and not seen.all() and bool((seen == seen.T).all()) and int(seen.sum(1).min()) > 1
     short, long = (influences(subject, module, n) > NEGLIGIBLE for n in (SHORT, LONG))
     asked = np.tri(SHORT, dtype=bool) if facts.causal else np.ones_like(short)
     near = short | np.eye(SHORT, dtype=bool)
