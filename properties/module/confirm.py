@@ -34,8 +34,8 @@ FEWEST = 5  # tokens of which there must be as many
 # What no attention does on purpose, but who says so by one of these words in the name of a class, or by such a flag: slots compete for
 # keys (Locatello et al. 2020); Informer mixes heads.
 NEVER_MEANT = {
-    "heads split by a reshape, without a transpose": {"mix"},
-    "heads merged by a reshape, without a transpose": {"mix"},
+    "heads split by a reshape, without a transpose": {"mix=True"},
+    "heads merged by a reshape, without a transpose": {"mix=True"},
     "a softmax over queries": {"slot", "inverted", "compet"},
     "a softmax over heads": {"talking"},
     "a softmax over sequences": set(),
@@ -106,7 +106,8 @@ def _recognised(subject: Subject) -> Recognised:
 def _with_a_mistake(search: Search) -> Structure | None:
     """The one structure that answers as the module does with one of the mistakes that are never meant; None if there is none, or several."""
     module, found = search.calls[0].module, []
-    names = {type(part).__name__.lower() for part in module.modules()} | {name for name, value in vars(module).items() if value is True}
+    names = {type(part).__name__.lower() for part in module.modules()}
+    names |= {f"{name}=True" for name, value in vars(module).items() if value is True}
     for words, meant in NEVER_MEANT.items():
         if any(word in name for word in meant for name in names):
             continue

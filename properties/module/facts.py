@@ -352,7 +352,8 @@ def _positions(subject: Subject, module: Any) -> str:
         return f"it has {tables[0]}, a table of whole numbers"
     if turning := [name for name in constants(module, subject.framework) if name.endswith(COSINES)]:
         return f"it has {turning[0].removesuffix(COSINES)}, cosines and sines"
-    wide = [m for m in module.modules() if isinstance(getattr(m, "kernel_size", None), tuple) and max(m.kernel_size) > 1]
+    sizes = {m: getattr(m, "kernel_size", None) for m in module.modules()}
+    wide = [m for m, size in sizes.items() if (size if isinstance(size, int) else max(size) if isinstance(size, tuple) and size else 1) > 1]
     if wide:
         return f"it has a {type(wide[0]).__name__}"
     with under(module, subject.framework, "watched") as called:

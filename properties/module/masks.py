@@ -105,11 +105,16 @@ def _documents_memory(name: str) -> bool:
 
 
 def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | None:
-    """The first form that hides as it should; else the one that does most of it, else one that does nothing. None if none is taken."""
+    """The first form that hides as it should; else the one that does most of it, else one that does nothing. None if none is taken.
+
+    A mask of padding that is taken is meant as one: where it hides no padding, no other form makes up for it.
+    """
     partial: Saying | None = None  # right, but not where there are more sequences than tokens: an axis is cut to the length
     others: list[tuple[float, Saying]] = []
     for saying in sayings:
         effect, leaks = _effect(subject, module, saying, MEMORY if saying.cross else None)
+        if effect == "right" and saying.shape in ROWED and (meant := _of_padding(saying.how, others)):
+            return meant
         if effect == "right":
             optional = subject.facts.sees_itself and subject.facts.takes_memory and not saying.cross
             own = optional and _effect(subject, module, saying, MEMORY)[0] != "right"
@@ -120,6 +125,12 @@ def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | 
         elif effect in ("changes", "none"):
             others.append((leaks, replace(saying, effect=effect)))
     return partial or min(others, key=lambda each: (RANKS.index(each[1].effect), each[0]), default=(0.0, None))[1]
+
+
+def _of_padding(how: str, others: list[tuple[float, Saying]]) -> Saying | None:
+    """The form of padding that is taken and hides none, by a name that says that it is one; said as another form is that does what it says."""
+    meant = [each for _, each in others if each.shape == "bs" and (each.parameter == "attention_mask" or "pad" in each.parameter)]
+    return next((each for each in meant if each.how == how), None)
 
 
 def _makes_causal(subject: Subject, module: Any) -> str:

@@ -16,12 +16,17 @@ SEVERAL = (2, 3, 4, 5, 7, 8, 16, 17)
 
 @module("∂out/∂x_j = 0 for hidden j, in other rows", exact=True, length=MANY, memory=(None, *SEVERAL), padded=True, dtypes="all")
 def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
-    """Other numbers in hidden tokens do not change a bit of any other row."""
+    """Other numbers in hidden tokens do not change a bit of any other row; nor where a second mask hides others."""
     x = t.inputs
     assert x.visible is not None
+    both = t.second_mask(x) if t.choice("two masks", 2) else None
     places = {b: tuple(map(int, np.flatnonzero(~x.visible[b, 0]))) for b in range(t.case.batch)}
+    beside = f", beside {both.second[0].parameter}" if both and both.second else ""
     t.unmoved(
-        t.run(changed(x, places)), t.run(), f"row {{row}} of sequence {{head}} changed with tokens that are hidden{t.by}", t.own_rows()
+        t.run(changed(both or x, places)),
+        t.run(both),
+        f"row {{row}} of sequence {{head}} changed with tokens that are hidden{t.by}{beside}",
+        t.own_rows(),
     )
 
 

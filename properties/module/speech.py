@@ -198,6 +198,7 @@ class Tokens:
     visible: Array | None = None  # (B, L or 1, S) bool, of keys, or of x where the mask is about its own tokens; None: no mask is given
     is_causal: bool = False
     by: Saying | None = None  # the mask that says so; None: the first one
+    second: tuple[Saying, Array] | None = None  # another mask that is given with it, and what that leaves visible
     past: Past | None = None  # the cache and the number of tokens in it; None: without one
     shift: int = 0  # the position of the first token
     cut: int = 0  # where they are packed: all are two sequences, the first of so many tokens; 0: each is one of its own
@@ -340,6 +341,8 @@ def arguments_of(
         visible[speech.mask] = np.ones((1, 1, tokens.keys), dtype=bool)
     if (given := tokens.by or speech.mask) and tokens.visible is not None:
         visible[given] = tokens.visible
+    if tokens.second:
+        visible[tokens.second[0]] = tokens.second[1]
     if speech.mask in visible and speech.mask is not None and speech.mask.whole and tokens.memory is None:
         visible[speech.mask] = visible[speech.mask] & np.tri(length, dtype=bool)
     if speech.flag and tokens.is_causal:

@@ -135,6 +135,28 @@ class ModuleTrial(Trial):
             visible[b, :, list(places)] = False
         return dataclasses.replace(tokens, visible=visible)
 
+    def second_mask(self, tokens: Tokens) -> Tokens | None:
+        """The same call with another mask beside it, which hides the second token from all rows; None where none is taken."""
+        first = self.saying
+        able = [
+            each
+            for each in self.speech.masks
+            if each.parameter not in (first.parameter, self.speech.hinted)
+            and (each.own, each.beside, each.cross) == (first.own, first.beside, first.cross)
+            and each.effect == first.effect == "right"
+            and not (each.whole or first.whole or each.shape == "lengths")
+        ]
+        if not able or tokens.visible is None or not tokens.visible[:, 0, :2].all() or tokens.hideable < 3:
+            return None
+        seen = np.ones((1, 1, tokens.hideable), dtype=bool)
+        seen[..., 1] = False
+        both = dataclasses.replace(tokens, second=(able[self.choice("second mask", len(able))], seen))
+        try:
+            self.run(both)
+        except Raised:
+            return None  # it takes one at a time
+        return both
+
     def own_rows(self) -> Array:
         """(B, L or 1, 1) bool: rows that are not those of hidden tokens; what these give is a convention."""
         visible = self.inputs.visible

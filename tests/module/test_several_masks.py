@@ -53,6 +53,38 @@ class PaddingOnQueries(TwoMasks):
         return ~hidden[:, None, :, None]
 
 
+class EitherWillDo(TwoMasks):
+    """Of two masks both have to hide a token."""
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor:
+        if attn_mask is None or key_padding_mask is None:
+            return super().forward(x, attn_mask, key_padding_mask)
+        return self.attend(x, x, attn_mask | self.padding(key_padding_mask))
+
+
+class OneAtATime(TwoMasks):
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor:
+        if attn_mask is not None and key_padding_mask is not None:
+            raise ValueError("give one of the masks")
+        return super().forward(x, attn_mask, key_padding_mask)
+
+
+class EitherForm(Attention):
+    """A mask of padding, or one for each pair of tokens."""
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        seen = None if attention_mask is None else self.seen(attention_mask > 0)
+        return self.attend(x, x, seen)
+
+    def seen(self, mask: Tensor) -> Tensor:
+        return mask[:, None] if mask.ndim == 3 else mask[:, None, None]
+
+
+class PaddingOfQueriesInOneForm(EitherForm):
+    def seen(self, mask: Tensor) -> Tensor:
+        return mask[:, None] if mask.ndim == 3 else mask[:, None, :, None]
+
+
 class PaddingInverted(TwoMasks):
     def padding(self, hidden: Tensor) -> Tensor:
         return hidden[:, None, None]
@@ -111,8 +143,10 @@ def refuted(thing: Any, name: str) -> bool:
     return search(target_of(thing), PROPERTIES[name], Plan(examples=40, shrink=False)).status == "refuted"
 
 
-RIGHT = (TwoMasks, Decoder, LengthFirst)
+RIGHT = (TwoMasks, Decoder, LengthFirst, OneAtATime, EitherForm)
 WRONG = {
+    EitherWillDo: "module_hidden_tokens_are_ignored",
+    PaddingOfQueriesInOneForm: "module_hidden_tokens_are_ignored",
     PaddingOnQueries: "module_hidden_tokens_are_ignored",
     PaddingInverted: "module_hidden_tokens_are_ignored",
     PaddingForgotten: "module_padding_is_as_good_as_removed",

@@ -149,11 +149,7 @@ OTHERWISE: dict[str, Any] = {
     "a cap": style(weigh=lambda self, s: (5 * (s / 5).tanh()).softmax(-1)),
     "no softmax": style(weigh=lambda self, s: s.sigmoid()),
     "half a residual": style(forward=lambda self, x: x / 2 + Style.forward(self, x)),
-    **{
-        name: mutant.function
-        for name, mutant in load_all()[0].items()
-        if name in ("module_heads.SplitByView", "module_heads.OverQueries", "module_heads.OneMore")
-    },
+    **{name: mutant.function for name, mutant in load_all()[0].items() if name == "module_heads.OneMore"},
 }
 
 
