@@ -16,6 +16,7 @@ from ..exact import oracle
 from .call import PackedInputs, boundaries, call
 
 NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
+SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
 FLASH = "flash-attention (since 2.1)"
 LENGTHS = ((2, 3), (4, 5))  # of queries, of keys: every row sees a key, whatever the corner
 
@@ -32,7 +33,7 @@ class Handshake:
 
     def learned(self) -> Target:
         if self.dtype:
-            for ask in (self._refused, self._grouped, self._scale, self._corner, self._rows):
+            for ask in (self._refused, self._precision, self._grouped, self._scale, self._corner, self._rows):
                 ask()
         target = self.target
         told = self.told
@@ -42,6 +43,7 @@ class Handshake:
             target,
             supports=supports,
             parameters=tuple(self.parameters),
+            dtypes=tuple(dtype for dtype in target.dtypes if dtype not in told["differs"]),
             untried=untried,
             learned={**target.learned, **told["learned"]},
             refuses={**target.refuses, **told["refuses"]},
@@ -94,6 +96,17 @@ class Handshake:
             return call(self.target, x, self.target.buffers())[0]
         except Raised:
             return None
+
+    def _precision(self) -> None:
+        """Whether what is called float64 is computed in float32: its weights, read with V = I, are numbers of that type."""
+        if not {"float64", "float32"} <= set(self.target.dtypes) or {"dtypes", "arithmetic"} & self.target.declared:
+            return
+        x = self._pack(((2, 3), (4, 4)))
+        off, square = self._off(x), x.but(v=np.broadcast_to(np.tile(np.eye(4), (2, 1))[:, None], (8, x.v.shape[1], 4)))
+        out = self._answer(square) if x.v.shape[2] == 4 and SINGLE < off < NEAR else None
+        if out is not None and (out == out.astype(np.float32)).all() and len(np.unique(out)) > 2:
+            self.told["differs"]["float64"] = f"computed in float32, off by {off:.2g}; not tried"
+            self.dtype = "float32"  # the others are asked where its bound is the right one
 
     def _grouped(self) -> None:
         """Whether fewer heads of keys are taken without a flag."""

@@ -89,3 +89,26 @@ def test_heads_that_are_repeated_in_another_order_are_refuted_where_they_are_dec
     names = ["max_seqlen_q", "max_seqlen_k", "is_causal", "scale", "enable_gqa"]
     assert refuted(spoken(varlen(tiled=True), parameters=names, causal="bottom-right"))
     assert not refuted(spoken(varlen(), parameters=names, causal="bottom-right"))
+
+
+def in_float32(right: bool = True) -> Any:
+    """Of float64 the answers are of float64, too, and computed in float32; or a small mistake is made in float64."""
+    usual = varlen()
+
+    def attention(
+        q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float | None = None, causal: bool = False
+    ) -> Any:
+        wide = [x.float() if right else x for x in (q, k, v)]
+        out = usual(*wide, cu_seqlens_q, cu_seqlens_k, None, None, softmax_scale, causal).to(q.dtype)
+        return out if right else out * (1 + 1e-7)
+
+    return attention
+
+
+def test_float64_that_is_computed_in_float32_is_told_and_not_tried() -> None:
+    target = make_target("mine", in_float32(), {"zero_sizes": False})
+    target = target.kind.handshake(target, "cpu")
+    assert "float64" not in target.dtypes and target.differs["float64"].startswith("computed in float32, off by ")
+    assert not refuted(target)
+    wrong = make_target("mine", in_float32(right=False), {"zero_sizes": False})
+    assert "packed_output_is_inside_the_bound" in refuted(wrong.kind.handshake(wrong, "cpu"))
