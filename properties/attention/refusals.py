@@ -7,6 +7,7 @@ that no such class explains, at 17 keys only, say, is no refusal but a finding.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -72,6 +73,7 @@ def with_refusals(target: Target, device: str) -> Target:
         said["gradients"] = why
     if not target.costly_shapes:
         facts |= _sizes(target, device, said)
+        target = _without_dtypes(target, device, said)
     if not (facts or said):
         return target
     return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), refuses={**target.refuses, **said})
@@ -93,6 +95,22 @@ def _without_parameters(target: Target, device: str, said: dict[str, str]) -> Ta
         else:
             left.append(parameter)
     return dataclasses.replace(target, parameters=tuple(left))
+
+
+def _without_dtypes(target: Target, device: str, said: dict[str, str]) -> Target:
+    """The target without the types in which every call with causality, or with a mask, raises, as where −10⁹ is no number of float16."""
+    if "dtypes" in target.declared:
+        return target
+    uses: dict[str, tuple[str, dict[str, Any]]] = {
+        "causality": ("is_causal", {"is_causal": True}),
+        "a mask": ("attn_mask", {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}),
+    }
+    left = list(target.dtypes)
+    for dtype, (words, (parameter, fields)) in itertools.product(target.dtypes[1:], uses.items()):
+        if parameter in target.parameters and (why := refusal(target, _asked(target, device, dtype=dtype, **fields))) and dtype in left:
+            left.remove(dtype)
+            said[f"{dtype} with {words}, and {dtype} is not tried"] = why
+    return dataclasses.replace(target, dtypes=tuple(left))
 
 
 def _sizes(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:

@@ -112,6 +112,8 @@ class Module(Contract):
             calls.append(plain.but(padded=True))
         if subject.speech.flag:
             calls.append(plain.but(is_causal=True))
+        if subject.facts.takes_memory and subject.facts.sees_itself:
+            calls.append(plain.but(memory=5))
         for case in calls:
             try:
                 ModuleTrial(one, case).run()

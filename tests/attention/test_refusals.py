@@ -179,3 +179,20 @@ def test_a_mask_beside_causality_may_be_refused_and_not_be_dropped() -> None:
     outcome = search(make_target("raising", raising, facts), prop, Plan(examples=20))
     assert outcome.finding is None and outcome.cases == 20
     assert "takes a mask together" in inapplicable(make_target("both", permissive.attention, {"framework": "torch"}), prop)
+
+
+def test_a_type_in_which_causality_always_raises_is_told_once_and_not_tried() -> None:
+    """-10⁹ is no number of float16, as PyTorch says."""
+
+    def mine(q: Any, k: Any, v: Any, is_causal: bool = False, *, times: float = 1.0) -> Any:
+        s = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        if is_causal:
+            s = s.masked_fill(~s.new_ones(s.shape[-2:]).bool().tril(), -1e9)
+        return s.softmax(-1) @ v * times
+
+    target = with_refusals(make_target("mine", mine, {"framework": "torch"}), "cpu")
+    assert target.dtypes == ("float64", "float32", "bfloat16")
+    assert "overflow" in target.refuses["float16 with causality, and float16 is not tried"]
+    assert with_refusals(make_target("mine", permissive.attention, {"framework": "torch"}), "cpu").dtypes[-2:] == ("float16", "bfloat16")
+    declared = {"framework": "torch", "dtypes": ["float64", "float16"]}
+    assert with_refusals(make_target("mine", mine, declared), "cpu").dtypes == ("float64", "float16")
