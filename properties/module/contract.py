@@ -77,7 +77,9 @@ class Module(Contract):
                 differs["attn_mask"] = "True = hidden, as in nn.MultiheadAttention; in scaled_dot_product_attention it is True = seen"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
-        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs, untried=_never_given(_of(target)))
+        return dataclasses.replace(
+            target, learned=_words(_of(target)), differs=differs, untried={**target.untried, **_never_given(_of(target))}
+        )
 
     def _with_dtypes(self, target: Target, device: str) -> Target:
         """The dtypes that every kind of call takes, and where there are some, those that end the process; the others are told. Raises CannotRun."""
@@ -118,7 +120,8 @@ class Module(Contract):
             try:
                 ModuleTrial(one, case).run()
             except Refuted as refuted:  # for what it returns has another shape
-                return refuted.violation.says
+                if case.memory == plain.memory:  # a property says it of those with a memory
+                    return refuted.violation.says
         return ""
 
     def trial(self, prop: Property) -> type[Trial]:

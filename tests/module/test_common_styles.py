@@ -161,3 +161,24 @@ def test_an_epsilon_of_the_type_is_that_of_the_type_that_is_followed() -> None:
 def test_a_type_in_which_lengths_raise_is_told() -> None:
     target = make_target("mine", Lengths())
     assert target.dtypes == ("float64", "float32", "bfloat16") and "with lengths it raised" in target.untried["float16"]
+
+
+class ZerosOfFloat32(nn.Module):
+    """As in T5: beside a memory there is no bias, which is an array of zeros, and of float32."""
+
+    def __init__(self, d_model: int = 32, num_heads: int = 4) -> None:
+        super().__init__()
+        self.heads, (self.q, self.k, self.v, self.o) = num_heads, (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        y = x if memory is None else memory
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q(x), self.k(y), self.v(y)))
+        bias = 0 if memory is None else torch.zeros(x.shape[1], y.shape[1])
+        weights = (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1)
+        return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_type_in_which_a_memory_raises_is_told_and_not_tried() -> None:
+    target = make_target("mine", ZerosOfFloat32)
+    assert target.dtypes == ("float64", "float32") and "expected scalar type Float" in target.untried["float16"]
+    assert not refuted(ZerosOfFloat32, cases=5)
