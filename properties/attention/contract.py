@@ -100,6 +100,7 @@ class Attention(Contract):
         if works and not question.other_names(formal):
             if dialect.always_hides(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)
+            dialect.heed_name(target, device)
             return dialect.of_one_dim(target, device)
         learned = dialect.learn(target, formal, declared, device, works)
         return learned if learned.learned or not works else replace(target, untried={**target.untried, **learned.untried})

@@ -6,6 +6,7 @@ is taken: what is wrong is then the business of the properties.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -47,6 +48,12 @@ from .question import (
 from .speech import ADDED, FORMS, SAID, SQUARE, UNLIMITED, Reading, adapted, result_words
 from .window import window_of
 
+# In the name of a callable: weights that are no softmax, or one of something else than scaled products.
+OTHER_WEIGHTS = {
+    *("sigmoid", "sparsemax", "entmax", "relu", "silu", "hstu", "linear", "performer", "favor"),
+    *("cosine", "polynomial", "gaussian", "laplace", "retention", "additive", "bahdanau"),
+}
+
 
 def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, works: bool) -> Target:
     """The target as it is to be called, with what was learned of it. Raises CannotRun with what is nearest. ``works``: by the contract's
@@ -62,6 +69,8 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
             try:
                 reading, learned = _called(question, formal, works, layout)
             except CannotRun as error:
+                if error.final:
+                    raise
                 nearest = nearest or str(error)
                 continue
             if dim:
@@ -220,6 +229,8 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     if not works and (why := _no_function(question, reading)):
         raise CannotRun(f"as {axes} it answers {why}")
+    if off >= NEAR and (word := _other_weights(question.target.name)):
+        raise _no_softmax(question.target.name, word)
     by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
     learned = {} if reading.layout == "bhld" else {"axes": axes + by}
     learned |= {"result": f"{answer}"} if answer else {}
@@ -242,6 +253,33 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     if reading.module:
         learned["first argument"] = "a module, of which num_key_value_groups, head_dim, training and the like are read"
     return reading, learned | _result(question, reading, plain)
+
+
+def heed_name(target: Target, device: str) -> None:
+    """Raises CannotRun where a callable that is called as the contract says has weights of another kind, as its name says."""
+    word = _other_weights(target.name)
+    dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
+    if word and dtype:
+        question = Question(target, dtype, device)
+        off = question.off(Reading(layout=target.supports.layout), question.inputs())
+        if off is not None and off >= NEAR:
+            raise _no_softmax(target.name, word)
+
+
+def _other_weights(name: str) -> str:
+    """The word in the name of a callable that says that its weights are no softmax of scaled products; empty if none does."""
+    said = name.rpartition(":")[2]
+    words = [word.lower() for word in re.findall(r"[a-z]+|[A-Z][a-z]*", said.replace("cos_sim", "cosine"))]
+    return next((word for word in words if word in OTHER_WEIGHTS and {"attention", "attn", "attend"} & {*words}), "")
+
+
+def _no_softmax(name: str, word: str) -> CannotRun:
+    linear = '; linear attention, of elu(x) + 1, is checked where contract = "linear" says so' * (word == "linear")
+    error = CannotRun(
+        f"{name} is no softmax attention, which alone is checked here: its name says {word}, and in no reading does it answer as one{linear}"
+    )
+    error.final = True
+    return error
 
 
 def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:

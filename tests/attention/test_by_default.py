@@ -11,7 +11,7 @@ from nightly import more_by_night
 torch = pytest.importorskip("torch")
 
 from properties.catalogue import select
-from properties.engine.core.target import Target
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
@@ -113,3 +113,36 @@ def test_the_width_of_a_head_may_be_computed_from_that_of_the_tokens() -> None:
     assert "as wide as the tokens" in target.learned["weights"] and target.learned["causality"].startswith("always, top-left")
     assert not refuted(target, "output_is_inside_the_bound", "causality", cases=more_by_night(3, 8))
     assert refuted(spoken(wrong, framework="numpy"), "output_is_inside_the_bound", cases=8)
+
+
+def sigmoid_attention(q: Any, k: Any, v: Any) -> Any:
+    s = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1] or 1)
+    return 1 / (1 + np.exp(-s)) @ v
+
+
+def CosineSimAttention(query: Any, key: Any, value: Any) -> Any:
+    query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+    e = np.exp(10 * np.einsum("blhd,bshd->bhls", query, key))
+    return np.einsum("bhls,bshd->blhd", e / e.sum(-1, keepdims=True), value)
+
+
+def linear_time_attention(q: Any, k: Any, v: Any) -> Any:
+    s = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1] or 1)
+    e = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize(("function", "word"), [(sigmoid_attention, "sigmoid"), (CosineSimAttention, "cosine")])
+def test_weights_of_another_kind_are_told_in_one_sentence(function: Any, word: str) -> None:
+    with pytest.raises(CannotRun, match=f"is no softmax attention, which alone is checked here: its name says {word}"):
+        make_target(function.__name__, function)
+    with pytest.raises(CannotRun, match='contract = "linear"'):
+        make_target("linear_attention", sigmoid_attention)
+
+
+def test_who_is_called_so_and_answers_as_a_softmax_is_one() -> None:
+    assert not refuted(make_target("linear_time_attention", linear_time_attention), "softmax", cases=4)
+
+
+def test_who_is_not_called_so_is_refuted() -> None:
+    assert refuted(make_target("attention", sigmoid_attention), "softmax", cases=4)

@@ -27,6 +27,7 @@ SAID = 300  # characters of an exception that are told
 class CannotRun(Exception):
     """The target cannot be checked at all; the message says in one sentence what to change."""
 
+    final = False  # whether no other way to call it is worth a try
     taken = 0  # how many of the dtypes that are declared it took before one failed
 
 

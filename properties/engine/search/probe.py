@@ -116,7 +116,9 @@ def _understood(name: str, function: Callable[..., Any], merged: Supports, decla
     formal = _formal(function)
     try:
         return _checked(target.kind.learn(target, formal, declared, device or "cpu", True), device or "cpu") or target
-    except CannotRun:
+    except CannotRun as error:
+        if error.final:
+            raise
         return target
 
 
@@ -179,6 +181,8 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
         try:
             learned = _checked(contract.learn(plain, formal, declared, device, False), device)
         except CannotRun as said:
+            if said.final:
+                raise
             nearest = nearest or str(said)
             continue
         if learned is not None:
