@@ -17,7 +17,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES, round_to
 from ..engine.cases.grad_output import make_grad
-from ..engine.core.target import Raised, Target, first_line
+from ..engine.core.target import NotTaken, Raised, Target, first_line
 from ..engine.frameworks import Buffers, SendBack
 from ..exact import gradient_bound
 from ..exact.gradient_oracle import Gradients, differentiate
@@ -112,14 +112,18 @@ def run_backward(
     times: int = 1,
     kept: Array | None = None,
     between: Inputs | None = None,
+    poisoned: bool = False,
 ) -> Backward:
     """Call the target and differentiate Σ grad_out · out with respect to these of q, k, v, mask and sinks.
 
     ``times`` > 1 differentiates the same graph again and keeps the last answer. ``kept`` (B, H, L, S): what each weight is
     multiplied by under dropout. ``between``: another call, between the two passes. The backward pass finds another state of the
-    random numbers than the forward pass left.
+    random numbers than the forward pass left. Where rows without keys are known to send back NaN, it is only asked of them if ``poisoned``.
+    Raises NotTaken.
     """
     inputs = (t.inputs if inputs is None else inputs).said(t.supports.mask_axes)
+    if not poisoned and sends_nan(t.target, inputs):
+        raise NotTaken("gradients beside rows without keys, which are NaN")
     shape = (*inputs.shape[:3], inputs.v.shape[3])
     grad_out = make_grad(t.case, shape) if grad_out is None else round_to(inputs.dtype, grad_out)
     fw, run = t.target.framework, Backward(t, inputs, grad_out, kept)
@@ -152,6 +156,13 @@ def run_backward(
     run.answered(answer, {name: _as_carried(t.target, inputs, name, part) for name, part in parts.items()})
     t.runs.append(run)
     return run
+
+
+def sends_nan(target: Target, inputs: Inputs) -> bool:
+    """Whether a row sees no key under a mask of a kind of which it is known that NaN is sent back."""
+    if inputs.mask is None or ("bool" if inputs.mask.dtype == bool else "minus_infinity") not in target.poisoned:
+        return False
+    return not inputs.visible(target.supports.causal).any(-1).all()
 
 
 def forward(target: Target, inputs: Inputs, buffers: Buffers, wrt: tuple[str, ...]) -> tuple[Any, dict[str, Any], SendBack | None]:

@@ -21,6 +21,7 @@ from .call import answer
 from .cases import UNSTEADY
 from .dropout_names import with_dropout
 from .inputs import SCALES, Inputs
+from .poison import with_poison
 from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
@@ -456,6 +457,6 @@ def with_conventions(target: Target, device: str) -> Target:
         return target
     reading = Reading(layout=target.supports.layout)
     found = Conventions(target, Question(target, dtype, device), reading=reading).learned()
-    for also in (with_second_mask, with_dropout):
+    for also in (with_second_mask, with_dropout, with_poison):
         found = also(found, Question(found, dtype, device, scale=found.supports.default_scale))
     return found

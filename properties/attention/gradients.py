@@ -339,7 +339,7 @@ def nothing_comes_of_nothing(t: Trial) -> None:
 )
 def rows_without_keys_poison_no_gradient(t: Trial) -> None:
     """A row that sees no key receives no gradient and sends none; the gradients of all others are what they should be."""
-    run = run_backward(t)
+    run = run_backward(t, poisoned=True)
     if t.empty_rows == "zero":
         t.same_bits(
             np.asarray(run.q), np.zeros(run.q.shape), "row {row} sees no key and receives a gradient", ~live(t) & np.isfinite(run.limits.q)

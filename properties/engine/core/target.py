@@ -69,6 +69,7 @@ class Target:
     own: frozenset[str] = frozenset()  # those of them that it alone has declared, of itself
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     enlarges: float = 1.0  # so many times as large as the logits are products in it before they are scaled, and overflow as much earlier
+    poisoned: frozenset[str] = frozenset()  # kinds of masks under which rows without keys send back NaN, which one property tells
     pace: Pace = field(default_factory=Pace)  # of its calls, which is that of all that was learned of it since
     like: Target | None = None  # a reference, which is asked the same
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
