@@ -42,6 +42,8 @@ COUNTS = {"levels", "slots", "queries", "points", "groups", "blocks", "heads", "
 WIDTHS = {"dim", "channels", "chs", "ch", "chans", "width", "features"}
 RATIOS = {"ratio", "stride", "rate", "factor"}
 FEW = 2
+LISTS = (list[int], typing.List[int])  # noqa: UP006  as many people still write it
+PROCESSORS = ("processor", "attn_processor")
 REACHING = ("socket.connect", "socket.getaddrinfo", "urllib.Request")
 
 # ---------------------------------------------------------------- no network
@@ -151,7 +153,9 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
                     makers = makers[:-1]  # none is made up where none is needed
                 meant = role(parameter.name, CONSTRUCTOR_ROLES)
                 if parameter.name not in given and parameter.default is parameter.empty and meant in SQUARE:
-                    makers = [partial(Sizes.value, role=meant), partial(_square, meant)]
+                    hint = annotation(cls, parameter)
+                    two = typing.get_origin(hint) in (tuple, list) or hint is tuple
+                    makers = [] if hint in LISTS else [partial(Sizes.value, role=meant)] * (not two) + [partial(_square, meant)]
                 if makers and parameter.default in (None, parameter.empty):
                     configured, maker = True, makers[min(choice, len(makers) - 1)]
                 else:
@@ -194,11 +198,15 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
     meant = role(name, CONSTRUCTOR_ROLES)
     if meant == "layer" and default is None:  # a layer that does not know its place takes no cache
         return lambda sizes: sizes.value("layer")
+    if default in (None, parameter.empty) and name in PROCESSORS and (found := _processor(cls)):
+        return lambda _: found()
     if not required and small and meant in SQUARE and isinstance(default, tuple) and len(default) == 2:
         return partial(_square, meant)
     if not required and (not small or meant not in SIZED or not isinstance(default, int | float) or isinstance(default, bool)):
         return None
     hint = annotation(cls, parameter)
+    if required and hint in LISTS:
+        return _guess(name, hint)
     if meant and not (required and hint is not None and _is_class(hint) and hint not in (int, float, bool)):
         value_of = meant
         return lambda sizes: sizes.value(value_of)
@@ -211,6 +219,14 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
     raise Unknown(name)
 
 
+def _processor(cls: Callable[..., Any]) -> Callable[[], Any] | None:
+    """What does the computing in a class of diffusers: the one that it names, or the only one beside it."""
+    beside = vars(sys.modules.get(getattr(cls, "__module__", ""), typing))
+    found = [x for name, x in beside.items() if inspect.isclass(x) and name.endswith("Processor") and x.__module__ == cls.__module__]
+    named = getattr(cls, "_default_processor_cls", None)
+    return named or (found[0] if len(found) == 1 else None)
+
+
 def _guess(name: str, hint: Any) -> Guess | None:
     """From its type, or from a part of its name; None where neither says anything. A type goes before a name, but for sizes."""
     words = name.lower().strip("_").split("_")
@@ -221,6 +237,8 @@ def _guess(name: str, hint: Any) -> Guess | None:
     if hint is int or (hint is None and (words[0] in NUMBERS or words[-1] in PLACES | LENGTHS | COUNTS | WIDTHS | RATIOS)):
         known = {0: PLACES, 1: RATIOS, Sizes().value("width"): WIDTHS, Sizes().value("window"): LENGTHS}
         return Guess(next((value for value, named in known.items() if words[-1] in named), FEW))
+    if hint in LISTS:  # of the sides of an image, a window, a kernel
+        return Guess([0, 0] if {"shift", "offset"} & set(words) else [1, 1] if words[0] in ("kernel", "stride", "dilation") else [4, 4])
     return Guess(1.0) if hint is float else None
 
 

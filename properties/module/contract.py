@@ -274,7 +274,8 @@ def _words(subject: Subject) -> dict[str, str]:
     """What was found out, for the lines ``speaks`` of a report."""
     speech, facts = subject.speech, subject.facts
     roles = ", ".join(f"{name} = {meant}" for name, meant in speech.roles.items() if name != meant)
-    words = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features" + (f"; {roles}" if roles else "")}
+    classed = ", the first token is that of a class" * speech.classed
+    words = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features{classed}" + (f"; {roles}" if roles else "")}
     if speech.pooled:
         rows = "one row" if speech.pooled == 1 else f"{speech.pooled} rows"
         words["output"] = f"{rows} for each sequence" + ", what its first token sees" * facts.first

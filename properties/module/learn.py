@@ -74,9 +74,11 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
+    of_images = [speech for speech in speeches if speech.layout == "bld" and set(speech.roles.values()) & set(IN_IMAGE)]
+    classed = [replace(speech, classed=True) for speech in of_images]
     mixed: Subject | None = None
     for length, speech in (
-        *product((LENGTH,), speeches),
+        *product((LENGTH,), [*of_images, *classed, *(speech for speech in speeches if speech not in of_images)]),
         *product(SQUARE_IMAGES, images),
         *product(OTHER_LENGTHS, plain),
         *product((LENGTH,), frames),
@@ -184,7 +186,7 @@ def _masked(speeches: Iterable[Speech]) -> Iterator[Speech]:
 
 def _with_layout(subject: Subject, module: Any) -> Subject:
     """Batch first, or length first: along which axis tokens see each other."""
-    if subject.speech.layout != "bld" or subject.speech.pooled:
+    if subject.speech.layout != "bld" or subject.speech.pooled or set(subject.speech.roles.values()) & set(IN_IMAGE):
         return subject
     memory = MEMORY if subject.speech.name("memory") else None
     along = _mixes(subject, module, memory)

@@ -178,6 +178,7 @@ class Speech:
     keeping: Keeping | None = None  # its cache
     table: str = "(1, length, width of a head)"  # the shape of the angles that it is given
     square: bool = False  # the image that tokens are of is as wide as high
+    classed: bool = False  # before the tokens of the image stands that of a class
 
     @property
     def masks(self) -> tuple[Saying, ...]:
@@ -403,8 +404,9 @@ def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers
     """
     length = len(places)
     if meant in ("start", *IN_IMAGE):  # tokens of an image stand in one row, or in a square
-        high = math.isqrt(length) if speech.square else 1
-        wide = length // max(high, 1)
+        places_of_image = length - speech.classed
+        high = math.isqrt(places_of_image) if speech.square else 1
+        wide = places_of_image // max(high, 1)
         return {"start": int(places[0]) if length else 0, "height": high, "breadth": wide, "grid": (high, wide)}[meant]
     if meant in ("position ids", "position row"):
         return _numbered(meant, places, fw, device)
