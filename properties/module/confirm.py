@@ -97,7 +97,7 @@ def _recognised(subject: Subject) -> Recognised:
     agreeing = {s.meaning: s for s in reversed(search.found(right=True) or search.found(right=False))}
     if len(agreeing) == 1:
         (found,) = agreeing.values()
-        return Recognised(judged(found, subject, search.calls[0].module))
+        return Recognised(judged(found.but(alone=search.other_with_memory(found)), subject, search.calls[0].module))
     if not agreeing and (wrong := _with_a_mistake(search)):
         return Recognised(wrong)
     return Recognised(None, search.likely or tuple(search.arranged[:LIKELY]), search.words(len(agreeing)))
@@ -149,13 +149,23 @@ class Search:
         self.have = ingredients(subject, module, list(computed), frozenset((*self.arranged[0].names, *subject.silent)))
         self.positions, self.heads = bool(subject.facts.positions), named_heads(module)
 
+    def other_with_memory(self, s: Structure) -> bool:
+        """Whether a call with a memory is none of this composition: where there are other matrices for it, or tokens see each other, too."""
+        subject = self.subject
+        if not (subject.facts.sees_itself and subject.facts.takes_memory):
+            return False
+        module = subject.module("float64", "cpu", 1)
+        left = [name for name, x in module.named_parameters() if name not in s.names and len(x.shape) > 1]
+        joined = subject.facts.both or subject.facts.joined
+        return (bool(left) or joined) and not self._agrees(s, self._observed(5, 4, MEMORY))
+
     def _keys(self, count: int) -> int | None:
         return None if self.subject.facts.sees_itself else count
 
-    def _observed(self, seed: int, length: int) -> Observed:
+    def _observed(self, seed: int, length: int, memory: int | None = None) -> Observed:
         subject = self.subject
         module = subject.module("float64", "cpu", seed)
-        tokens = tokens_for(subject.speech, 2, length, self._keys(1 if length == 1 else MEMORY), seed)
+        tokens = tokens_for(subject.speech, 2, length, memory or self._keys(1 if length == 1 else MEMORY), seed)
         exact, allowed = bound.spread(subject, module, subject.speech, tokens, "float64", "cpu", seed)
         return Observed(module, called(subject, module, tokens), exact, allowed)
 

@@ -87,7 +87,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         facts,
         local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
-        sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module),
+        sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module) or _more_keys(subject, module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
         statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
@@ -243,6 +243,18 @@ def _no_softmax(subject: Subject, module: Any) -> str:
     over = {int(name.removeprefix(OVER)) for name in called if name.startswith(OVER)}
     features = {subject.speech.width, subject.speech.head_dim}
     return "the softmax is over features" if over and over <= features - {length} else ""
+
+
+def _more_keys(subject: Subject, module: Any) -> str:
+    """That what is pooled is weighed beside something else, as their mean is: the softmax is over more than the tokens, always by as many."""
+    if not subject.speech.pooled or subject.facts.lengths or not subject.facts.sees_itself:
+        return ""
+    over = [
+        {int(name.removeprefix(OVER)) - length for name in _computed(subject, module, length, None) if name.startswith(OVER)}
+        for length in (UNLIKE, UNLIKE + 2)
+    ]
+    more = max(over[0], default=0)
+    return f"the softmax is over {more} more than its tokens" if over[0] == over[1] == {more} and more > 0 else ""
 
 
 def _sparse(subject: Subject, module: Any, longest: int) -> str:
@@ -422,12 +434,13 @@ def _longest(subject: Subject, module: Any, facts: Facts) -> int:
 
 def _shortest(subject: Subject, module: Any) -> int:
     """How many tokens a sequence has to have if it comes alone: of one, group norms of as many groups as features have no variance to take."""
-    for length in () if subject.facts.lengths else (3, 2, 1):
+    least = 1 + subject.speech.classed
+    for length in () if subject.facts.lengths else range(3, least - 1, -1):
         try:
             answer(subject, module, tokens_for(subject.speech, 1, length, _memory(subject)))
         except (Exception, SystemExit):
             return length + 1
-    return 1
+    return least
 
 
 def with_hidden(tokens: Tokens, hidden: Mapping[int, tuple[int, ...]]) -> Tokens:

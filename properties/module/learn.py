@@ -74,12 +74,15 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
+    image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()
+    speeches = [speech for speech in speeches if speech.layout != "lbd" or not image]
     of_images = [speech for speech in speeches if speech.layout == "bld" and set(speech.roles.values()) & set(IN_IMAGE)]
     classed = [replace(speech, classed=True) for speech in of_images]
     mixed: Subject | None = None
     for length, speech in (
         *product((LENGTH,), [*of_images, *classed, *(speech for speech in speeches if speech not in of_images)]),
         *product(SQUARE_IMAGES, images),
+        *product([n + 1 for n in SQUARE_IMAGES], [replace(speech, square=True) for speech in classed]),
         *product(OTHER_LENGTHS, plain),
         *product((LENGTH,), frames),
         *product(SIDES, squares),

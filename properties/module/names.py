@@ -21,7 +21,7 @@ CONSTRUCTOR = {
     "num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
     "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups",
     "head_dim": "dim_head head_dim d_k head_size key_dim d_v d_head dim_k dim_v d_q d_key d_value qk_dim v_dim attention_head_size "
-    "dim_heads dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv",
+    "dim_heads attention_head_dim dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv",
     "length": "max_len max_length block_size context_length max_seq_len max_seq_length seq_len seq_length n_ctx max_position_embeddings "
     "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
     "ctx_length max_token_len n_tokens num_tokens max_tokens max_position",

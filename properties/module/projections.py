@@ -3,6 +3,7 @@
 from functools import partial
 
 from ..engine.core.declare import declare
+from ..engine.core.target import NotTaken
 from .cases import MODULE
 from .composition import compose
 from .confirm import called
@@ -16,6 +17,8 @@ module = partial(declare, contract=MODULE.name)
 def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     """The answer is that of the attention composed of its own projections: scaled, grouped and turned as is usual, or as the module says."""
     structure = t.subject.structure
+    if structure.alone and t.inputs.memory is not None:
+        raise NotTaken("what is made of tokens and a memory by other projections")
     module = t.made(silent=structure.silent) if structure.silent else t.module
     right = compose(structure.mended or structure, called(t.subject, module, t.inputs, t.case.dtype))
     allowed = t.allowed(module=module)

@@ -11,7 +11,7 @@ from ..engine.core.declare import declare
 from ..engine.core.target import NotTaken
 from .candidates import by_heads
 from .cases import MANY, MODULE
-from .speech import Tokens, arrays, first_array, hooks, laid_out
+from .speech import Tokens, arrays, first_array, hooks, laid_out, under
 from .subject import dropouts, set_dropout
 from .trial import ModuleTrial
 from .weights import noise
@@ -151,6 +151,10 @@ def module_dropout_is_on_in_train(t: ModuleTrial) -> None:
         with t.target.framework.chance(seed), hooks(t.target.framework).still():
             outs.append(t.read(t.result(module=made), t.inputs))
     if np.array_equal(outs[0], outs[1]) and np.array_equal(outs[1], outs[2]):
+        with under(made, t.target.framework, "watched") as called:
+            t.result(module=made)
+        if t.untried and not any("dropout" in name for name in called):
+            raise NotTaken(f"dropout, which may serve what is not tried: {', '.join(t.untried)}")
         t.fail("three calls in train mode gave the same bits: the dropout of 0.5 does nothing")
 
 

@@ -163,6 +163,7 @@ class Structure:
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
     silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
+    alone: bool = False  # with a memory it is another one, of other parameters
     mistakes: tuple[str, ...] = ()  # what it does, and should not
     mended: Structure | None = None  # the same without them
     differs: Mapping[str, str] = field(default_factory=dict)  # conventions that are not the usual ones
