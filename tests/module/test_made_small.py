@@ -93,3 +93,70 @@ def test_behind_a_class_token_there_is_an_image() -> None:
     learned = make_target("mine", BehindAClassToken).learned
     assert learned["tokens"] == "(batch, length, features), 32 features, the first token is that of a class; x = tokens, hw_shape = grid"
     assert "module_batch_elements_are_independent" in {f.prop.name for f in verify(ClassTokensExchanged, cases=12).findings}
+
+
+class DoubleStream(nn.Module):
+    """As in FLUX: the output projection, and its dropout, serve calls with both kinds of tokens; both share one softmax."""
+
+    forgotten = False
+
+    def __init__(self, dim: int, heads: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, (self.to_q, self.to_k, self.to_v) = heads, (nn.Linear(dim, dim) for _ in range(3))
+        self.add_q_proj, self.add_k_proj, self.add_v_proj = (nn.Linear(dim, dim) for _ in range(3))
+        self.to_out = nn.ModuleList([nn.Linear(dim, dim), nn.Dropout(dropout)])
+
+    def forward(self, hidden_states: Tensor, context_of_text: Tensor | None = None) -> Tensor:
+        parts = [part(hidden_states) for part in (self.to_q, self.to_k, self.to_v)]
+        if context_of_text is not None:
+            added = [part(context_of_text) for part in (self.add_q_proj, self.add_k_proj, self.add_v_proj)]
+            parts = [torch.cat(each, 1) for each in zip(added, parts, strict=True)]
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if context_of_text is None:
+            return out
+        out = self.to_out[0](out[:, context_of_text.shape[1] :])
+        return out if self.forgotten else self.to_out[1](out)  # type: ignore[no-any-return]
+
+
+class PooledBesideTheMean(nn.Module):
+    """As in CLIP and Mochi: the mean asks, and is among the keys."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.heads, (self.q, self.k, self.v, self.o) = num_heads, (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat((x.mean(1, keepdim=True), x), 1)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.q(x[:, :1]), self.k(x), self.v(x)))
+        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)).squeeze(1)  # type: ignore[no-any-return]
+
+
+class OfOneSoftmaxLess(nn.Module):
+    """The difference of two softmaxes, as in Stable Audio: of one token alone it is 0."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.heads, (self.q, self.k, self.v, self.o) = num_heads, (nn.Linear(dim, n * dim) for n in (2, 2, 1, 1))
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        q, k = (part(y).unflatten(-1, (2, self.heads, -1)).movedim(2, 0).transpose(2, 3) for part, y in ((self.q, x), (self.k, context)))
+        v = self.v(context).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        one, two = F.scaled_dot_product_attention(q, k, v.expand(2, *v.shape))
+        return self.o((one - two).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("cls", [DoubleStream, PooledBesideTheMean, OfOneSoftmaxLess])
+def test_what_serves_other_calls_is_no_mistake(cls: Any) -> None:
+    verdict = verify(cls, cases=8)
+    assert verdict.ok and verdict.report.cases > 100, verdict
+
+
+class DropoutForgotten(PooledBesideTheMean):
+    def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(dim, num_heads)
+        self.drop = nn.Dropout(dropout)
+
+
+def test_a_dropout_that_no_call_needs_is_one() -> None:
+    assert [f.prop.name for f in verify(DropoutForgotten, cases=8).findings] == ["module_dropout_is_on_in_train"]
