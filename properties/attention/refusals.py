@@ -103,11 +103,19 @@ def _without_dtypes(target: Target, device: str, said: dict[str, str]) -> Target
         return target
     uses: dict[str, tuple[str, dict[str, Any]]] = {
         "causality": ("is_causal", {"is_causal": True}),
-        "a mask": ("attn_mask", {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}),
+        "a mask": (
+            "attn_mask",
+            {"mask": "random", "mask_kind": target.supports.mask_kinds[0], "mask_axes": target.supports.mask_axes[0]},
+        ),
+    }
+    uses = {
+        words: (name, fields)
+        for words, (name, fields) in uses.items()
+        if name in target.parameters and not refusal(target, _asked(target, device, **fields))
     }
     left = list(target.dtypes)
-    for dtype, (words, (parameter, fields)) in itertools.product(target.dtypes[1:], uses.items()):
-        if parameter in target.parameters and (why := refusal(target, _asked(target, device, dtype=dtype, **fields))) and dtype in left:
+    for dtype, (words, (_, fields)) in itertools.product(target.dtypes[1:], uses.items()):
+        if (why := refusal(target, _asked(target, device, dtype=dtype, **fields))) and dtype in left:
             left.remove(dtype)
             said[f"{dtype} with {words}, and {dtype} is not tried"] = why
     return dataclasses.replace(target, dtypes=tuple(left))

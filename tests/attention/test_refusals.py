@@ -194,5 +194,12 @@ def test_a_type_in_which_causality_always_raises_is_told_once_and_not_tried() ->
     assert target.dtypes == ("float64", "float32", "bfloat16")
     assert "overflow" in target.refuses["float16 with causality, and float16 is not tried"]
     assert with_refusals(make_target("mine", permissive.attention, {"framework": "torch"}), "cpu").dtypes[-2:] == ("float16", "bfloat16")
+
+    def of_padding(q: Any, k: Any, v: Any, attention_mask: Any = None) -> Any:
+        s = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        return (s if attention_mask is None else s.masked_fill(~attention_mask[:, None, None].expand(*s.shape), -1e4)).softmax(-1) @ v
+
+    target = make_target("mine", of_padding)
+    assert target.kind.handshake(target, "cpu").dtypes == ("float64", "float32", "float16", "bfloat16")
     declared = {"framework": "torch", "dtypes": ["float64", "float16"]}
     assert with_refusals(make_target("mine", mine, declared), "cpu").dtypes == ("float64", "float16")
