@@ -146,3 +146,19 @@ def test_who_is_called_so_and_answers_as_a_softmax_is_one() -> None:
 
 def test_who_is_not_called_so_is_refuted() -> None:
     assert refuted(make_target("attention", sigmoid_attention), "softmax", cases=4)
+
+
+def test_a_window_by_default_in_float32_is_told_to_be_computed_so() -> None:
+    torch = pytest.importorskip("torch")
+
+    def mine(q: Any, k: Any, v: Any, attention_window: int = 4) -> Any:
+        places = torch.arange(q.shape[1])
+        far = (places[:, None] - places).abs() > attention_window
+        s = torch.einsum("blhd,bshd->bhls", q, k) / q.shape[-1] ** 0.5
+        weights = torch.softmax(s.masked_fill(far, -torch.inf), -1, dtype=torch.float32).to(v.dtype)
+        return torch.einsum("bhls,bshd->blhd", weights, v)
+
+    target = make_target("mine", mine)
+    target = target.kind.handshake(target, "cpu")
+    assert target.differs["float64"].startswith("computed in float32") and target.supports.window == (4, 4)
+    assert not refuted(target, "output_is_inside_the_bound", "softmax", cases=6)
