@@ -88,6 +88,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
         sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module) or _more_keys(subject, module),
+        difference=_difference(module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
         statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
@@ -243,6 +244,12 @@ def _no_softmax(subject: Subject, module: Any) -> str:
     over = {int(name.removeprefix(OVER)) for name in called if name.startswith(OVER)}
     features = {subject.speech.width, subject.speech.head_dim}
     return "the softmax is over features" if over and over <= features - {length} else ""
+
+
+def _difference(module: Any) -> str:
+    """A class, or an attribute that is True, by a name that says so."""
+    flags = [name for name, value in vars(module).items() if value is True]
+    return next((name for name in (type(module).__name__, *flags) if "diff" in name.lower() and "diffusion" not in name.lower()), "")
 
 
 def _more_keys(subject: Subject, module: Any) -> str:

@@ -32,6 +32,7 @@ class Facts:
     takes_memory: bool = False
     both: bool = False  # beside a memory tokens see each other, too, as in a decoder layer
     joined: bool = False  # and share the weights of one softmax with it
+    difference: str = ""  # what says that its weights are the difference of two softmaxes (Ye et al. 2024)
     first: bool = False  # the one row of a sequence is what its first token sees
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does

@@ -42,12 +42,11 @@ def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float, m
     """
     monkeypatch.setattr(numbers, "note_tighter", lambda t, run: None)  # what other arithmetic allows is half of the time
     target = permissive.attention_target(arithmetic={"float64": "same", "float32": "same", "float16": kind, "bfloat16": kind})
-    rounds = more_by_night(1, 3)
-    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(rounds)]
+    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(3)]
     adequate, judged = sum(notes.adequate for notes in found), sum(notes.judged for notes in found)
     print(f"adequate: {adequate} of {judged}, {adequate / judged:.1%}")
-    assert judged == 400 * rounds
-    assert adequate / judged >= least - (0.03 if rounds == 1 else 0)  # a round alone may part so far from the share of all
+    assert judged == 1200  # of one round alone the share may part from it by three in a hundred
+    assert adequate / judged >= least
 
 
 # ---------------------------------------------------------------- a small attention, and one mistake each

@@ -132,7 +132,7 @@ class PooledBesideTheMean(nn.Module):
         return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)).squeeze(1)  # type: ignore[no-any-return]
 
 
-class OfOneSoftmaxLess(nn.Module):
+class DifferentialAttention(nn.Module):
     """The difference of two softmaxes, as in Stable Audio: of one token alone it is 0."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
@@ -146,7 +146,7 @@ class OfOneSoftmaxLess(nn.Module):
         return self.o((one - two).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("cls", [DoubleStream, PooledBesideTheMean, OfOneSoftmaxLess])
+@pytest.mark.parametrize("cls", [DoubleStream, PooledBesideTheMean, DifferentialAttention])
 def test_what_serves_other_calls_is_no_mistake(cls: Any) -> None:
     verdict = verify(cls, cases=8)
     assert verdict.ok and verdict.report.cases > 100, verdict
