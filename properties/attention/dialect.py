@@ -6,10 +6,11 @@ is taken: what is wrong is then the business of the properties.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
+from .fillers import UNLIMITED, combinations, in_small_tiles
 from .given_weights import found as found_weights
 from .given_weights import ways
 from .inputs import SCALES, Inputs
@@ -45,7 +47,7 @@ from .question import (
     sizes_told,
     window_by_default,
 )
-from .speech import ADDED, FORMS, SAID, SQUARE, UNLIMITED, Reading, adapted, result_words
+from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 from .window import window_of
 
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
@@ -97,6 +99,7 @@ SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s":
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
+UNKNOWN = 3  # required parameters of unknown meaning that are given something at most
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
 
@@ -224,8 +227,11 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
     flag = _flag(formal)
-    readings = [one for one in _readings(question, formal, works, layout) if layout in (None, one.layout)]
+    readings = list(_readings(question, formal, works, layout))
     off, reading = _nearest(question, readings, flag)
+    small = replace(reading, filled=in_small_tiles(reading.filled))
+    if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
+        off, reading = of_small, small
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     if not works and (why := _no_function(question, reading)):
         raise CannotRun(f"as {axes} it answers {why}")
@@ -243,6 +249,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     dropless = {name: value for name, value in _dropless(formal)[-1].items() if name in reading.given}
     learned |= {name: f"{value} is passed where nothing is said: weights would be dropped" for name, value in dropless.items()}
     learned |= {theirs: SIZE_WORDS[letter] for theirs, letter in reading.told.items()}
+    learned |= {theirs: f"{filler.words}; no other value is tried" for theirs, filler in reading.filled.items()}
     learned |= {reading.heads: "the number of heads"} if reading.heads else {}
     learned |= {reading.into: "an array that the answer is written into"} if reading.into else {}
     learned |= {reading.dim: "the width of a head"} if reading.dim else {}
@@ -316,6 +323,9 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     if not fitting:
         raise CannotRun("")
     question.scale = SCALES[0]
+    fitting = [one for one in fitting if not one[1].guessed]
+    if not fitting:
+        raise CannotRun("with none of the values that were tried for them is it an attention")
     simplest = fitting[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
     return min(alike, key=lambda one: one[0])
@@ -413,19 +423,22 @@ def _readings(question: Question, formal: Formal, works: bool, layout: str | Non
     variadic = any(p.kind is p.VAR_POSITIONAL for p in formal.values())
     module = bool(positional) and positional[0].name in ("module", "self_attn")
     matrices, biases = found_weights([p.name for p in formal.values() if p.default is p.empty])
+    layouts = {name: axes for name, axes in LAYOUTS.items() if layout in (None, name)}
+    packed = {name: axes for name, axes in PACKED.items() if layout in (None, name)}
+    few = layout is not None
     if matrices:
         yield from _projected(question, formal, matrices, biases, layout)
         return
     if named := out_of_order(formal):
-        yield from _spelled(formal, set(named), Reading(operands=named), LAYOUTS, False)
+        yield from _spelled(formal, set(named), Reading(operands=named), layouts, False, few)
     if len(positional) >= 3 or variadic:
-        yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), LAYOUTS, works)
+        yield from _spelled(formal, {p.name for p in positional[: 3 + module]}, Reading(module=module), layouts, works, few)
     elif not positional:
         operands = tuple(next((p for p in formal if p in names), "") for names in OPERANDS)
         if all(operands):
-            yield from _spelled(formal, set(operands), Reading(operands=operands), LAYOUTS, works)
+            yield from _spelled(formal, set(operands), Reading(operands=operands), layouts, works, few)
     if positional and not works:
-        yield from _spelled(formal, {positional[0].name}, Reading(), PACKED, works)
+        yield from _spelled(formal, {positional[0].name}, Reading(), packed, works, few)
 
 
 def _projected(
@@ -476,14 +489,17 @@ def _unlimited(formal: Formal) -> list[dict[str, Any]]:
     return [dict.fromkeys(windows, UNLIMITED)] * bool(windows) + [{}]
 
 
-def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool) -> Iterator[Reading]:
-    """In every layout, with what must be given beside the operands; nothing where something must be that is not known."""
+def _spelled(
+    formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[str, Axes], works: bool, few: bool = False
+) -> Iterator[Reading]:
+    """In every layout, with what must be given beside the operands; ``few``: with the likeliest of that alone."""
     required = [
         p for p in formal.values() if p.name not in taken and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     names = {p: p for p in ("is_causal", "scale") if p in formal}
     names |= {ours: p.name for p in required if (ours := meant(p.name)) in ("scale",)}
     told = sizes_told([p.name for p in required])
+    unknown: list[inspect.Parameter] = []
     for none in (0.0, None):
         given: dict[str, Any] = {}
         own: dict[str, str] = {}
@@ -500,8 +516,10 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
                 neutral[ours] = p.name
             elif name := next((name for name, names in OWN.items() if p.name in names), ""):
                 own[name] = p.name
-            elif ours != "scale" and p.name not in told:
-                return
+            elif ours != "scale" and p.name not in told and p not in unknown:
+                unknown.append(p)
+        if len(unknown) > UNKNOWN:
+            return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
         own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
@@ -509,17 +527,22 @@ def _spelled(formal: Formal, taken: set[str], plain: Reading, layouts: Mapping[s
         names |= neutral
         base = replace(plain, given=given, names=names, scaled=scaled, neutral=neutral, told=told)
         base = replace(base, heads=own["heads"], dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
-        for layout, axes in sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"]))):
+        ordered = sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"])))
+        for filled, (layout, axes) in product(islice(combinations(unknown), 1 if few else None), ordered):
             for answer in axes.answers:
                 for unlimited, uncapped, dropless in product(_unlimited(formal), _uncapped(formal), _dropless(formal)):
-                    yield replace(base, given={**given, **unlimited, **uncapped, **dropless}, layout=layout, answer=answer)
+                    known_values = {**given, **unlimited, **uncapped, **dropless}
+                    yield replace(base, given=known_values, filled=filled, layout=layout, answer=answer)
                 if works:
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:
             rest = {name: value for name, value in given.items() if name != theirs}
-            for kind, how in ((ADDED, ADDED), ("bool", SAID[0]), ("bool", SAID[1])):
-                for layout, axes in layouts.items():
+            for form, (kind, how) in product(FORMS, ((ADDED, ADDED), ("bool", SAID[0]), ("bool", SAID[1]))):
+                if (form == "bs" and kind == ADDED) or (few and form != "as it is"):
+                    continue
+                masked = replace(base, given=rest, masked=True, said={kind: (theirs, how)}, form=form)
+                for filled, (layout, axes) in product(islice(combinations(unknown), 1), layouts.items()):
                     for answer in axes.answers:
-                        yield replace(base, given=rest, masked=True, said={kind: (theirs, how)}, layout=layout, answer=answer)
+                        yield replace(masked, filled=filled, layout=layout, answer=answer)
         if none not in given.values():
             return

@@ -15,9 +15,10 @@ from ..engine.core.target import Raised, Target
 from .axes import NATIVE
 from .axes import known as axes_of
 from .call import answer, attend
+from .fillers import TEMPERATURES, fillers, has_meaning, meanings, words_of
 from .inputs import Inputs
-from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, may_be_a_number, meant
-from .speech import ADDED, BESIDE, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, Reading, second_array
+from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, exactly, may_be_a_number, meant
+from .speech import ADDED, BESIDE, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, Reading, second_array
 
 TURNED = SAID[1]
 PLACED = ("is_causal", "window_size", "alibi_slopes")  # what depends on the place of a query
@@ -59,6 +60,7 @@ class Learner:
             self._together()
         else:
             self.parameters = list(start.parameters)
+        self._meanings()
         self._groups()
         self._sizes()
         self._empty_rows()
@@ -114,6 +116,25 @@ class Learner:
             required = ", required: 1/sqrt(dim) is passed" if reading.scaled else ""
             self._take("scale", reading, "scale" + required + _but(off), theirs)
             return
+        if "scale" not in self.parameters:
+            self._temperature()
+
+    def _temperature(self) -> None:
+        """A scale that is said by what logits are divided by."""
+        for theirs in (name for name in self.formal if words_of(name) & TEMPERATURES):
+            required = theirs in self.reading.filled
+            left = {name: filler for name, filler in self.reading.filled.items() if name != theirs}
+            plain = replace(self.reading, names={**self.reading.names, "scale": theirs}, filled=left, scaled=required)
+            readings = [replace(plain, tempered=how) for how in TEMPERED]
+            offs = [self.question.off(one, dataclasses.replace(self.question.inputs(), scale=0.3)) for one in readings]
+            known = [(off, one) for off, one in zip(offs, readings, strict=True) if off is not None]
+            off, reading = min(known, key=lambda pair: pair[0], default=(np.inf, plain))
+            if off < NEAR:
+                words = f"scale, as a temperature that {reading.tempered} are divided by" + ", required" * required
+                self._take("scale", reading, words, theirs)
+                self.supports["scales"] = "positive"
+            elif known:
+                self.wrong[theirs] = f"by its name logits are divided by it, which is off by {off:.2g}"
 
     def _causal(self) -> None:
         for theirs in self._named("is_causal"):
@@ -202,6 +223,8 @@ class Learner:
                     continue
                 if off is None:
                     self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
+                elif ours == "kv_lengths" and off >= NEAR and self._hides_queries(reading):
+                    self.untried[theirs] = "it hides queries, too, not keys alone"
                 else:
                     wide = replace(reading, wide=True)
                     if ours == "window_size" and (self.question.off(reading, replace(inputs, window=(None, 1))) or 0.0) >= NEAR:
@@ -209,6 +232,17 @@ class Learner:
                         reading = wide if unlimited is not None and unlimited < NEAR else reading
                     words = "; no limit is a number beyond all lengths, not -1" * reading.wide
                     self._take(ours, reading, self.learned.get(theirs, ours) + words + _but(off), theirs)
+
+    def _hides_queries(self, reading: Reading) -> bool:
+        """Whether lengths of keys are heeded, and rows beyond them are what comes of no query."""
+        lengths = np.array([3, 6])
+        inputs = replace(self.question.inputs(queries=7), lengths=lengths)
+        out = self.question.answer(reading, inputs)
+        within = np.arange(7)[None, None, :, None] < lengths[:, None, None, None]
+        with np.errstate(invalid="ignore"):
+            return out is not None and bool(
+                (np.abs(out - exactly(inputs, "top-left").out) < NEAR)[np.broadcast_to(within, out.shape)].all()
+            )
 
     def _number(self, theirs: str) -> bool:
         """Whether a window is one number, under causality or without it."""
@@ -365,7 +399,7 @@ class Learner:
                 if best and best[0] < NEAR:
                     if best[2] == "b1ls" and kind == ADDED and how in whole:
                         self.wrong[theirs] = f"of what is added to each head, all get that of the first, off by {whole[how]:.2g}"
-                    elif best[2] == "ls" and how in whole and not axes_of(self.reading.layout).folded:
+                    elif best[2] in ("ls", "hls") and how in whole and not axes_of(self.reading.layout).folded:
                         self.wrong[theirs] = (
                             f"one mask for all is heeded; one that varies from sequence to sequence is not, off by {whole[how]:.2g}"
                         )
@@ -380,6 +414,29 @@ class Learner:
             if self.question.answer(self.reading, asked) is None:
                 self.supports["mask_and_causal"] = False
                 self.learned["mask and causal"] = "not together"
+
+    def _meanings(self) -> None:
+        """Whether other values of what is given because it is required hide what its name says."""
+        reading, length = self.reading, 8
+        if axes_of(reading.layout).folded or self.question.target.supports.length_multiple > 1:
+            return
+        inputs = self.question.inputs(queries=length, keys=length, is_causal=reading.always)
+        used = {*reading.names.values(), *reading.given, *self.parameters, *self.learned, *self.untried}
+        asked = {name: fillers(p)[0] for name, p in self.formal.items() if p.default is None and name not in used and has_meaning(name)}
+        for meaning in meanings({**asked, **reading.filled}, inputs.shape[0], length, reading.always):
+            out = self.question.answer(replace(reading, filled={**reading.filled, **meaning.given}), inputs)
+            names = " and ".join(sorted(meaning.given))
+            if out is None:
+                self.untried[names] = "other values are not taken"
+                continue
+            seen = meaning.visible if "prefix" in meaning.says or not reading.always else meaning.visible & np.tri(length, dtype=bool)
+            exact = exactly(replace(inputs, mask=np.broadcast_to(seen, inputs.shape), is_causal=False), "top-left")
+            off = float(np.nan_to_num(np.abs(out - exact.out), nan=np.inf).max(initial=0.0))
+            if off < NEAR:
+                others = {name: reading.filled[name].words if name in reading.filled else "it is not given" for name in meaning.given}
+                self.learned |= {name: f"{meaning.says}; asked in one call, in the others {given}" for name, given in others.items()}
+            else:
+                self.wrong[names] = f"by its name {meaning.says}, which is off by {off:.2g}"
 
     def _groups(self) -> None:
         """Whether fewer heads of keys are taken without a flag."""

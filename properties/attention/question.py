@@ -17,6 +17,7 @@ from ..exact import bound, oracle
 from .call import attend
 from .case import Case
 from .cases import always
+from .fillers import has_meaning
 from .inputs import SCALES, Inputs, make_inputs, problem_of
 from .speech import BESIDE, Reading, adapted
 
@@ -35,6 +36,8 @@ MORE = {
     "local_window_size": "window_size",
     "window_left": "window_size",
     "cache_seqlens": "kv_lengths",
+    **dict.fromkeys(("kv_lens", "k_lens", "key_lens", "src_lens", "src_lengths", "memory_lens", "memory_lengths"), "kv_lengths"),
+    **dict.fromkeys(("context_lens", "context_lengths", "encoder_lengths", "enc_lens", "lens", "seq_lens", "seq_lengths"), "kv_lengths"),
     "soft_capping": "softcap",
     "softcap_value": "softcap",
     "softcapping": "softcap",
@@ -55,6 +58,9 @@ MORE = {
     "custom_mask": "attn_mask",
     "autoregressive_mask": "is_causal",
     "key_mask": "attn_mask",
+    **dict.fromkeys(("kv_mask", "memory_mask", "context_mask", "valid_mask", "src_padding_mask", "input_mask", "future_mask"), "attn_mask"),
+    **dict.fromkeys(("adj", "adjacency", "adj_mask", "adjacency_matrix", "graph_mask", "tree_mask", "visible", "allowed"), "attn_mask"),
+    **dict.fromkeys(("pair_bias", "rel_bias", "rel_pos_bias", "relative_position_bias", "edge_bias", "score_bias"), "attn_mask"),
     "src_mask": "attn_mask",
     "position_bias": "attn_mask",
     "attn_scale": "scale",
@@ -173,6 +179,7 @@ def other_names(formal: Formal) -> bool:
         or capped_by_default(p)
         or drops_by_default(p)
         or may_be_a_number(p)
+        or has_meaning(name)
         for name, p in formal.items()
     )
 

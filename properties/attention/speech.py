@@ -17,6 +17,7 @@ from ..engine.core.contract import Formal
 from ..engine.core.target import NotTaken, innermost
 from ..engine.frameworks import Framework
 from .axes import NATIVE, Axes, answer_form, calls, known, sizes_of, unpacked, whole
+from .fillers import UNLIMITED, Filler
 from .given_weights import Weights, own_features, tokens_and_weights
 
 PARTS = 16  # calls that one is made of at most, where there are as many queries as keys in each
@@ -24,8 +25,10 @@ ROWS = 17  # of what is always causal, rows that are asked one by one at most
 # The value by which a mask marks what is visible.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
+# What is divided by a temperature.
+TEMPERED = ("the scaled logits", "the logits")
 # In which form it is given → the axes that it may vary along.
-FORMS = {"as it is": "BHLS", "bhls": "BHLS", "b1ls": "BLS", "bls": "BLS", "ls": "LS", "bs": "BS"}
+FORMS = {"as it is": "BHLS", "bhls": "BHLS", "b1ls": "BLS", "bls": "BLS", "hls": "HLS", "ls": "LS", "bs": "BS"}
 FIELDS = (
     "out",
     "output",
@@ -53,11 +56,13 @@ class Reading:
     said: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # "bool" or "added" → their parameter, and how a mask is said to it
     form: str = "as it is"
     scaled: bool = False  # a scale is always passed
+    tempered: str = ""  # of TEMPERED: the scale is said by what logits are divided by
     grouped: bool = False  # heads may be grouped, without a flag
     heads: str = ""  # the parameter that is given the number of heads
     dim: str = ""  # the parameter that is given the width of a head
     width: str = ""  # the parameter that is given that of the first array
     told: Mapping[str, str] = field(default_factory=dict)  # their parameter → the size that it is given: b sequences, l queries, s keys
+    filled: Mapping[str, Filler] = field(default_factory=dict)  # their parameter → what it is given, the contract having no name for it
     weights: Weights | None = None  # it is given tokens, and the weights of projections
     into: str = ""  # the parameter that is given an array for the answer
     square: str = ""  # of SQUARE: as many queries as keys alone
@@ -74,8 +79,12 @@ class Reading:
     second: str = ""  # of SECONDS: the axes of what comes back beside the output, where more than one order is possible
     binary: bool = False  # a log-sum-exp is one to the base 2
 
+    @property
+    def guessed(self) -> bool:
+        """Whether something is given of which nothing says that it changes nothing."""
+        return any(not filler.sure for filler in self.filled.values())
 
-UNLIMITED = 2**20  # keys of a window that hides none, where one number has to be given
+
 SECONDS = ("as the queries", "(batch, heads, length)", "heads before length")  # without the axis of features
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
 WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs", "attention_probs", "attn_probs", "p_attn")
@@ -99,7 +108,8 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             kwargs[theirs] = fw.expand(kwargs[theirs].reshape((q.shape[0], 1)), tuple(q.shape[:2])).reshape((q.shape[0] * q.shape[1],))
         if reading.layout in NATIVE:
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), {}, fw) for name, mask in masks.items()}
-            result = _ask(function, reading, [q, k, v], kwargs | here, _sizes(q, k, v, reading, fw), fw)
+            sizes = _sizes(q, k, v, reading, fw)
+            result = _ask(function, reading, [q, k, v], kwargs | here | _filled(q, reading, sizes, fw), sizes, fw)
             out = _native(result_array(result, fw), _sizes(q, k, v, reading, fw), reading, fw)
             second = second_array(result, fw)
             return out if second is None else (out, _natural(second, options, reading))
@@ -111,7 +121,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
-            result = _ask(function, reading, given, kwargs | here, sizes, fw)
+            result = _ask(function, reading, given, kwargs | here | _filled(q, reading, sizes, fw), sizes, fw)
             if axes.packed:
                 _write_back(given[0], axes, (q, k, v), fw)
             one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
@@ -192,6 +202,13 @@ def _ask(
     else:
         result = function(*first, *given, **more)
     return more[reading.into] if reading.into and result is None else result
+
+
+def _filled(q: Any, reading: Reading, sizes: Mapping[str, int], fw: Framework) -> dict[str, Any]:
+    """What a call is given that the contract has no name for."""
+    axes = known(reading.layout)
+    dim, device, folded = q.shape[-1], fw.describe(q)[2], "(bh)" in axes.queries
+    return {theirs: filler.filled(sizes, axes.each, folded, dim, device, fw) for theirs, filler in reading.filled.items()}
 
 
 def _heads_of_a_call(reading: Reading, sizes: Mapping[str, int]) -> int:
@@ -321,6 +338,8 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
             if value:
                 kwargs[reading.word] = "causal"
             continue
+        if ours == "scale" and reading.tempered and value is not None:
+            value = _temperature(value, q.shape[-1], reading)
         if ours in reading.names:
             if value is not None or reading.names[ours] == ours:
                 kwargs[reading.names[ours]] = value
@@ -334,8 +353,16 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
     if reading.dim:
         kwargs[reading.dim] = q.shape[-1] * (reading.weights.wider if reading.weights else 1)
     if reading.scaled and options.get("scale") is None:
-        kwargs[reading.names["scale"]] = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
+        usual = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
+        kwargs[reading.names["scale"]] = _temperature(usual, q.shape[-1], reading) if reading.tempered else usual
     return masks, kwargs
+
+
+def _temperature(scale: float, dim: int, reading: Reading) -> float:
+    """What logits, or scaled logits, are divided by where they are scaled so. Raises NotTaken."""
+    if scale <= 0:
+        raise NotTaken("scales that no temperature says")
+    return (dim**-0.5 if dim and reading.tempered == TEMPERED[0] else 1.0) / scale
 
 
 def _one_number(window: tuple[int, int], causal: bool, reading: Reading) -> int | None:
@@ -394,6 +421,8 @@ def mask_part(mask: Any, reading: Reading, q: tuple[int, ...], k: tuple[int, ...
             return part[:, at["k"] * group : (at["k"] + 1) * group]
         part = part[at["b"]]
         return part[at["k"] * (h // k[3 - rows]) + at["g"]] if "g" in at else part
+    if reading.form == "hls":
+        return fw.expand(whole_mask, (1, h, n, s))[0]
     part = fw.expand(whole_mask, (b, h if reading.form == "bhls" else 1, n, s))
     return part[:, 0] if reading.form == "bls" else part
 
