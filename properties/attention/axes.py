@@ -59,7 +59,11 @@ LAYOUTS = {
     "l(hd)": Axes("(length, heads · dim), a call for each sequence", "l(hd)", each="b"),
     "kv": Axes("(batch, heads, length, dim), keys and values without heads; a call for each of theirs", "bgld", "bld", each="k"),
     "lkgd": Axes(
-        "(length, key heads, group, dim), keys and values (length, heads, dim); a call for each sequence", "lkgd", "lkd", each="b"
+        "(length, key heads, group, dim), keys and values (length, heads, dim); a call for each sequence",
+        "lkgd",
+        "lkd",
+        each="b",
+        answers=("", "l(hd)"),
     ),
     "bh1d": Axes("(batch, heads, 1, dim), keys and values (batch, heads, length, dim); a call for each query", "bh1d", "bhld", each="l"),
     "b1hd": Axes("(batch, 1, heads, dim), keys and values (batch, length, heads, dim); a call for each query", "b1hd", "blhd", each="l"),

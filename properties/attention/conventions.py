@@ -28,6 +28,7 @@ from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 from .tables import ANY_SIZE
 
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
+TRACES = 1e-12  # so far off is no float64 either
 LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
@@ -381,6 +382,9 @@ class Conventions:
             off = self._off(plain)
             if SINGLE < off < NEAR and self._single():
                 self.differs["float64"] = f"computed in float32, off by {off:.2g}; not tried"
+            elif off < SINGLE and (by := self._scaled_in_single()):
+                self.differs["float64"] = f"its scale is computed in float32, off by {by:.2g}; not tried"
+            if "float64" in self.differs:
                 self.question = replace(self.question, dtype="float32")  # the others are asked where its bound is the right one
 
     def _single(self) -> bool:
@@ -389,6 +393,21 @@ class Conventions:
         square = self.question.inputs(queries=dim, keys=dim)  # who always has a window answers no more queries than keys
         out = self.question.answer(self.reading, square.but(v=np.broadcast_to(np.eye(dim), square.v.shape)))
         return out is not None and bool((out == out.astype(np.float32)).all()) and len(np.unique(out)) > 2
+
+    def _scaled_in_single(self) -> float:
+        """How far off it is, where the root of a head dim that is no whole number is one of float32; 0.0 where it is one of float64."""
+        head_dims = self.target.supports.head_dims or (5, 3)
+        asked = [replace(self.question.inputs(dim=dim), default_scale=self.scale) for dim in head_dims if not (dim**0.5).is_integer()][:2]
+        offs = [self._off(one) for one in asked]
+        single = [replace(one, scale=one.effective_scale * _in_single(one.q.shape[-1])) for one in asked]
+        near = [self._gap(one, exact) for one, exact in zip(asked, single, strict=True)]
+        found = bool(asked) and all(by < off / 100 and off > TRACES for off, by in zip(offs, near, strict=True))
+        return max(offs) if found else 0.0
+
+    def _gap(self, asked: Inputs, meant: Inputs) -> float:
+        """How far the answer to a call is from the exact one of another."""
+        out = self.question.answer(self.reading, asked)
+        return np.inf if out is None else float(np.abs(out - exactly(meant, "top-left").out).max(initial=0.0))
 
     def _sums(self) -> None:
         """Whether every step of a sum of halves is rounded, as NumPy's einsum and MLX's softmax do it: a long sum shows it."""
@@ -461,3 +480,8 @@ def with_conventions(target: Target, device: str) -> Target:
     for also in (with_second_mask, with_dropout, with_poison):
         found = also(found, Question(found, dtype, device, scale=found.supports.default_scale))
     return found
+
+
+def _in_single(dim: int) -> float:
+    """By what a scale is multiplied if the root of a head dim is one of float32."""
+    return dim**0.5 / float(np.sqrt(np.float32(dim)))

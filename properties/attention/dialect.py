@@ -34,6 +34,7 @@ from .question import (
     NEAR,
     NEUTRAL,
     OPERANDS,
+    ROOTS,
     TRAINING,
     WIDTHS,
     Question,
@@ -47,7 +48,7 @@ from .question import (
     sizes_told,
     window_by_default,
 )
-from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
+from .speech import ADDED, FORMS, SAID, SQUARE, TEMPERED, Reading, adapted, result_words
 from .window import window_of
 
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
@@ -75,6 +76,9 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                     raise
                 nearest = nearest or str(error)
                 continue
+            small = replace(question, target=replace(question.target, supports=replace(question.target.supports, length_multiple=1)))
+            if multiple > 1 and small.answer(reading, small.inputs()) is not None:
+                question = small  # it answers other lengths, too
             if dim:
                 question = replace(question, target=_with_dims(question, reading, learned))
             elif own := made_for(question, reading):
@@ -95,6 +99,7 @@ def _demands() -> Iterator[tuple[str, int, int]]:
 
 OWN = {"heads": HEADS, "dim": DIMS, "width": WIDTHS, "into": INTO}  # what only the adapted callable knows → the parameters given it
 SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
+SIZE_WORDS |= {"k": "the number of heads of keys", "g": "the number of heads of queries to each of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
@@ -296,7 +301,7 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     """
     fitting: list[tuple[float, Reading]] = []
     raising: list[tuple[float, Reading]] = []
-    for square in ("", "all"):
+    for square in ("", "fewer", "all"):
         for reading in (replace(one, square=square) for one in readings):
             off = None if _takes_more_queries(question, reading) else _off(question, reading)
             if off is not None:
@@ -346,7 +351,7 @@ def _always_causal(question: Question, reading: Reading) -> tuple[float, Reading
     off = _off(question, causal)
     if off is None or off >= NEAR:
         return None
-    return off, replace(causal, square="") if reading.square == "" else causal
+    return off, replace(causal, square=reading.square)
 
 
 def refuses_its_flag(target: Target, formal: Formal, device: str) -> bool:
@@ -510,6 +515,8 @@ def _spelled(
                 given[p.name] = False if ours == "is_causal" else None
             elif ours == "dropout_p":
                 given[p.name] = none
+            elif p.name in ROOTS:
+                pass
             elif p.name in IDLE or ours in IDLE:
                 given[p.name] = False
             elif ours in NEUTRAL:
@@ -524,11 +531,17 @@ def _spelled(
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}
         own.setdefault("heads", next((name for name in formal if name in HEADS and name not in taken), ""))
         scaled = any((meant(p.name) or p.name) == "scale" for p in required)
-        names |= neutral
-        base = replace(plain, given=given, names=names, scaled=scaled, neutral=neutral, told=told)
+        rooted = next((name for name in formal if name in ROOTS), "")
+        names |= neutral | ({"scale": rooted} if rooted else {})
+        base = replace(plain, given=given, names=names, scaled=scaled or bool(rooted), tempered=TEMPERED[2] * bool(rooted))
+        base = replace(base, neutral=neutral, told=told)
         base = replace(base, heads=own["heads"], dim=own.get("dim", ""), width=own.get("width", ""), into=own.get("into", ""))
         ordered = sorted(layouts.items(), key=lambda item: _untold(item[1], told, bool(own["heads"])))
-        for filled, (layout, axes) in product(islice(combinations(unknown), 1 if few else None), ordered):
+        sunk = replace(
+            base, neutral={**neutral, "sinks": "S"}, names={**names, "sinks": "S"}, told={n: t for n, t in told.items() if n != "S"}
+        )
+        bases = [base, sunk] if "S" in told else [base]  # the number of keys, or the logits of sinks
+        for base, filled, (layout, axes) in product(bases, islice(combinations(unknown), 1 if few else None), ordered):
             for answer in axes.answers:
                 for unlimited, uncapped, dropless in product(_unlimited(formal), _uncapped(formal), _dropless(formal)):
                     known_values = {**given, **unlimited, **uncapped, **dropless}

@@ -107,7 +107,8 @@ class Learner:
         self.learned[theirs] = says
 
     def _scale(self) -> None:
-        for theirs in self._named("scale"):
+        rooted = [self.reading.names["scale"]] if self.reading.tempered else []
+        for theirs in rooted or self._named("scale"):
             reading = replace(self.reading, names={**self.reading.names, "scale": theirs})
             off = self.question.off(reading, dataclasses.replace(self.question.inputs(), scale=0.3))
             if off is None:
@@ -141,11 +142,11 @@ class Learner:
             given = {name: value for name, value in self.reading.given.items() if name != theirs}
             always = theirs in self.reading.given
             reading = replace(self.reading, names={**self.reading.names, "is_causal": theirs}, given=given)
-            asked = self.question.both(is_causal=True)
+            asked = self.question.both(fewer=reading.square == "fewer", is_causal=True)
             offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("top-left", "bottom-right")}
             known = {corner: off for corner, off in offs.items() if off is not None}
             if not known:  # for as many queries as keys alone?
-                reading = replace(reading, square=reading.square or "causal")
+                reading = replace(reading, square="causal" if reading.square in ("", "fewer") else reading.square)
                 off = self.question.off(reading, *asked)
                 if off is None:
                     self.untried[theirs] = "it looks like is_causal, but True is not taken"
@@ -156,7 +157,7 @@ class Learner:
             if known[corner] >= NEAR and len(known) > 1:
                 corner = meant_corner or self.question.nearest_corner(reading)
             self.supports["causal"] = corner
-            square = reading.square or axes_of(reading.layout).packed
+            square = reading.square in ("causal", "all") or axes_of(reading.layout).packed
             if meant_corner and corner != meant_corner and known[corner] < NEAR and not square:
                 self.wrong["causal corner"] = (
                     f"with {theirs} it is {corner}; {by} documents {meant_corner}, off by {known.get(meant_corner, np.inf):.2g}; "
@@ -211,8 +212,11 @@ class Learner:
             "sinks": {"sinks": heads - 2},
         }
         for ours, change in asked.items():
-            for theirs in self._named(ours) or [name for name, p in self.formal.items() if name == ours and may_be_a_number(p)]:
-                if self.reading.layout not in NATIVE and ours not in EVERYWHERE:
+            given = [self.reading.neutral[ours]] if ours in self.reading.neutral else self._named(ours)
+            for theirs in given or [name for name, p in self.formal.items() if name == ours and may_be_a_number(p)]:
+                axes = axes_of(self.reading.layout)
+                of_heads = ours in ("sinks", "alibi_slopes") and not ("(bh)" in axes.queries or set(axes.each) & set("kg"))
+                if self.reading.layout not in NATIVE and ours not in EVERYWHERE and not of_heads:
                     self.untried[theirs] = f"{ours}, not tried where axes are {axes_of(self.reading.layout).words}"
                     continue
                 reading = replace(self.reading, names={**self.reading.names, ours: theirs})
@@ -256,7 +260,9 @@ class Learner:
                     self.question.inputs(queries=6, keys=6, is_causal=causal),
                     self.question.inputs(queries=6, keys=9, is_causal=causal),
                 )
-                windows = [replace(one, window=(2, 0 if causal else None)) for one in asked[: 1 if self.reading.square else 2]]
+                windows = [
+                    replace(one, window=(2, 0 if causal else None)) for one in asked[: 1 if self.reading.square in ("causal", "all") else 2]
+                ]
                 off = self.question.off(reading, *windows, causal=corner)
                 if off is not None:
                     found[number, causal] = off
@@ -305,15 +311,15 @@ class Learner:
 
     def _always(self) -> None:
         """The corner of what is always causal."""
-        asked = self.question.both(is_causal=True)
+        asked = {square: self.question.both(fewer=square == "fewer", is_causal=True) for square in (self.reading.square, "all")}
         offs = {
             (square, corner): off
-            for square in dict.fromkeys((self.reading.square, "all"))
+            for square, calls in asked.items()
             for corner in CHOICES["causal"]
-            if (off := self.question.off(replace(self.reading, square=square), *asked, causal=corner)) is not None
+            if (off := self.question.off(replace(self.reading, square=square), *calls, causal=corner)) is not None
         }
-        square, corner = min(offs, key=lambda key: offs[key], default=("all", "top-left"))
-        self.reading = replace(self.reading, square=square)
+        square, corner = min(offs, key=lambda key: max(offs[key], NEAR), default=("all", "top-left"))  # of the near ones the first
+        self.reading = replace(self.reading, square=square, last=square in ("", "fewer") and corner == "bottom-right")
         self.supports["causal"] = corner
         self.learned["causality"] = self.learned["causality"].replace("always", f"always, {corner}")
         self.learned["rows"] = f"a query that sees all keys is a call; calls of more than {ROWS} such queries are left out"

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.coordinates import Array
+from ..engine.core.target import NotTaken
 from ..engine.frameworks import Framework
 
 COMBINATIONS = 12  # of values that are tried at most, where several are required
+NO_CAP = 2.0**100  # c · tanh(x / c) is x, to the last bit
 SMALL_TILE = 4  # the keys of one, so that most calls have several
 UNLIMITED = 2**20  # keys of a window that hides none, where one number has to be given
 QUERIES = {"q", "query", "queries", "tgt", "target", "dec", "decoder", "out"}
@@ -33,6 +35,7 @@ OFFSETS = {"offset", "start", "past", "shift"}
 TEMPERATURES = {"temperature", "temp", "tau"}
 EPSILONS = {"eps", "epsilon"}
 WINDOWS = {"window", "radius", "span", "band", "bandwidth", "w"}
+CAPS = {"softcap", "cap", "capping", "softcapping"}
 FLAGS = {"is", "use", "do", "with", "return", "need", "needs", "output", "training", "verbose", "debug"}
 
 
@@ -47,10 +50,16 @@ class Filler:
     root: bool = False  # the root of the width of a head
     sure: bool = False  # whether the name says that this changes nothing
 
-    def filled(self, sizes: Mapping[str, int], each: str, folded: bool, dim: int, device: str, fw: Framework) -> Any:
-        """What a call of such sizes is given. ``each``: a call for each index along these; ``folded``: heads lie in the axis of the batch."""
+    def filled(self, sizes: Mapping[str, int], each: str, folded: bool, like: Any, fw: Framework) -> Any:
+        """What a call of such sizes is given. ``each``: a call for each index along these; ``folded``: heads lie in the axis of the batch.
+
+        Raises NotTaken for a number that the type has not.
+        """
+        _, dtype, device = fw.describe(like)
+        if self.value is NO_CAP and dtype.endswith("float16") and "b" not in dtype:
+            raise NotTaken("caps beyond the largest number")
         if self.root:
-            return dim**0.5 or 1.0
+            return like.shape[-1] ** 0.5 or 1.0
         if not self.axes and not self.holds:
             return fw.integers(self.value, device) if isinstance(self.value, np.ndarray) else self.value
         counts = {**sizes, "b": sizes["b"] * (sizes["k"] * sizes["g"] if folded else 1)}
@@ -99,6 +108,8 @@ def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
         return sure(*(Filler("0, 1, 2, …", axes=axes, holds="places") for axes in (f"b{rows}", rows)), Filler("0", 0))
     if words & TEMPERATURES:
         return sure(Filler("sqrt(dim)", root=True), Filler("1.0", 1.0))
+    if words & CAPS:
+        return sure(Filler("2**100: as good as no cap", NO_CAP), Filler("None: no cap"), Filler("0.0: no cap", 0.0))
     if words & EPSILONS:
         return sure(Filler("0.0", 0.0))
     if words & WINDOWS:

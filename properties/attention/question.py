@@ -133,6 +133,9 @@ KEY_LENGTHS = (
     "Tk",
     "Nk",
 )
+KEY_HEADS = ("num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads", "num_heads_kv", "n_heads_kv")  # likewise: heads of keys
+GROUPS = ("n_rep", "num_key_value_groups", "num_queries_per_kv", "q_mult")  # likewise: heads of queries to each of them
+ROOTS = ("query_pre_attn_scalar",)  # logits are divided by the root of it, as Gemma's
 SHORT_KEYS = ("N", "n", "S", "s")  # the number of keys beside another length, as in (M, N) and (L, S)
 NEUTRAL = ("sinks", "alibi_slopes", "window_size", "kv_lengths")  # where required: what changes nothing is given
 OPERANDS = (
@@ -143,8 +146,9 @@ OPERANDS = (
 
 
 def sizes_told(names: list[str]) -> dict[str, str]:
-    """The parameters among these that are told the number of sequences, of queries or of keys → b, l or s."""
-    found = {name: "b" for name in names if name in BATCHES} | {name: "s" for name in names if name in KEY_LENGTHS}
+    """The parameters among these that are told the number of sequences, of queries, of keys, of heads of keys → b, l, s or k; a group → g."""
+    found = {name: "k" for name in names if name in KEY_HEADS} | {name: "g" for name in names if name in GROUPS}
+    found |= {name: "b" for name in names if name in BATCHES} | {name: "s" for name in names if name in KEY_LENGTHS}
     lengths = [name for name in names if name in LENGTHS]
     found |= dict.fromkeys(lengths, "l")
     if len(lengths) == 2 and lengths[1] in SHORT_KEYS:
@@ -251,9 +255,9 @@ class Question:
     def _window(self) -> dict[str, Any]:
         return always(self.target.supports.window) if self.target.supports.window else {}
 
-    def both(self, **fields: Any) -> tuple[Inputs, Inputs]:
-        """Two small calls, with fewer queries than keys and with more."""
-        return self.inputs(**fields), self.inputs(**{**fields, "queries": 6, "keys": 9 if self._window() else 5, "seed": 2})
+    def both(self, fewer: bool = False, **fields: Any) -> tuple[Inputs, Inputs]:
+        """Two small calls, with fewer queries than keys and, unless ``fewer``, with more."""
+        return self.inputs(**fields), self.inputs(**{**fields, "queries": 6, "keys": 9 if fewer or self._window() else 5, "seed": 2})
 
     def masked(self, kind: str, axes: str, empty: bool = False, **sizes: Any) -> list[Inputs]:
         """Calls with a mask along these axes, and along fewer; every row sees the first key, unless one is to be empty."""

@@ -25,8 +25,8 @@ ROWS = 17  # of what is always causal, rows that are asked one by one at most
 # The value by which a mask marks what is visible.
 SAID = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden")
 ADDED = "added"
-# What is divided by a temperature.
-TEMPERED = ("the scaled logits", "the logits")
+# What is divided by a temperature; or the root of what is given is one.
+TEMPERED = ("the scaled logits", "the logits", "a root")
 # In which form it is given → the axes that it may vary along.
 FORMS = {"as it is": "BHLS", "bhls": "BHLS", "b1ls": "BLS", "bls": "BLS", "hls": "HLS", "ls": "LS", "bs": "BS"}
 FIELDS = (
@@ -68,6 +68,7 @@ class Reading:
     square: str = ""  # of SQUARE: as many queries as keys alone
     always: bool = False  # it is causal, whatever is asked
     alone: bool = False  # a single query is never causal
+    last: bool = False  # a single query is the last token, and sees all keys, though it is causal
     wide: bool = False  # a window without a limit is one wider than the sequences, and not −1
     number: str = ""  # of NUMBERS: a window is one number
     windowed: bool = False  # it always is a window
@@ -94,6 +95,7 @@ NUMBERS = {"the keys that are seen, its own included": 1, "the keys before its o
 SQUARE = {
     "": "",
     "causal": "as many queries as keys, where causal; rows are added where there are more or fewer",
+    "fewer": "no more queries than keys; more are asked in parts",
     "all": "as many queries as keys; rows are added where there are more or fewer",
 }
 
@@ -109,7 +111,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         if reading.layout in NATIVE:
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), {}, fw) for name, mask in masks.items()}
             sizes = _sizes(q, k, v, reading, fw)
-            result = _ask(function, reading, [q, k, v], kwargs | here | _filled(q, reading, sizes, fw), sizes, fw)
+            result = _ask(function, reading, [q, k, v], _filled(q, reading, sizes, kwargs, fw) | here, sizes, fw)
             out = _native(result_array(result, fw), _sizes(q, k, v, reading, fw), reading, fw)
             second = second_array(result, fw)
             return out if second is None else (out, _natural(second, options, reading))
@@ -121,7 +123,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
-            result = _ask(function, reading, given, kwargs | here | _filled(q, reading, sizes, fw), sizes, fw)
+            result = _ask(function, reading, given, _filled(q, reading, sizes, kwargs, fw) | here, sizes, fw)
             if axes.packed:
                 _write_back(given[0], axes, (q, k, v), fw)
             one_a_head = axes.listed and not reading.answer and isinstance(result, list | tuple)
@@ -204,11 +206,12 @@ def _ask(
     return more[reading.into] if reading.into and result is None else result
 
 
-def _filled(q: Any, reading: Reading, sizes: Mapping[str, int], fw: Framework) -> dict[str, Any]:
-    """What a call is given that the contract has no name for."""
+def _filled(q: Any, reading: Reading, sizes: Mapping[str, int], kwargs: Mapping[str, Any], fw: Framework) -> dict[str, Any]:
+    """The arguments of a call, with what it is given that the contract has no name for."""
     axes = known(reading.layout)
-    dim, device, folded = q.shape[-1], fw.describe(q)[2], "(bh)" in axes.queries
-    return {theirs: filler.filled(sizes, axes.each, folded, dim, device, fw) for theirs, filler in reading.filled.items()}
+    folded = "(bh)" in axes.queries
+    left = {theirs: filler for theirs, filler in reading.filled.items() if kwargs.get(theirs) is None}
+    return {**kwargs, **{theirs: filler.filled(sizes, axes.each, folded, q, fw) for theirs, filler in left.items()}}
 
 
 def _heads_of_a_call(reading: Reading, sizes: Mapping[str, int]) -> int:
@@ -257,12 +260,15 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
             options.pop("is_causal", None)
         if (reading.windowed or options.get("window_size") is not None) and (n > s or (reading.always and not causal)):
             raise NotTaken("windows of rows that have to be asked in another place")
-        square = reading.square == "all" or (reading.square == "causal" and causal)
+        if reading.square == "fewer" and causal and n > s:
+            raise NotTaken("more queries than keys, where causal")
+        square = reading.square == "all" or (reading.square == "causal" and causal) or (reading.square == "fewer" and n > s)
         alone = reading.alone and causal and n == 1 and s > 1
         if s == 0 or n == 0 or ((n == s or not square) and (causal or not reading.always) and not alone):
             return attention(q, k, v, **options)
 
-        wanted = s if square or (reading.always and not causal) else 2
+        ends = reading.always and not causal
+        wanted = 1 if ends and reading.last else s if square or ends else 2
 
         def part(first: int, last: int, at: int, **changed: Any) -> tuple[Any, Any]:
             """The rows from first to last, asked as those from at on of so many as are wanted."""
@@ -282,7 +288,7 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
             raise NotTaken(f"more than {PARTS} times as many queries as keys, which are asked in parts")
         found = [part(0, min(n, s), 0)] if causal else []
         if reading.always:  # what sees all keys is a last row
-            found += [part(i, i + 1, s - 1) for i in range(begun, n)]
+            found += [part(i, i + 1, wanted - 1) for i in range(begun, n)]
         else:
             plain = {"is_causal": False} if causal else {}
             found += [part(i, min(i + s, n), 0, **plain) for i in range(begun, n, s)]
@@ -362,6 +368,8 @@ def _temperature(scale: float, dim: int, reading: Reading) -> float:
     """What logits, or scaled logits, are divided by where they are scaled so. Raises NotTaken."""
     if scale <= 0:
         raise NotTaken("scales that no temperature says")
+    if reading.tempered == TEMPERED[2]:
+        return float(scale**-2)
     return (dim**-0.5 if dim and reading.tempered == TEMPERED[0] else 1.0) / scale
 
 

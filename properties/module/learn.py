@@ -45,6 +45,28 @@ def learned(subject: Subject, device: str) -> Subject:
             spoken = _called(ungrouped, ungrouped.module("float64", device, 1), device)
         except CannotRun:
             raise first from None
+    try:
+        return _known(spoken, device)
+    except (CannotRun, Gone):
+        raise
+    except Exception as error:
+        raise CannotRun(f"{subject.name} cannot be called: {_once_more(spoken, device, error)}") from None
+
+
+def _once_more(subject: Subject, device: str, error: Exception) -> str:
+    """What is told where it raises in a call like those that it has answered."""
+    said = f"{type(error).__name__}: {first_line(error)}"
+    length = (subject.facts.lengths or (LENGTH,))[0]
+    memory = MEMORY if subject.speech.name("memory") else None
+    try:
+        answer(subject, subject.module("float64", device, 1), tokens_for(subject.speech, BATCH, length, memory))
+    except Exception:
+        return f"what it answered at first raises after other calls ({said}); it keeps something between calls"
+    return f"after other calls that it answered one of {length} tokens said {said}"
+
+
+def _known(spoken: Subject, device: str) -> Subject:
+    """With all that calls can show of it."""
     module = spoken.module("float64", device, 1)
     spoken = _with_layout(spoken, module)
     _refuse_others(spoken, module)

@@ -1,0 +1,112 @@
+"""What strangers' functions ask for, or leave out, that a checker has to understand: each right one, and beside it one mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from properties import verify
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+
+
+def spoken(function: Callable[..., Any]) -> Target:
+    target = make_target(function.__name__, function)
+    return target.kind.handshake(target, "cpu")
+
+
+def softmax(s: Any) -> Any:
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_a_scale_of_float32_is_told_and_a_slight_mistake_is_not_taken_for_one() -> None:
+    def tutorial(q: Any, k: Any, v: Any) -> Any:
+        return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(np.float32(k.shape[-1]))) @ v
+
+    def slight(q: Any, k: Any, v: Any) -> Any:
+        return softmax(q @ np.swapaxes(k, -1, -2) / (k.shape[-1] ** 0.5 + 1e-7)) @ v
+
+    assert spoken(tutorial).differs["float64"].startswith("its scale is computed in float32")
+    assert "float64" in spoken(slight).dtypes
+    assert verify(slight, properties=("scaling",), cases=5).findings
+
+
+def test_lengths_that_are_answered_are_asked() -> None:
+    """A last partial tile is left out: of lengths that are multiples of its size it is right."""
+
+    def whole_tiles(q: Any, k: Any, v: Any, size: int = 8) -> Any:
+        out, total = np.zeros((len(q), v.shape[1])), np.zeros((len(q), 1))
+        for at in range(0, len(k) // size * size, size):
+            p = np.exp(q @ k[at : at + size].T / np.sqrt(q.shape[1]))
+            out, total = out + p @ v[at : at + size], total + p.sum(1, keepdims=True)
+        return out / np.maximum(total, 1e-300)
+
+    assert "multiples" not in spoken(whole_tiles).learned
+    assert verify(whole_tiles, properties=("softmax",), cases=5).findings
+
+
+@pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
+def test_no_more_queries_than_keys(corner: str) -> None:
+    """Its corner is asked where there are fewer queries than keys."""
+
+    def always_causal(q: Any, k: Any, v: Any) -> Any:
+        more = k.shape[2] - q.shape[2]
+        assert more >= 0
+        hidden = torch.ones(q.shape[2], k.shape[2]).triu(1 + (more if corner == "bottom-right" else 0)).bool()
+        return (q @ k.mT * max(q.shape[3], 1) ** -0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+    target = spoken(always_causal)
+    assert target.supports.causal == corner
+    assert target.learned["lengths"].startswith("no more queries than keys")
+    assert not verify(always_causal, properties=("causality",), cases=10).findings
+
+
+def sinks_of_one_sequence(Q: Any, K: Any, V: Any, S: Any, sm_scale: Any, sliding_window: int = 0, more: int = 0) -> Any:
+    """As the reference of gpt-oss: (tokens, heads of keys, group, dim), one sink a head, always causal."""
+    n, heads, group, dim = Q.shape
+    assert K.shape == V.shape == (n, heads, dim)
+    at = torch.arange(n)
+    back = at[:, None] - at
+    hidden = (back < 0) | ((back >= sliding_window + more) if sliding_window else back < 0)
+    s = torch.einsum("qhgd,khd->hgqk", Q, K) * sm_scale
+    s = torch.cat([s.masked_fill(hidden, -torch.inf), S.reshape(heads, group, 1, 1).expand(-1, -1, n, 1).to(s.dtype)], -1)
+    return torch.einsum("hgqk,khd->qhgd", s.softmax(-1)[..., :-1], V).reshape(n, -1)
+
+
+def test_a_letter_may_be_sinks() -> None:
+    def sdpa(Q: Any, K: Any, V: Any, S: Any, sm_scale: Any, sliding_window: int = 0) -> Any:
+        return sinks_of_one_sequence(Q, K, V, S, sm_scale, sliding_window)
+
+    def wide(Q: Any, K: Any, V: Any, S: Any, sm_scale: Any, sliding_window: int = 0) -> Any:
+        return sinks_of_one_sequence(Q, K, V, S, sm_scale, sliding_window, more=1)
+
+    target = spoken(sdpa)
+    assert {"sinks", "window_size", "scale"} <= set(target.parameters)
+    assert not target.wrong and not verify(sdpa, properties=("features",), cases=10).findings
+    assert spoken(wide).learned["sliding_window"] != target.learned["sliding_window"]
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_cap_a_root_and_heads_of_keys_that_are_required(after: bool) -> None:
+    """As Gemma 2: the mask is added behind the cap, or, by mistake, before it."""
+
+    def capped(
+        q: Any, k: Any, v: Any, attention_mask: Any, num_heads: int, num_kv_heads: int, softcap: float, query_pre_attn_scalar: float = 256.0
+    ) -> Any:
+        b, n, dim = len(q), q.shape[1], q.shape[2] // num_heads
+        q, k, v = (x.view(b, -1, h, dim).transpose(1, 2) for x, h in ((q, num_heads), (k, num_kv_heads), (v, num_kv_heads)))
+        k, v = (x.repeat_interleave(num_heads // num_kv_heads, 1) for x in (k, v))
+        w = q @ k.mT * query_pre_attn_scalar**-0.5 + (0 if after else attention_mask)
+        w = softcap * torch.tanh(w / softcap) + (attention_mask if after else 0)
+        return (w.softmax(-1) @ v).transpose(1, 2).reshape(b, n, -1)
+
+    target = spoken(capped)
+    assert {"softcap", "attn_mask", "scale", "enable_gqa"} <= set(target.parameters)
+    assert target.learned["num_kv_heads"] == "the number of heads of keys"
+    assert bool(verify(capped, properties=("features", "masks"), cases=15).findings) != after
