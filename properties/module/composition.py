@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..engine.cases.coordinates import Array
+from .reduction import EXCHANGED, RESHAPED
 from .structure import HEADS, Held, Norm, Rotation, Slopes, Structure, factor
 
 HIDDEN = {"minus infinity": -np.inf, "0": 0.0, "−10": -10.0}
@@ -47,6 +48,7 @@ class Steps:
     divide: bool = True
     parts: tuple[tuple[str, str], ...] = ()  # (a part, the one whose weights it uses)
     output: bool = True
+    image: str = ""  # by which mistake tokens are made an image
     transposed: bool = False  # values are weighed as if queries were keys
 
 
@@ -73,6 +75,8 @@ MISTAKES: dict[str, Steps] = {
     "values projected as keys": replace(RIGHT, parts=(("v", "k"),)),
     "queries and keys exchanged": replace(RIGHT, parts=(("q", "k"), ("k", "q"))),
     "no output projection": replace(RIGHT, output=False),
+    EXCHANGED: replace(RIGHT, image=EXCHANGED),
+    RESHAPED: replace(RIGHT, image=RESHAPED),
 }
 
 
@@ -90,6 +94,8 @@ def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
     weights = weights | {part: weights[other] for part, other in steps.parts}
     x = normed(s.norms.get("x"), call.x, call)
     memory = x if call.itself else normed(s.norms.get("memory"), call.memory, call)
+    if s.reduction:
+        memory = normed(s.norms.get("fewer"), s.reduction.reduced(memory, call.held, steps.image), call)
     made = []
     for part, tokens, heads in (("q", x, s.heads), ("k", memory, s.kv_heads), ("v", memory, s.kv_heads)):
         w, b = weights[part]

@@ -22,6 +22,7 @@ from .composition import MISTAKES, RIGHT, Call, Steps, attended, compose, looked
 from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, rotations
+from .reduction import EXCHANGED, RESHAPED, reductions
 from .speech import IMAGES, PACKED, Tokens, under
 from .structure import USUAL, Norm, Rotation, Structure
 from .subject import Subject, answer, tokens_for
@@ -41,6 +42,7 @@ NEVER_MEANT = {
     "a softmax over sequences": set(),
     "the transposed weights on values": set(),
 }
+OF_IMAGES = {EXCHANGED: set[str](), RESHAPED: set[str]()}  # the same, of tokens that a convolution makes fewer
 LAYOUTS = ("bld", "lbd", *PACKED, *IMAGES)
 
 
@@ -108,9 +110,11 @@ def _with_a_mistake(search: Search) -> Structure | None:
     module, found = search.calls[0].module, []
     names = {type(part).__name__.lower() for part in module.modules()}
     names |= {f"{name}=True" for name, value in vars(module).items() if value is True}
-    for words, meant in NEVER_MEANT.items():
+    for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | NEVER_MEANT).items():
         if any(word in name for word in meant for name in names):
             continue
+        if found and words not in OF_IMAGES:
+            break
         search.steps, search.tried = MISTAKES[words], 0
         found += [(words, s) for s in {s.meaning: s for s in reversed(search.found(right=True))}.values()]
     if len(found) != 1:
@@ -138,6 +142,8 @@ class Search:
         self.arranged = list(candidates(module, speech.width, speech.heads))
         if not self.arranged:
             return
+        fewer = list(reductions(module, speech, (subject.facts.lengths or (0,))[0]))
+        self.arranged = [s.but(reduction=one) for one in fewer for s in self.arranged] if fewer else self.arranged
         pattern = self._pattern()
         self.arranged = [s.but(pattern=pattern) for s in self.arranged] if pattern is not None else self.arranged
         fixed = subject.facts.lengths
@@ -200,10 +206,10 @@ class Search:
         itself, held = self.calls[0].call.itself, self.have.held
         width, other, outs = self.calls[0].call.x.shape[2], self.calls[0].call.memory.shape[2], self.calls[0].exact.shape[2]
         x, memory, out = ([None, *_of_size(self.have, held, (n,))] for n in (width, other, outs))
-        for first, second, last in product(x, [None] if itself else memory, out):
-            if last is not None and last.name in {norm.name for norm in (first, second) if norm}:
+        for first, second, third, last in product(x, [None] if itself else memory, x if s.reduction else [None], out):
+            if last is not None and last.name in {norm.name for norm in (first, second, third) if norm}:
                 continue
-            yield {part: norm for part, norm in (("x", first), ("memory", second), ("out", last)) if norm}
+            yield {part: norm for part, norm in (("x", first), ("memory", second), ("fewer", third), ("out", last)) if norm}
 
     def meeting(self, framed: Structure, right: bool) -> Iterator[Structure]:
         """With norms and turns of queries and keys, and a scale, that agree with the first call."""

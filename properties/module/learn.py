@@ -28,6 +28,7 @@ BATCH, LENGTH, MEMORY = 2, 5, 7
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
+OBLONG_IMAGES = (16, 64)  # the same, four times as wide as high
 SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
 TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
@@ -96,6 +97,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
+    oblong = [replace(speech, oblong=True) for speech in images]
     image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()
     speeches = [speech for speech in speeches if speech.layout != "lbd" or not image]
     of_images = [speech for speech in speeches if speech.layout == "bld" and set(speech.roles.values()) & set(IN_IMAGE)]
@@ -103,6 +105,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     mixed: Subject | None = None
     for length, speech in (
         *product((LENGTH,), [*of_images, *classed, *(speech for speech in speeches if speech not in of_images)]),
+        *product(OBLONG_IMAGES, oblong),
         *product(SQUARE_IMAGES, images),
         *product([n + 1 for n in SQUARE_IMAGES], [replace(speech, square=True) for speech in classed]),
         *product(OTHER_LENGTHS, plain),

@@ -178,12 +178,19 @@ class Speech:
     keeping: Keeping | None = None  # its cache
     table: str = "(1, length, width of a head)"  # the shape of the angles that it is given
     square: bool = False  # the image that tokens are of is as wide as high
+    oblong: bool = False  # or four times as wide, so that height and breadth can be told apart
     classed: bool = False  # before the tokens of the image stands that of a class
 
     @property
     def masks(self) -> tuple[Saying, ...]:
         """All of them, each to be given by itself."""
         return (self.mask, *self.more) if self.mask else self.more
+
+    def sides(self, length: int) -> tuple[int, int]:
+        """(height, breadth) of the image that so many tokens are of; in one row, where nothing else is known."""
+        square = self.square or self.layout in SQUARES
+        high = math.isqrt(length // 4 if self.oblong else length) if square else 1
+        return high, length // max(high, 1)
 
     def name(self, role: str) -> str:
         """Their parameter of a role; empty if there is none."""
@@ -404,9 +411,7 @@ def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers
     """
     length = len(places)
     if meant in ("start", *IN_IMAGE):  # tokens of an image stand in one row, or in a square
-        places_of_image = length - speech.classed
-        high = math.isqrt(places_of_image) if speech.square else 1
-        wide = places_of_image // max(high, 1)
+        high, wide = speech.sides(length - speech.classed)
         return {"start": int(places[0]) if length else 0, "height": high, "breadth": wide, "grid": (high, wide)}[meant]
     if meant in ("position ids", "position row"):
         return _numbered(meant, places, fw, device)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.frameworks import Framework
+from .reduction import Reduction
 
 Held = Mapping[str, Array]  # parameters, buffers and constants of a module, by their names
 SCALES: dict[str, Callable[[int, int, int], float]] = {  # of (features of a head, heads, width)
@@ -36,7 +37,14 @@ USUAL_WAYS = (USUAL, f"{USUAL} in float32", f"{USUAL}, one over a float32")
 KNOWN = ("1", "1/head_dim")  # T5's, and that of maximal update parametrisation: conventions, where something says so
 POSITIONS, HEADS = "positions", "heads"
 TURNED = {"qk": "queries and keys", "q": "queries alone", "k": "keys alone"}
-PARTS_OF = {"x": "of the input", "memory": "of the memory", "q": "of queries", "k": "of keys", "out": "of the output"}
+PARTS_OF = {
+    "x": "of the input",
+    "memory": "of the memory",
+    "fewer": "of fewer tokens",
+    "q": "of queries",
+    "k": "of keys",
+    "out": "of the output",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +169,7 @@ class Structure:
     slopes: Slopes | None = None
     sinks: str = ""  # the parameter of a further logit for each head
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
+    reduction: Reduction | None = None  # of the tokens that keys and values are of
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
     silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
     alone: bool = False  # with a memory it is another one, of other parameters
@@ -194,6 +203,7 @@ class Structure:
             said.append(f"{'lengths' if norm.kind == 'length' else 'norm'} of {parts}" + (f" ({norm.name})" if norm.name else ""))
         said += [self.rotation.words] if self.rotation else []
         said += [f"slopes of distances ({self.slopes.source or '2^(−8 (h + 1) / heads)'})"] if self.slopes else []
+        said += [f"keys of the patches of {self.reduction.name}"] if self.reduction else []
         said += ["tokens in a window or a pattern"] if self.pattern is not None else []
         said += [f"sinks ({self.sinks})"] if self.sinks else []
         said += ["a residual"] if self.residual else []
@@ -227,7 +237,8 @@ class Structure:
         norms = (name for norm in self.norms.values() for name in norm.names)
         turned = self.rotation.names if self.rotation else ()
         single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks)
-        return frozenset(name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single) if name)
+        fewer = self.reduction.names if self.reduction else ()
+        return frozenset(name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *fewer) if name)
 
     @property
     def meaning(self) -> tuple[object, ...]:
@@ -259,6 +270,7 @@ class Structure:
             slopes,
             self.sinks,
             self.cap,
+            self.reduction,
         )
 
     def read(self, held: Held) -> dict[str, tuple[Array, Array | None]]:

@@ -1,0 +1,57 @@
+"""Keys and values of the patches of an image are recognised, and what mistakes the image for another one is refuted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+from properties import verify
+from properties.engine.search.probe import make_target
+
+
+class Reduced(nn.Module):
+    """As in the Pyramid Vision Transformer: queries of all tokens, keys and values of fewer."""
+
+    image = ""
+
+    def __init__(self, dim: int, num_heads: int = 4, sr_ratio: int = 2) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.q, self.kv, self.proj = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.sr, self.norm = nn.Conv2d(dim, dim, sr_ratio, sr_ratio), nn.LayerNorm(dim)
+
+    def forward(self, x: Any, H: int, W: int) -> Any:
+        b, n, c = x.shape
+        sides = (W, H) if self.image == "exchanged" else (H, W)
+        moved = x if self.image == "reshaped" else x.transpose(1, 2)
+        fewer = self.norm(self.sr(moved.reshape(b, c, *sides)).flatten(2).transpose(1, 2))
+        q = self.q(x).view(b, n, self.num_heads, -1).transpose(1, 2)
+        k, v = self.kv(fewer).view(b, -1, 2, self.num_heads, c // self.num_heads).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(2, 3) * (c // self.num_heads) ** -0.5).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(b, n, c))
+
+
+class Exchanged(Reduced):
+    image = "exchanged"
+
+
+class Reshaped(Reduced):
+    image = "reshaped"
+
+
+def test_the_patches_are_recognised() -> None:
+    structure: Any = make_target("Reduced", Reduced).function
+    assert structure.structure is not None and structure.structure.reduction.name == "sr" and not structure.structure.mistakes
+    assert structure.speech.oblong  # of a square nobody can tell which side is which
+    assert not verify(Reduced, properties=("projections", "tokens"), cases=10).findings
+
+
+@pytest.mark.parametrize(("module", "said"), [(Exchanged, "height and breadth exchanged"), (Reshaped, "without a transpose")])
+def test_another_image_is_refuted(module: type, said: str) -> None:
+    verdict = verify(module, properties=("projections",), cases=10)
+    assert [f.prop.name for f in verdict.findings] == ["module_is_the_attention_of_its_projections"]
+    assert said in str(verdict.findings[0].violation.says)
