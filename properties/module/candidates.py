@@ -52,11 +52,12 @@ def _parts(module: Any, held: Mapping[str, tuple[int, ...]]) -> dict[str, list[t
         words = [word for word in base.split(".") if not word.isdecimal()]
         part = ROLES.get(words[-1].lower().replace("_", ""), "") if words else ""
         if part:
-            found.setdefault(part, []).append((name, _bias(name, base, held)))
+            found.setdefault(part, []).append((name, bias_of(name, base, held)))
     return found
 
 
-def _bias(name: str, base: str, held: Mapping[str, tuple[int, ...]]) -> str:
+def bias_of(name: str, base: str, held: Mapping[str, tuple[int, ...]]) -> str:
+    """The bias beside a weight; empty if it has none."""
     likely = (f"{base}.bias", base.replace("weight", "bias"), f"b_{base[-1:]}", f"b{base[-1:]}")
     return next((n for n in likely if n in held and n != name), "")
 

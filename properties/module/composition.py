@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..engine.cases.coordinates import Array
+from .latent import Latent
 from .reduction import EXCHANGED, RESHAPED
-from .structure import HEADS, Held, Norm, Rotation, Slopes, Structure, factor
+from .structure import HEADS, Held, Norm, Place, Rotation, Slopes, Structure, factor
 
 HIDDEN = {"minus infinity": -np.inf, "0": 0.0, "−10": -10.0}
 EPSILONS = {"float64": float(np.finfo(np.float64).eps)}  # of norms that have that of the type; all narrower types take that of float32
@@ -90,6 +91,8 @@ def compose(s: Structure, call: Call, steps: Steps = RIGHT) -> Array:
 
 def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
     """Queries, keys and values as they meet: projected, split into heads, normed, turned."""
+    if s.latent:
+        return _latent(s, s.latent, call, steps)
     weights = s.read(call.held)
     weights = weights | {part: weights[other] for part, other in steps.parts}
     x = normed(s.norms.get("x"), call.x, call)
@@ -107,6 +110,26 @@ def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
         y = y if over_all else normed(own, y, call)
         made.append(y if early else turned(s.rotation, part, y, call))
     return made[0], made[1], made[2]
+
+
+def _latent(s: Structure, latent: Latent, call: Call, steps: Steps) -> Parts:
+    """The same of latent attention: the last features of queries meet a key that all heads share."""
+    x = normed(s.norms.get("x"), call.x, call)
+    memory = x if call.itself else normed(s.norms.get("memory"), call.memory, call)
+    narrow = x if latent.down_q is None else normed(s.norms.get("latent q"), _projected(x, latent.down_q, call), call)
+    q = _split(_projected(narrow, s.places["q"], call), s.heads, steps)
+    low = _projected(memory, latent.down, call)
+    rank = low.shape[-1] - latent.shared
+    kv = _split(_projected(normed(s.norms.get("latent"), low[..., :rank], call), latent.up, call), s.heads, steps)
+    shared = turned(s.rotation, "k", low[:, None, :, rank:], call)
+    k = np.concatenate([kv[..., : latent.alone], np.broadcast_to(shared, (*kv.shape[:3], latent.shared))], -1)
+    q = np.concatenate([q[..., : latent.alone], turned(s.rotation, "q", q[..., latent.alone :], call)], -1)
+    return q, k, kv[..., latent.alone :]
+
+
+def _projected(x: Array, place: Place, call: Call) -> Array:
+    w, b = place.get(call.held)
+    return np.asarray(x @ w.T + (0.0 if b is None else b))
 
 
 def _split(y: Array, heads: int, steps: Steps) -> Array:

@@ -22,6 +22,7 @@ from .composition import MISTAKES, RIGHT, Call, Steps, attended, compose, looked
 from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, rotations
+from .latent import latents
 from .reduction import EXCHANGED, RESHAPED, reductions
 from .speech import IMAGES, PACKED, Tokens, under
 from .structure import USUAL, Norm, Rotation, Structure
@@ -107,7 +108,8 @@ def _recognised(subject: Subject) -> Recognised:
 
 def _with_a_mistake(search: Search) -> Structure | None:
     """The one structure that answers as the module does with one of the mistakes that are never meant; None if there is none, or several."""
-    module, found = search.calls[0].module, []
+    module = search.calls[0].module
+    found: list[tuple[str, Structure]] = []
     names = {type(part).__name__.lower() for part in module.modules()}
     names |= {f"{name}=True" for name, value in vars(module).items() if value is True}
     for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | NEVER_MEANT).items():
@@ -139,7 +141,7 @@ class Search:
     def __post_init__(self) -> None:
         subject, speech = self.subject, self.subject.speech
         module = subject.module("float64", "cpu", 1)
-        self.arranged = list(candidates(module, speech.width, speech.heads))
+        self.arranged = list(candidates(module, speech.width, speech.heads)) or list(latents(module, speech.heads))
         if not self.arranged:
             return
         fewer = list(reductions(module, speech, (subject.facts.lengths or (0,))[0]))
@@ -206,19 +208,26 @@ class Search:
         itself, held = self.calls[0].call.itself, self.have.held
         width, other, outs = self.calls[0].call.x.shape[2], self.calls[0].call.memory.shape[2], self.calls[0].exact.shape[2]
         x, memory, out = ([None, *_of_size(self.have, held, (n,))] for n in (width, other, outs))
-        for first, second, third, last in product(x, [None] if itself else memory, x if s.reduction else [None], out):
-            if last is not None and last.name in {norm.name for norm in (first, second, third) if norm}:
+        more: dict[str, list[Norm | None]] = {"fewer": x} if s.reduction else {}
+        if s.latent:
+            ranks = {"latent": s.latent.up.get(held)[0].shape[1], "latent q": s.places["q"].get(held)[0].shape[1]}
+            more = {part: [None, *_of_size(self.have, held, (n,))] for part, n in ranks.items() if part == "latent" or s.latent.down_q}
+        for first, second, last, *others in product(x, [None] if itself else memory, out, *more.values()):
+            if last is not None and last.name in {norm.name for norm in (first, second, *others) if norm}:
                 continue
-            yield {part: norm for part, norm in (("x", first), ("memory", second), ("fewer", third), ("out", last)) if norm}
+            chosen = {"x": first, "memory": second, **dict(zip(more, others, strict=True)), "out": last}
+            yield {part: norm for part, norm in chosen.items() if norm}
 
     def meeting(self, framed: Structure, right: bool) -> Iterator[Structure]:
         """With norms and turns of queries and keys, and a scale, that agree with the first call."""
         seen = self.calls[0]
         d = len(framed.places["q"].rows) // framed.heads
         scales = self.have.scales(d, framed.heads, seen.call.x.shape[2])
+        if framed.latent:
+            scales += [repr(n**-0.5) for n in (framed.latent.alone, framed.latent.shared) if n]
         caps = self.have.caps
         logits = list(additions(self.have, framed.heads, self.positions, right))
-        for norms, rotation in product(self._inner(framed, d), self._turns(d, right)):
+        for norms, rotation in product(self._inner(framed, d), self._turns(framed.latent.shared if framed.latent else d, right)):
             if self.tried > MOST:
                 return
             turned = framed.but(norms={**framed.norms, **norms}, rotation=rotation)

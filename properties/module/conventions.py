@@ -65,6 +65,8 @@ def _documented(s: Structure, subject: Subject, module: Any) -> str:
     value = factor(s.scale, d, s.heads, subject.speech.width)
     if s.rotation and s.rotation.features < d and math.isclose(value, s.rotation.features**-0.5, rel_tol=1e-6):
         return ""  # of the features that are turned, whatever holds it
+    if s.latent and any(n and math.isclose(value, n**-0.5, rel_tol=1e-6) for n in (s.latent.alone, s.latent.shared)):
+        return ""  # of a part of a head, likewise
     for name, number in numbers_of_scales(module).items():
         holds = number > 0 and any(math.isclose(way, value, rel_tol=1e-6) for way in (number, 1 / number, number**-0.5))
         if holds and (s.scale not in SCALES or s.scale in KNOWN or _stays(name, number, subject)):

@@ -41,6 +41,8 @@ PARTS_OF = {
     "x": "of the input",
     "memory": "of the memory",
     "fewer": "of fewer tokens",
+    "latent": "of what keys and values come out of",
+    "latent q": "of what queries come out of",
     "q": "of queries",
     "k": "of keys",
     "out": "of the output",
@@ -169,6 +171,7 @@ class Structure:
     slopes: Slopes | None = None
     sinks: str = ""  # the parameter of a further logit for each head
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
+    latent: Any = None  # of ``latent.Latent``: keys and values come out of few features
     reduction: Reduction | None = None  # of the tokens that keys and values are of
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
     silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
@@ -185,7 +188,8 @@ class Structure:
     @property
     def found(self) -> str:
         """The names of the projections."""
-        return ", ".join(dict.fromkeys(place.weight.removesuffix(".weight") for place in self.places.values()))
+        latent = (self.latent.down, self.latent.up) if self.latent else ()
+        return ", ".join(dict.fromkeys(place.weight.removesuffix(".weight") for place in (*self.places.values(), *latent)))
 
     @property
     def words(self) -> str:
@@ -203,6 +207,7 @@ class Structure:
             said.append(f"{'lengths' if norm.kind == 'length' else 'norm'} of {parts}" + (f" ({norm.name})" if norm.name else ""))
         said += [self.rotation.words] if self.rotation else []
         said += [f"slopes of distances ({self.slopes.source or '2^(−8 (h + 1) / heads)'})"] if self.slopes else []
+        said += [f"keys and values out of {len(self.latent.down.rows) - self.latent.shared} features"] if self.latent else []
         said += [f"keys of the patches of {self.reduction.name}"] if self.reduction else []
         said += ["tokens in a window or a pattern"] if self.pattern is not None else []
         said += [f"sinks ({self.sinks})"] if self.sinks else []
@@ -237,7 +242,7 @@ class Structure:
         norms = (name for norm in self.norms.values() for name in norm.names)
         turned = self.rotation.names if self.rotation else ()
         single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks)
-        fewer = self.reduction.names if self.reduction else ()
+        fewer = (*(self.reduction.names if self.reduction else ()), *(self.latent.names if self.latent else ()))
         return frozenset(name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *fewer) if name)
 
     @property
