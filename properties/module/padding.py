@@ -5,9 +5,12 @@ from functools import partial
 
 import numpy as np
 
+from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
+from ..engine.core.target import NotTaken, Raised
 from .cases import MANY, MODULE
 from .masks import changed
+from .speech import Tokens
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name, needs=("mask",))
@@ -62,9 +65,12 @@ def module_a_mask_of_all_seen_changes_nothing(t: ModuleTrial) -> None:
 
 @module("out(x, mask)[b] = out(x[b], mask[b])", batch=(2, 3, 4), length=MANY, memory=(None, *SEVERAL), padded=True)
 def module_a_mask_stays_with_its_sequence(t: ModuleTrial) -> None:
-    """A sequence is not answered under the mask of another one."""
+    """A sequence is not answered under the mask of another one; the windows of several images share the masks of one (Liu et al. 2021)."""
     x, at = t.inputs, t.choice("element", t.case.batch)
     assert x.visible is not None
+    if t.facts.lengths and t.saying.shape == "bls" and t.case.batch % 2 == 0 and t.choice("images", 2):
+        _of_windows(t, x, x.visible[: t.case.batch // 2])
+        return
     here = slice(at, at + 1)
     alone = x.of(here)
     t.agree(
@@ -73,6 +79,21 @@ def module_a_mask_stays_with_its_sequence(t: ModuleTrial) -> None:
         lambda: t.allowed()[here] + t.allowed(alone),
         f"row {{row}} of sequence {at} is another one beside other masks{t.by}",
         t.own_rows()[here],
+    )
+
+
+def _of_windows(t: ModuleTrial, x: Tokens, masks: Array) -> None:
+    """Masks of the windows of one image, for those of two, one image after the other. Raises NotTaken."""
+    whole = replace(x, visible=np.concatenate([masks, masks]))
+    try:
+        out = t.run(replace(x, visible=masks))
+    except Raised:
+        raise NotTaken("fewer masks than sequences") from None
+    t.agree(
+        out,
+        t.run(whole),
+        lambda: 2 * t.allowed(whole),
+        f"row {{row}} of window {{head}} is answered under the mask of another window{t.by}",
     )
 
 

@@ -433,8 +433,9 @@ def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers
 
 
 def said(saying: Saying, visible: Array, tokens: Tokens, heads: int, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:
-    """A mask in the module's words. ``visible`` (B, L or 1, S) bool."""
-    batch, rows, keys = len(tokens.x), tokens.x.shape[1], visible.shape[-1]
+    """A mask in the module's words. ``visible`` (B, L or 1, S) bool; of fewer than B, where sequences are the windows of several images."""
+    fewer = saying.shape == "bls" and 1 < len(visible) < len(tokens.x)
+    batch, rows, keys = len(visible if fewer else tokens.x), tokens.x.shape[1], visible.shape[-1]
     whole = np.broadcast_to(visible, (batch, rows, keys))
     if saying.shape == "lengths":
         return fw.integers(np.asarray(whole[:, -1].sum(-1)), device)

@@ -1,0 +1,45 @@
+"""The masks of the windows of one image are those of the windows of every image, which come one image after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+from properties import verify
+
+
+class Window(nn.Module):
+    """As in Swin: (windows of all images, 16, features), masks (windows of one image, 16, 16) that are added."""
+
+    images_first = True
+
+    def __init__(self, dim: int, num_heads: int = 4) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.relative_position_bias = nn.Parameter(torch.zeros(num_heads, 16, 16))
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        s = q @ k.mT * (c // self.num_heads) ** -0.5 + self.relative_position_bias
+        if mask is not None:
+            count = len(mask)
+            apart = s.view(-1, count, self.num_heads, n, n) if self.images_first else s.view(count, -1, self.num_heads, n, n)
+            s = (apart + (mask[None, :, None] if self.images_first else mask[:, None, None])).view(b, self.num_heads, n, n)
+        return self.proj((s.softmax(-1) @ v).transpose(1, 2).reshape(b, n, c))
+
+
+class WindowsFirst(Window):
+    images_first = False
+
+
+def test_images_come_one_after_the_other() -> None:
+    assert not verify(Window, properties=("padding",), cases=25).findings
+    assert {f.prop.name for f in verify(WindowsFirst, properties=("padding",), cases=25).findings} == {
+        "module_a_mask_stays_with_its_sequence"
+    }
