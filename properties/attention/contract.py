@@ -31,6 +31,7 @@ from .conventions import with_conventions
 from .refusals import with_refusals
 from .reread import larger, unsettle
 from .trial import Trial
+from .written import with_documentation
 
 declare = partial(declaring.declare, contract=ATTENTION.name)
 
@@ -82,7 +83,7 @@ class Attention(Contract):
                 target = dialect.masks_of_other_axes(target, device) or target
                 target = dialect.square_where_causal(target, device) or target
                 target = dialect.with_groups(target, device)
-            return with_conventions(with_refusals(target, device), device)
+            return with_documentation(with_conventions(with_refusals(target, device), device))
 
     def expected(self, target: Target, prop: Property) -> bool:
         return super().expected(target, prop) and not (target.supports.window and prop.domain.get("moves"))

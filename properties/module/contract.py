@@ -15,6 +15,7 @@ from ..engine.contained.link import Gone
 from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
+from ..engine.core.documented import HIDDEN, SEEN, polarity, text_of
 from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
@@ -64,7 +65,8 @@ class Module(Contract):
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
         found = recognised(subject)
         subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
-        target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes)
+        wrong = _other_than_written(subject, text_of(thing))
+        target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes, wrong=wrong)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
     def _with_words(self, target: Target) -> Target:
@@ -200,6 +202,18 @@ class Module(Contract):
 def _of(target: Target) -> Subject:
     subject: Subject = target.function  # type: ignore[assignment]
     return subject
+
+
+def _other_than_written(subject: Subject, text: str) -> dict[str, str]:
+    """Masks of which its documentation says the contrary of what they do."""
+    masks = [mask for mask in subject.speech.masks if mask.effect == "right" and mask.shape != "lengths"]
+    found = {}
+    for mask in masks:
+        how = SEEN if mask.how.endswith("seen") else HIDDEN if mask.how.endswith("hidden") else ""
+        said = polarity(text, mask.parameter, [each.parameter for each in subject.speech.masks])
+        if how and said and said != how:
+            found[mask.parameter] = f"its documentation says that True, or 1, is {said}; it is {how}"
+    return found
 
 
 def _is_of_pytorch(subject: Subject) -> bool:

@@ -26,6 +26,7 @@ class Stub:
         self.callable = bool(known.get("callable"))
         self.is_class = bool(known.get("is_class"))
         self.library = str(known.get("library", ""))
+        self.words = str(known.get("words", ""))  # what is written about it
         modules = known.get("modules")
         self.modules = tuple(name for name in modules if name in frameworks()) if isinstance(modules, list) else ()  # of which it is one
         self.is_module = bool(self.modules)

@@ -21,6 +21,7 @@ from ..frameworks import Framework, cache_variant, framework, frameworks, likely
 from . import wire
 from .apart import filtered, without_capabilities
 from .arena import Arena
+from .documentation import documentation
 from .limits import end_with_parent, restrict
 from .load import NotLoaded, called, instance_of, library_of, load
 from .signatures import with_signature
@@ -130,6 +131,7 @@ class _Worker:
             "type": type(found).__name__,
             "is_class": isinstance(found, type),
             "library": library_of(found),
+            "words": documentation(found),
             "modules": [fw.name for fw in modules],
             "signature": signature_of(called(found)) if callable(found) else None,
             "supports": None if inspect.ismethod(supports) or (isinstance(found, type) and callable(supports)) else _plain(supports),

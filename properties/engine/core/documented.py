@@ -1,0 +1,80 @@
+"""What documentation says of a mask and of a causal corner, in the few ways in which people write it; nothing where it can be read in two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..contained.documentation import documentation
+from ..contained.stub import Stub
+
+SEEN, HIDDEN = "seen", "hidden"
+TRUE = r"(?:true|non-?zero|ones?|1(?:\.0)?s?)"
+FALSE = r"(?:false|zeros?|0(?:\.0)?s?)"
+HIDES = (
+    r"hid(?:den|es?)|masked|mask(?:s|ed)? (?:it |them )?out|ignor\w+|pad(?:ded|ding)?s?|<pad>|block(?:ed|s)|forbid\w*|disallow\w*|exclude\w*"
+    r"|drop(?:ped)?|invisible|removed?|prevent\w*"
+)
+SHOWS = (
+    r"keeps?|kept|stays?|visible|attend(?:s|ed)?(?: to)?|seen?|sees|allow(?:s|ed)?|valid|real|look(?:s|ed)?|participates?|takes? part|include\w*|"
+    r"present|unmasked|used"
+)
+NOT = r"(?:not|no|never|n't|non|without|cannot|isn't|aren't|don't|doesn't|must not|may not)[\s-]+(?:\w+\s+){0,3}$"
+ENDS = re.compile(r"[;,()\n]|\.(?!\d)|\s(?:and|while|whereas|but|or)\s|\s/\s")
+BOTTOM, TOP = "bottom-right", "top-left"
+CORNERS = {
+    BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b",
+    TOP: r"(?:top|upper)[\s-]left",
+}
+
+
+def text_of(thing: Any) -> str:
+    """What is written about a callable, wherever it is."""
+    return thing.words if isinstance(thing, Stub) else documentation(thing)
+
+
+def polarity(text: str, name: str, names: Sequence[str]) -> str:
+    """What True or 1 says in the mask of a name: SEEN or HIDDEN; empty where nothing says it, or it is said in two ways.
+
+    ``names``: of all masks of the callable; where there are several, only what stands behind the name itself is read.
+    """
+    for part in (_of(text, name, names), text if len(names) == 1 else ""):
+        said = {one for clause in ENDS.split(part) if (one := _of_clause(clause))}
+        if said:
+            return said.pop() if len(said) == 1 else ""
+    return ""
+
+
+def corner(text: str) -> str:
+    """The causal corner that is documented; empty where none is, or both."""
+    said = [name for name, words in CORNERS.items() if re.search(words, text, re.IGNORECASE)]
+    return said[0] if len(said) == 1 else ""
+
+
+def _of(text: str, name: str, names: Sequence[str]) -> str:
+    """The lines from the name on, up to another name, each at the beginning of a line."""
+    begins = re.compile(
+        rf"^[\s`*:-]*(?:param\s+)?`*({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b[`*]*", re.MULTILINE
+    )
+    places = [(found[1], found.end()) for found in begins.finditer(text)]
+    ends = [*(at for _, at in places), len(text)][1:]
+    parts = [text[at:end] for (said, at), end in zip(places, ends, strict=bool(places)) if said == name]
+    return "\n".join(parts)
+
+
+def _of_clause(clause: str) -> str:
+    """What one clause says of True, if it speaks of one value, and of one thing."""
+    lower = clause.lower()
+    true, false = (re.search(rf"(?<![\w.-]){value}(?![\w.-])", lower) for value in (TRUE, FALSE))
+    if bool(true) == bool(false):
+        return ""
+    said = set()
+    for meant, words in ((HIDDEN, HIDES), (SEEN, SHOWS)):
+        for found in re.finditer(rf"(?<!\w)(?:{words})(?!\w)", lower):
+            turned = bool(re.search(NOT, lower[: found.start()]))
+            said.add((meant == HIDDEN) != turned)
+    if len(said) != 1:
+        return ""
+    hides = said.pop()
+    return HIDDEN if hides == bool(true) else SEEN

@@ -1,0 +1,64 @@
+"""What documentation says of a mask, and of a corner, is read where it can be read in one way alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from properties.engine.contained.documentation import documentation
+from properties.engine.core.documented import HIDDEN, SEEN, corner, polarity
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a 1 in the mask marks a position that has to be HIDDEN, 0 one that stays.", HIDDEN),
+        ("mask: (B, L), 1 for tokens and 0 for padding", SEEN),
+        ("mask - (b, n) bool, True for real tokens", SEEN),
+        ("mask: bool, broadcastable to (N, 1, L, S); True = this key is not looked at", HIDDEN),
+        ("mask (batch, length), nonzero/True = ignore", HIDDEN),
+        ("1 = may attend.", SEEN),
+        ("positions where mask is True are ignored", HIDDEN),
+        ("True marks positions that are not masked", SEEN),
+        ("Mask out positions where mask == 0", SEEN),
+        ("mask: True if the token should be masked, False otherwise", HIDDEN),
+        ("mask (torch.Tensor): entries of 0 are not attended to", SEEN),
+        ("positions with True are not allowed to attend while False values will be unchanged.", HIDDEN),
+        ("mask: Boolean mask where `False` marks positions we must not look at", SEEN),
+        ("mask: 1.0 for positions we can attend, 0.0 for masked", SEEN),
+        ("mask: True for the positions", ""),
+        ("x: (B, T, C) with T > 1; mask: optional", ""),
+        ("True is hidden in one place. In another True is visible.", ""),
+        ("mask: which elements within key to ignore (True values)", ""),
+    ],
+)
+def test_polarity(text: str, said: str) -> None:
+    assert polarity(text, "mask", ["mask"]) == said
+
+
+def test_of_several_masks_each_has_its_own_lines() -> None:
+    text = """Attention.
+
+    key_padding_mask: (B, S), True at padding
+    attn_mask: (L, S), True = visible
+    """
+    names = ["attn_mask", "key_padding_mask"]
+    assert [polarity(text, name, names) for name in names] == [SEEN, HIDDEN]
+    assert polarity("True = visible", "attn_mask", names) == ""  # of which of them?
+
+
+def test_corner() -> None:
+    assert corner("causal is aligned to the bottom right corner of (L, S)") == "bottom-right"
+    assert corner("the queries are taken to be the *last* L positions") == "bottom-right"
+    assert corner("causal from the top-left corner") == "top-left"
+    assert corner("top-left where L = S, else bottom-right") == ""
+
+
+def test_comments_stand_behind_the_parameter_of_their_line() -> None:
+    def attention(
+        q: object,
+        mask: object = None,  # True = hidden
+    ) -> None:
+        """Of one head."""
+        # nothing else
+
+    assert documentation(attention).splitlines() == ["Of one head.", "mask: True = hidden", "nothing else"]
