@@ -55,6 +55,7 @@ class Conventions:
             self._no_scale,
             self._base,
             self._precision,
+            self._finite,
             self._corner,
             self._alone,
             self._polarity,
@@ -68,7 +69,7 @@ class Conventions:
         ):
             ask()
         target = self.target
-        left = tuple(dtype for dtype in target.dtypes if dtype not in self.differs)
+        left = tuple(dtype for dtype in target.dtypes if dtype not in {**self.differs, **self.wrong})
         function = (
             adapted(target.function, self.reading, target.framework)
             if self.reading != Reading(layout=target.supports.layout)
@@ -386,6 +387,20 @@ class Conventions:
                 self.differs["float64"] = f"its scale is computed in float32, off by {by:.2g}; not tried"
             if "float64" in self.differs:
                 self.question = replace(self.question, dtype="float32")  # the others are asked where its bound is the right one
+
+    def _finite(self) -> None:
+        """Types in which a plain call of numbers of size one is not finite: then there is nothing more to ask of them.
+
+        It is told where nobody has said that the type is taken, as of NumPy's halves, in which few functions are meant to be called.
+        """
+        if "dtypes" in self.target.declared:
+            return
+        for dtype in [dtype for dtype in ("float16", "bfloat16") if dtype in self.target.dtypes]:
+            question = replace(self.question, dtype=dtype)
+            answers = [question.answer(self.reading, one) for one in question.both()]
+            if all(out is not None and np.isnan(out).any() for out in answers):
+                record = self.differs if self.target.framework.name == "numpy" else self.wrong
+                record[dtype] = "NaN comes back of numbers of size one; not tried"
 
     def _single(self) -> bool:
         """Whether its weights, read with V = I, are numbers of float32; those of a slight mistake in float64 are not."""

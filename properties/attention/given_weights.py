@@ -5,6 +5,7 @@ Products with 0 and with powers of two are exact. So such a function is the atte
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ PARTS = {
 }
 WEIGHT = re.compile(r"weights?|kernel|matrix|mat|proj(ection)?|w")
 BIAS = re.compile(r"bias(es)?|b|proj")
-FORMS = ("(in, out)", "(out, in)", "(heads, in, out)", "(in, heads, out)")  # the shapes of matrices
+NAMED = {"c_attn": "qkv"}  # weights, though nothing in the name says so (GPT-2)
+# The shapes of matrices; or a dictionary that holds one of these, and a bias, by these names.
+FORMS = ("(in, out)", "(out, in)", "(heads, in, out)", "(in, heads, out)")
+HELD_BY = {'{"w", "b"}': "(in, out)", '{"kernel", "bias"}': "(in, out)", '{"weight", "bias"}': "(out, in)"}
 WIDEST = 3 * 512  # features of queries, keys and values together for which weights are made
 WIDER = 4  # tokens are so many times as wide as queries where weights are square, so that 1/sqrt(d) is exactly half of what it was
 # What is in each array of tokens, by their number.
@@ -35,6 +39,8 @@ HELD = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
 
 def part_of(name: str, mark: re.Pattern[str] = WEIGHT) -> str:
     """What a name says that a matrix projects to, of PARTS; empty if it is not called a weight."""
+    if mark is WEIGHT and name in NAMED:
+        return NAMED[name]
     lower = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_")
     for part, names in PARTS.items():
         for called in names:
@@ -52,8 +58,13 @@ class Weights:
     tokens: int  # the number of arrays of tokens, of HELD
     matrices: Mapping[str, str]  # their parameter → what it projects to, of PARTS
     biases: Mapping[str, str]
-    form: str = "(in, out)"  # of FORMS
+    form: str = "(in, out)"  # of FORMS, or of HELD_BY
     square: bool = False  # as many features out as in
+
+    @property
+    def shape(self) -> str:
+        """That of the matrices themselves."""
+        return HELD_BY.get(self.form, self.form)
 
     @property
     def by_head(self) -> bool:
@@ -95,7 +106,8 @@ def found(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
 def ways(tokens: int, matrices: Mapping[str, str], biases: Mapping[str, str], square: bool) -> list[Weights]:
     """The ways to give weights, the simplest first."""
     fused = any(len(part) > 1 for part in matrices.values())
-    return [way for form in FORMS if not ((way := Weights(tokens, matrices, biases, form, square)).by_head and (fused or square))]
+    forms = (*FORMS, *(() if biases else HELD_BY))
+    return [way for form in forms if not ((way := Weights(tokens, matrices, biases, form, square)).by_head and (fused or square))]
 
 
 def tokens_and_weights(ways: Weights, operands: Sequence[Any], heads: int, fw: Framework) -> tuple[list[Any], dict[str, Any]]:
@@ -115,7 +127,12 @@ def tokens_and_weights(ways: Weights, operands: Sequence[Any], heads: int, fw: F
         tokens.append(fw.concatenate(parts, len(parts[0].shape) - 1) if len(parts) > 1 else parts[0])
     made = {name: _matrix(ways, part, widths, heads) for name, part in ways.matrices.items()}
     made |= {name: np.zeros(_matrix(ways, part, widths, heads).shape[-1:]) for name, part in ways.biases.items()}
-    return tokens, {name: fw.assign(fw.full(x.shape, 0.0, dtype, device), x) for name, x in made.items()}
+    arrays = {name: fw.assign(fw.full(x.shape, 0.0, dtype, device), x) for name, x in made.items()}
+    if ways.form not in HELD_BY:
+        return tokens, arrays
+    weight, bias = ast.literal_eval(ways.form.replace("{", "[").replace("}", "]"))
+    outs = {name: x.shape[0 if HELD_BY[ways.form] == "(out, in)" else 1] for name, x in made.items()}
+    return tokens, {name: {weight: x, bias: fw.full((outs[name],), 0.0, dtype, device)} for name, x in arrays.items()}
 
 
 def _matrix(ways: Weights, part: str, widths: Mapping[str, int], heads: int) -> Array:
@@ -123,11 +140,11 @@ def _matrix(ways: Weights, part: str, widths: Mapping[str, int], heads: int) -> 
     if part == "o":
         matrix = np.eye(WIDER * widths["q"] if ways.square else widths["v"])
         shape = (heads, len(matrix) // (heads or 1), len(matrix))
-        return {"(out, in)": matrix.T, "(in, out)": matrix}.get(ways.form, matrix.reshape(shape) if heads else matrix)
+        return {"(out, in)": matrix.T, "(in, out)": matrix}.get(ways.shape, matrix.reshape(shape) if heads else matrix)
     matrix = np.concatenate([_pick(ways, one, widths, heads) for one in part], axis=1)
-    if ways.form == "(out, in)":
+    if ways.shape == "(out, in)":
         return matrix.T
-    if ways.form == "(in, out)" or not heads:
+    if ways.shape == "(in, out)" or not heads:
         return matrix
     by_head = matrix.reshape(len(matrix), heads, matrix.shape[1] // heads)
     return by_head if ways.form == "(in, heads, out)" else by_head.transpose(1, 0, 2)

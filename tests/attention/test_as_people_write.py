@@ -110,3 +110,26 @@ def test_a_cap_a_root_and_heads_of_keys_that_are_required(after: bool) -> None:
     assert {"softcap", "attn_mask", "scale", "enable_gqa"} <= set(target.parameters)
     assert target.learned["num_kv_heads"] == "the number of heads of keys"
     assert bool(verify(capped, properties=("features", "masks"), cases=15).findings) != after
+
+
+def picogpt(x: Any, c_attn: Any, c_proj: Any, n_head: int, merge: bool = True) -> Any:
+    """GPT-2 on one sequence: weights and biases in dictionaries, always causal, NaN in halves (0 · −inf)."""
+    q, k, v = np.split(x @ c_attn["w"] + c_attn["b"], 3, axis=-1)
+    n = len(x)
+    q, k, v = (y.reshape(n, n_head, -1).transpose(1, 0, 2) for y in (q, k, v))
+    hidden = (1 - np.tri(n, dtype=x.dtype)) * -1e10
+    out = softmax(q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) + hidden) @ v
+    return (out.transpose(1, 0, 2) if merge else out).reshape(n, -1) @ c_proj["w"] + c_proj["b"]
+
+
+def test_weights_in_dictionaries() -> None:
+    def mha(x: Any, c_attn: Any, c_proj: Any, n_head: int) -> Any:
+        return picogpt(x, c_attn, c_proj, n_head)
+
+    def scrambled(x: Any, c_attn: Any, c_proj: Any, n_head: int) -> Any:
+        return picogpt(x, c_attn, c_proj, n_head, merge=False)
+
+    target = spoken(mha)
+    assert '{"w", "b"}' in target.learned["weights"] and "NaN comes back" in target.differs["float16"]
+    assert not verify(mha, properties=("softmax", "heads"), cases=6).findings
+    assert verify(scrambled, properties=("softmax", "heads"), cases=6).findings
