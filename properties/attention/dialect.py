@@ -87,7 +87,7 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                 question = replace(question, target=own_target, scale=SCALES[0])
             found = Learner(question, formal, frozenset(declared), reading, learned, works).learn()
             return replace(found, untried={**found.untried, **target.pace.untried()})
-    raise CannotRun("; ".join((nearest, *target.pace.untried().values())))
+    raise CannotRun("; ".join(filter(None, (nearest, *target.pace.untried().values()))))
 
 
 def _demands() -> Iterator[tuple[str, int, int]]:

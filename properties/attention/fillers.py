@@ -46,7 +46,7 @@ class Filler:
     words: str
     value: Any = None
     axes: str = ""  # of an array
-    holds: str = ""  # what it holds: 0, its places along the last axis, or the number l of queries or s of keys
+    holds: str = ""  # what it holds: 0, 1, its places along the last axis, or the number l of queries or s of keys
     root: bool = False  # the root of the width of a head
     sure: bool = False  # whether the name says that this changes nothing
 
@@ -67,6 +67,8 @@ class Filler:
         numbers: Array = np.zeros(shape)
         if self.holds == "places" and shape:
             numbers = np.broadcast_to(np.arange(float(shape[-1])), shape)
+        elif self.holds == "1":
+            numbers = np.ones(shape)
         elif self.holds in ("l", "s"):
             numbers = np.full(shape, float(sizes[self.holds]))
         return fw.integers(np.array(numbers), device) if shape else int(numbers)
@@ -97,11 +99,11 @@ def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
     if words & PARTS:
         return sure(Filler("2, a number of parts", 2), Filler("1, a number of parts", 1))
     if words & PREFIXES:
-        return sure(Filler("0 for every sequence: no prefix", axes="b"), Filler("0: no prefix", 0))
+        return sure(*(Filler("0 for every sequence: no prefix", axes=axes) for axes in ("b", f"b{rows}")), Filler("0: no prefix", 0))
     if words & LENGTHS:
         return sure(Filler(f"{counted} for every sequence", axes="b", holds=rows), Filler(counted, axes="", holds=rows))
     if words & SEGMENTS:
-        return sure(*(Filler("0 for every token: one segment", axes=axes) for axes in (f"b{rows}", rows)))
+        return sure(*(Filler("1 for every token: one segment", axes=axes, holds="1") for axes in (f"b{rows}", rows)))
     if words & OFFSETS:
         return sure(Filler("0", 0))
     if words & POSITIONS:

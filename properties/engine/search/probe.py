@@ -12,6 +12,7 @@ from ..contained.load import NotLoaded, called, instance_of, library_of
 from ..contained.signatures import with_signature
 from ..contained.stub import Stub, asked_quickly
 from ..core.contract import Contract, contract_named, contracts, recognised
+from ..core.pace import Pace
 from ..core.supports import MEANT, Supports
 from ..core.target import CannotRun, Raised, Target, blame
 from ..frameworks import Framework, framework, likely_frameworks, with_modules
@@ -169,7 +170,7 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
         contract = contract_named(supports.contract) if supports.contract else recognised(formal)
     except ValueError:
         raise error from None
-    nearest = ""
+    nearest, pace = "", Pace()  # what is too slow to be asked with the arrays of one library is not asked with those of another
     for candidate in _candidates(function, supports):
         try:
             fw = _framework(candidate, function)
@@ -177,7 +178,7 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
             continue
         if not formal or device.partition(":")[0] not in fw.devices():
             continue
-        plain = Target(name, function, contract.name, supports, fw, (), fw.dtypes)
+        plain = Target(name, function, contract.name, supports, fw, (), fw.dtypes, pace=pace)
         try:
             learned = _checked(contract.learn(plain, formal, declared, device, False), device)
         except CannotRun as said:
