@@ -80,7 +80,8 @@ def recognised(subject: Subject) -> Recognised:
     Biases of distances are learned in many ways. Where nothing agrees it is tried without them: with their parameters at 0.
     """
     lengths = subject.facts.lengths
-    if subject.speech.layout not in LAYOUTS or subject.speech.pooled or (lengths and lengths[0] < FEWEST):
+    pooled = subject.speech.pooled and not (subject.speech.pooled == 1 and subject.facts.first)
+    if subject.speech.layout not in LAYOUTS or pooled or (lengths and lengths[0] < FEWEST):
         return Recognised()
     found = _recognised(subject)
     if found.structure or not (silent := biases_of_positions(subject, subject.module("float64", "cpu", 1))):
@@ -294,6 +295,8 @@ def called(subject: Subject, module: Any, tokens: Tokens, dtype: str = "float64"
     """A call as a composition sees it."""
     causal = bool(subject.facts.causal) or tokens.is_causal
     memory = tokens.x if tokens.memory is None else tokens.memory
+    if subject.speech.pooled:  # the first token alone asks
+        return Call(constants(module, subject.framework), tokens.x[:, :1], memory, False, tokens.visible, dtype)
     return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype)
 
 

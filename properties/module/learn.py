@@ -30,6 +30,7 @@ ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be seque
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
 OBLONG_IMAGES = (16, 64)  # the same, four times as wide as high
 SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
+SEVERAL_WINDOWS = 64  # of these the one that is tried first where there are windows: a mistake between them is none in one
 TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
 
@@ -97,6 +98,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
+    windowed = any("window" in name for name in vars(module))
     oblong = [replace(speech, oblong=True) for speech in images]
     image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()
     speeches = [speech for speech in speeches if speech.layout != "lbd" or not image]
@@ -110,7 +112,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
         *product([n + 1 for n in SQUARE_IMAGES], [replace(speech, square=True) for speech in classed]),
         *product(OTHER_LENGTHS, plain),
         *product((LENGTH,), frames),
-        *product(SIDES, squares),
+        *product(sorted(SIDES, key=lambda length: length != SEVERAL_WINDOWS) if windowed else SIDES, squares),
         *product((LENGTH,), [speech for speech in videos if speech.layout not in FRAMES]),
     ):
         memory = MEMORY if speech.name("memory") else None
