@@ -291,6 +291,8 @@ def _sparse(subject: Subject, module: Any, longest: int) -> str:
         return f"features may be 0, by {cut}, without a softmax"
     if subject.speech.pooled or not subject.facts.sees_itself or subject.facts.lengths:
         return ""
+    if shortened := _shortened(subject, module):
+        return shortened
     calm = subject.module("float64", "cpu", 1, gain=CALM)
     tokens, moved = (tokens_for(subject.speech, 2, longest, None, seed) for seed in (3, 4))
     other = tokens.x.copy()
@@ -299,6 +301,23 @@ def _sparse(subject: Subject, module: Any, longest: int) -> str:
     moves = np.abs(changed - plain).max(1) / (np.abs(plain).max() or 1.0)
     felt = moves[moves > 0]
     return "what is far fades away" if len(felt) and felt.min() < VANISHING < felt.max() else ""
+
+
+def _shortened(subject: Subject, module: Any) -> str:
+    """That tokens are taken together in windows, of which an incomplete one is dropped, or seen only when it is whole; empty if all are seen."""
+    for name, inner in module.named_modules():
+        strides = getattr(inner, "stride", 1)
+        if "Transpose" in type(inner).__name__ or max(strides if isinstance(strides, tuple) else (strides,)) < 2:
+            continue
+        for length in (SHORT - 1, SHORT):
+            try:
+                seen = influences(subject, module, length) > 0
+            except (Exception, SystemExit):  # so many are not taken
+                continue
+            asked = np.tri(length, dtype=bool) if subject.facts.causal else np.ones_like(seen)
+            if (asked & ~seen).any():
+                return f"{name} takes several together, and an incomplete window at the end may be left out"
+    return ""
 
 
 def _routes(subject: Subject, module: Any) -> str:
