@@ -24,7 +24,7 @@ PARTS = {
     "qkv": "cattn qkv qkvproj toqkv inproj inprojweight wqkv querykeyvalue attnqkv cqkv qkvlinear qkvprojection projqkv wpack",
     "kv": "tokv kv kvproj wkv ckv kvlinear kvprojection keyvalue",
     "o": "proj cproj outproj toout projection oproj wo fco fc fcout wconcat linear output out o dense outlinear unifyheads wout proj_out projout "
-    "outputlinear outputproj finallinear linearout outputprojection attnproj",
+    "outputlinear outputproj finallinear linearout outputprojection outprojection attnproj",
 }
 ROLES = {name.replace("_", ""): part for part, names in PARTS.items() for name in names.split()}
 IN_ORDER = ("q", "k", "v", "o")  # of four linear layers in a list (The Annotated Transformer)

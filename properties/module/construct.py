@@ -42,6 +42,7 @@ COUNTS = {"levels", "slots", "queries", "points", "groups", "blocks", "heads", "
 WIDTHS = {"dim", "channels", "chs", "ch", "chans", "width", "features"}
 RATIOS = {"ratio", "stride", "rate", "factor"}
 FEW = 2
+SOME = 8  # of what nothing is known: a number of features, or of whatever there are several
 LISTS = (list[int], typing.List[int])  # noqa: UP006  as many people still write it
 PROCESSORS = ("processor", "attn_processor")
 REACHING = ("socket.connect", "socket.getaddrinfo", "urllib.Request")
@@ -116,9 +117,10 @@ class Asked(dict[str, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """An argument of which its type, or a part of its name, is all that is known."""
+    """An argument of which its type, or a part of its name, is all that is known, if anything is."""
 
     value: object
+    blind: bool = False  # neither is known
 
     def __call__(self, sizes: Sizes) -> object:
         return self.value
@@ -136,8 +138,9 @@ class Recipe:
 
     @property
     def guesses(self) -> dict[str, str]:
-        """The arguments that were guessed, as they are written."""
-        return {name: repr(maker.value) for name, maker in self.arguments.items() if isinstance(maker, Guess)}
+        """The arguments that were guessed, as they are written; first those of which nothing is known."""
+        made = {name: maker for name, maker in self.arguments.items() if isinstance(maker, Guess)}
+        return {name: repr(made[name].value) for name in sorted(made, key=lambda name: not made[name].blind)}
 
 
 def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recipe]:
@@ -216,6 +219,8 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return lambda _: None
     if guess := _guess(name, hint) or _word(cls, name, hint):
         return guess
+    if hint is None and inspect.isclass(cls):
+        return Guess(SOME, blind=True)
     raise Unknown(name)
 
 

@@ -264,7 +264,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "memory alone": "its tokens share the weights of one softmax with those of a memory" if facts.joined else "",
         "together": f"it is causal or takes a mask, not both: {facts.apart}" if facts.apart else "",
         "alike": "the first token is that of a class" if facts.first and not speech.pooled else "",
-        "no mask": "there is no call without a mask" if speech.masked else "",
+        "no mask": "there is no call without a mask" if speech.needed else "",
         "of one mode": f"a {facts.statistics} takes statistics of the batch in train mode" if facts.statistics else "",
         "dropout": "" if facts.dropout else "there is no dropout in it",
         "cache": "" if speech.keeping else "it keeps no cache" + (f" that is understood: {subject.untold}" if subject.untold else ""),

@@ -93,7 +93,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         routed=_routes(subject, module),
         statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
         joined=_joined(subject, module),
-        sparse=_sparse(subject, module, facts.longest),
+        sparse=_sparse(replace(subject, facts=facts), module, facts.longest),
     )
     both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
@@ -164,7 +164,7 @@ def _causal(subject: Subject, module: Any) -> str:
         if getattr(module, name, None) is True and not mask_says(module):
             return f"{name} is True"
     length = _length(subject, SHORT)
-    if length < 3:
+    if length < 3 or _in_chunks(subject, module):
         return ""
     lengths = (length,) if subject.facts.lengths else (length, BLOCKS)  # in blocks, few tokens see later ones, and few see earlier ones
     return "tokens see no later ones" if all(_hides_later(subject, module, each) for each in lengths) else ""
@@ -182,6 +182,19 @@ def _hides_later(subject: Subject, module: Any, length: int) -> bool:
     return float((~visible[later]).mean() - (~visible[earlier]).mean()) >= 0.5
 
 
+def _in_chunks(subject: Subject, module: Any) -> bool:
+    """Whether it has a number of a chunk, and tokens see the whole chunk that they are in, be it cut off at the end, and none after it."""
+    sizes = {value for name, value in vars(module).items() if "chunk" in name and type(value) is int and 1 < value < UNLIKE}
+    if subject.facts.lengths or not sizes:
+        return False
+    try:
+        seen = influences(subject, module, UNLIKE) > NEGLIGIBLE
+    except (Exception, SystemExit):  # so many are not taken
+        return False
+    chunks = (np.arange(UNLIKE) // size for size in sizes)
+    return any(bool((seen == (at[:, None] >= at))[at[:, None] <= at].all()) for at in chunks)
+
+
 def _hides_memory(subject: Subject, module: Any) -> bool:
     """Whether a row sees fewer tokens of a memory than a later one does."""
     visible = influences(subject, module, SHORT, LONG) > NEGLIGIBLE  # as many tokens as rows, and more: no row is without any
@@ -189,13 +202,15 @@ def _hides_memory(subject: Subject, module: Any) -> bool:
 
 
 def _sees_both(subject: Subject, module: Any) -> bool:
-    """Whether a call with a memory is two attentions, and one of them that of the tokens themselves."""
+    """Whether a call with a memory is two attentions, and one of them that of the tokens themselves, be it a causal one."""
     plain, moved = (tokens_for(subject.speech, 2, _length(subject, SHORT), MEMORY, seed) for seed in (3, 4))
-    x = plain.x.copy()
-    x[:, 1:] = moved.x[:, 1:]
     with under(module, subject.framework, "watched") as called:
-        first = answer(subject, module, plain)[:, 0]
-    moves = not np.array_equal(first, answer(subject, module, dataclasses.replace(plain, x=x))[:, 0])
+        out = answer(subject, module, plain)
+    moves = False
+    for row in (0,) if subject.speech.pooled else (0, -1):
+        x = moved.x.copy()
+        x[:, row] = plain.x[:, row]
+        moves = moves or not np.array_equal(out[:, row], answer(subject, module, dataclasses.replace(plain, x=x))[:, row])
     return moves and sum(name in SOFTMAXES for name in called) > 1
 
 
@@ -276,6 +291,8 @@ def _sparse(subject: Subject, module: Any, longest: int) -> str:
         return f"features may be 0, by {cut}, without a softmax"
     if subject.speech.pooled or not subject.facts.sees_itself or subject.facts.lengths:
         return ""
+    if shortened := _shortened(subject, module):
+        return shortened
     calm = subject.module("float64", "cpu", 1, gain=CALM)
     tokens, moved = (tokens_for(subject.speech, 2, longest, None, seed) for seed in (3, 4))
     other = tokens.x.copy()
@@ -284,6 +301,23 @@ def _sparse(subject: Subject, module: Any, longest: int) -> str:
     moves = np.abs(changed - plain).max(1) / (np.abs(plain).max() or 1.0)
     felt = moves[moves > 0]
     return "what is far fades away" if len(felt) and felt.min() < VANISHING < felt.max() else ""
+
+
+def _shortened(subject: Subject, module: Any) -> str:
+    """That tokens are taken together in windows, of which an incomplete one is dropped, or seen only when it is whole; empty if all are seen."""
+    for name, inner in module.named_modules():
+        strides = getattr(inner, "stride", 1)
+        if "Transpose" in type(inner).__name__ or max(strides if isinstance(strides, tuple) else (strides,)) < 2:
+            continue
+        for length in (SHORT - 1, SHORT):
+            try:
+                seen = influences(subject, module, length) > 0
+            except (Exception, SystemExit):  # so many are not taken
+                continue
+            asked = np.tri(length, dtype=bool) if subject.facts.causal else np.ones_like(seen)
+            if (asked & ~seen).any():
+                return f"{name} takes several together, and an incomplete window at the end may be left out"
+    return ""
 
 
 def _routes(subject: Subject, module: Any) -> str:
@@ -303,7 +337,7 @@ def _mask_may_say(subject: Subject, module: Any) -> bool:
     formal = formal_of(module)
     masks = [p for p in formal.values() if role(p.name, FORWARD_ROLES) in ("mask", "padding")]
     named = "masked" in type(module).__name__.lower() and bool(masks)
-    return named or mask_says(module) or subject.speech.masked or any(p.default is p.empty for p in masks)
+    return named or mask_says(module) or bool(subject.speech.needed) or any(p.default is p.empty for p in masks)
 
 
 def _local(subject: Subject, module: Any, facts: Facts) -> bool:

@@ -18,10 +18,11 @@ from .away import Away
 from .caching import with_keeping
 from .construct import needs_gpu
 from .facts import NEGLIGIBLE, by_type, found_out, influences
-from .masks import documented, taken_apart, with_masks
+from .masks import SHAPES as MASKS
+from .masks import taken_apart, with_masks, with_needed, wordings
 from .names import FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
-from .speech import FRAMES, IN_IMAGE, SQUARES, TABLES, VIDEOS, Saying, Speech, call, first_array, hooks, laid_out, under
+from .speech import FRAMES, IN_IMAGE, SQUARES, TABLES, VIDEOS, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -41,12 +42,12 @@ def learned(subject: Subject, device: str) -> Subject:
         spoken = _called(subject, subject.module("float64", device, 1), device)
     except CannotRun as first:
         if subject.fixed:
-            raise
+            raise _asking(subject, first) from None
         ungrouped = replace(subject, facts=replace(subject.facts, ungrouped=True))
         try:  # latent attention has no groups of heads
             spoken = _called(ungrouped, ungrouped.module("float64", device, 1), device)
         except CannotRun:
-            raise first from None
+            raise _asking(subject, first) from None
     try:
         return _known(spoken, device)
     except (CannotRun, Gone):
@@ -82,6 +83,15 @@ def _known(spoken: Subject, device: str) -> Subject:
     return _with_sizes(spoken)
 
 
+def _asking(subject: Subject, said: CannotRun) -> CannotRun:
+    """What it said, and what was guessed before."""
+    if not subject.guesses:
+        return said
+    made = ", ".join(f"{name}={value}" for name, value in subject.guesses.items())
+    example = f"{subject.name.rpartition(':')[2]}({next(iter(subject.guesses))}=…)"
+    return CannotRun(f"{said}; it was made with {made}, which is guessed: give what it should be, as in '{example}'")
+
+
 # ---------------------------------------------------------------- a first call
 
 
@@ -91,7 +101,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     said: list[str] = []
     nothing = False
     speeches = list(speeches_of(subject.fixed, module, formal))
-    speeches += _masked([speech for speech in speeches if speech.layout == "bld"])
+    speeches += [told for layout in ("bld", "lbd", "bdl") for told in _masked(speech for speech in speeches if speech.layout == layout)]
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
     squares = [replace(speech, layout=layout) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
@@ -144,7 +154,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
             said.append(f"returned shape {out} for tokens {tuple(tokens.x.shape)}")
             continue
         facts = replace(subject.facts, lengths=() if length == LENGTH else (length,))
-        return replace(subject, speech=form, facts=facts)
+        return with_needed(replace(subject, speech=form, facts=facts), module)
     if mixed:  # in every reading of a video what should be apart is not
         return mixed
     if nothing:
@@ -202,13 +212,12 @@ def _pools(subject: Subject, module: Any, memory: int | None) -> bool:
 
 
 def _masked(speeches: Iterable[Speech]) -> Iterator[Speech]:
-    """The same with a mask that hides nothing, where one has to be given and None is not taken."""
+    """The same with masks that hide nothing, where they have to be given and None is not taken."""
     for speech in speeches:
-        required = [name for name in speech.extra if role(name, FORWARD_ROLES) in ("mask", "padding") and speech.extra[name] is None]
-        for name in required[:1]:
-            rest = {other: value for other, value in speech.extra.items() if other != name}
-            for shape, how in product(("b1ls", "ls", "bs", "bls"), documented(name)):
-                yield replace(speech, extra=rest, mask=Saying(name, shape, how), masked=True)
+        required = [name for name in speech.extra if role(name, FORWARD_ROLES) in MASKS and speech.extra[name] is None]
+        rest = {name: value for name, value in speech.extra.items() if name not in required}
+        for needed in wordings(speech, required) if required else ():
+            yield replace(speech, extra=rest, needed=needed)
 
 
 # ---------------------------------------------------------------- axes
@@ -268,6 +277,23 @@ def _refuse_others(subject: Subject, module: Any) -> None:
         if not off.any():
             raise CannotRun(f"{subject.name} is no attention: no token sees another{what}")
         raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
+    _refuse_weights(subject, module)
+
+
+def _refuse_weights(subject: Subject, module: Any) -> None:
+    """Raises CannotRun for what returns a number for each token it sees: weights, or their logarithms, and not what is weighed by them."""
+    memory = bool(subject.speech.name("memory"))
+    if subject.facts.lengths:
+        return
+    for count in (LENGTH, MEMORY):
+        try:
+            out = answer(subject, module, tokens_for(subject.speech, BATCH, count, count + 1 if memory else None))
+        except (Exception, SystemExit):
+            return
+        if out.shape[-1] != count + memory:
+            return
+    seen = "tokens of the memory" if memory else "tokens"
+    raise CannotRun(f"{subject.name} returns as many features as there are {seen}: its weights, or scores, and no output of an attention")
 
 
 # ---------------------------------------------------------------- memory and sizes

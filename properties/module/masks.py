@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..engine.core.target import first_line
 from .facts import MEMORY, NEGLIGIBLE, with_hidden
 from .names import FORWARD_ROLES, role
 from .readings import formal_of
-from .speech import PACKED, SAYINGS, Saying, Tokens, under
+from .speech import PACKED, SAYINGS, Saying, Speech, Tokens, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH = 3, 6
@@ -26,12 +27,16 @@ HIDDEN = {0: (1, 3), 1: (2,)}  # not the first token, which a causal row needs; 
 SHAPES = {
     "padding": ("bs", "b11s", "b1ls", "bls"),
     "mask": ("b1ls", "b11s", "bs", "bls", "bhls", "ls", "lengths"),
+    "lengths": ("lengths",),
 }
+# Those that are tried where one is needed, in this order.
+FIRST = SHAPES | {"mask": ("b1ls", "ls", "bs", "bls")}
 ROWED = ("b1ls", "bls", "bhls", "ls", "lsb")  # those that can say of each row which tokens it sees
 RANKS = ("right", "changes", "other", "none")
 # Words in the name of a mask that say of which tokens it is, in a module whose tokens see each other and a memory.
-OF_ITSELF = {"tgt", "trg", "target", "self", "dec", "decoder", "look", "lookahead"}
+OF_ITSELF = {"x", "xs", "q", "query", "tgt", "trg", "target", "self", "dec", "decoder", "look", "lookahead"}
 OF_MEMORY = {"src", "source", "memory", "cross", "enc", "encoder", "context"}
+SWITCHES = ("mask_flag", "use_mask")  # attributes that, where they are False, say that a mask does nothing
 LENGTH_FIRST = ("sb", "lsb")  # of a module whose tokens are (length, batch, features)
 # What a name is documented to mean.
 DOCUMENTED = {
@@ -55,12 +60,49 @@ def with_masks(subject: Subject, module: Any) -> Subject:
         return subject
     if flag := _makes_causal(subject, module):
         return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))
-    if subject.speech.masked:  # one has to be given: it is found out how, and the others are left alone
-        return _with(subject, _best(subject, module, _candidates(subject, module)))
-    taken = [(name, meant) for wanted in ("padding", "mask") for name, meant in _named(subject, module) if meant == wanted]
+    taken = [(name, meant) for wanted in SHAPES for name, meant in _named(subject, module) if meant == wanted]
     found = [saying for name, meant in taken if (saying := _of_name(subject, module, name, meant))]
+    if _switched_off(module):
+        found = [saying for saying in found if saying.effect != "none"]
     found.sort(key=lambda saying: RANKS.index(saying.effect))  # those that hide as they should come first
-    return _with(subject, *found)
+    told = {saying.parameter: saying for saying in found if saying.effect == "right"}
+    needed = tuple(told.get(saying.parameter, saying) for saying in subject.speech.needed)
+    return _with(replace(subject, speech=replace(subject.speech, needed=needed)), *found)
+
+
+def _switched_off(module: Any) -> bool:
+    """Whether an attribute says that masks are not looked at, as ``mask_flag`` of an Informer."""
+    return any(value is False and name in SWITCHES for inner in module.modules() for name, value in vars(inner).items())
+
+
+def wordings(speech: Speech, names: Iterable[str]) -> Iterator[tuple[Saying, ...]]:
+    """Words in which masks of these names may be said together: all that mean the same in the same ones."""
+    names, memory = list(names), bool(speech.name("memory"))
+    meant = {name: role(name, FORWARD_ROLES) for name in names}
+    open_ones = memory and any(not (_documents_own(name) or _documents_memory(name)) for name in names)
+    kinds = list(dict.fromkeys(meant.values()))
+    hows = {kind: documented(next(name for name in names if meant[name] == kind)) if kind != "lengths" else ("",) for kind in kinds}
+    for itself in (False, True)[: 1 + open_ones]:
+        for words in product(*(product(FIRST[kind], hows[kind]) for kind in kinds)):
+            said = dict(zip(kinds, words, strict=True))
+            own = {name: _documents_own(name) or (itself and not _documents_memory(name)) for name in names}
+            yield tuple(Saying(name, *said[meant[name]], beside=memory and own[name], own=not memory and own[name]) for name in names)
+
+
+def with_needed(subject: Subject, module: Any) -> Subject:
+    """The subject with the masks that it needs in those words in which most of them hide as they should; as it is if none do."""
+    speech, names = subject.speech, [saying.parameter for saying in subject.speech.needed]
+    best, most = subject, 0
+    for needed in wordings(speech, names) if names else ():
+        if [each.beside for each in needed] != [each.beside for each in speech.needed]:
+            continue
+        other = replace(subject, speech=replace(speech, needed=needed), facts=replace(subject.facts, sees_itself=not speech.name("memory")))
+        right = sum(_effect(other, module, saying)[0] == "right" for saying in needed)
+        if right > most:
+            best, most = replace(subject, speech=other.speech), right
+        if right == len(names):
+            break
+    return best
 
 
 def _with(subject: Subject, first: Saying | None = None, *more: Saying) -> Subject:
@@ -90,8 +132,9 @@ def _targets(subject: Subject, name: str) -> list[dict[str, bool]]:
     facts = subject.facts
     if facts.sees_itself:
         return [{"cross": True}] * facts.takes_memory if _of_memory(name) else [{}]
-    if not facts.both:
-        return [{}]
+    if not facts.both:  # rows that see a memory alone: what is said of themselves hides nothing
+        own = any(saying.parameter == name and saying.beside for saying in subject.speech.needed)
+        return [] if own or (role(name, FORWARD_ROLES) == "lengths" and _documents_own(name)) else [{}]
     return [{"beside": True}] if _documents_own(name) else [{}] if _documents_memory(name) else [{}, {"beside": True}]
 
 
@@ -118,7 +161,8 @@ def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | 
         if effect == "right":
             optional = subject.facts.sees_itself and subject.facts.takes_memory and not saying.cross
             own = optional and _effect(subject, module, saying, MEMORY)[0] != "right"
-            settled = replace(saying, own=own, whole=_says_all(subject, module, saying))
+            longest = saying.shape == "lengths" and not _pads_all(subject, module, saying)
+            settled = replace(saying, own=own, whole=_says_all(subject, module, saying), longest=longest)
             if _takes_many(subject, module, saying):
                 return settled
             partial = partial or settled
@@ -164,13 +208,6 @@ def _named(subject: Subject, module: Any) -> list[tuple[str, str]]:
     return [(name, meant) for name, meant in taken if meant in SHAPES and name not in speech.roles and name != speech.hinted] + [
         (name, meant) for name, meant in taken if meant in SHAPES and name == speech.hinted
     ]
-
-
-def _candidates(subject: Subject, module: Any) -> Iterator[Saying]:
-    for wanted in ("padding", "mask"):
-        for name, meant in _named(subject, module):
-            if meant == wanted and (not subject.facts.sees_itself or not _of_memory(name)):
-                yield from _forms(subject, name, meant)
 
 
 def _forms(subject: Subject, name: str, meant: str, **target: Any) -> Iterator[Saying]:
@@ -240,7 +277,7 @@ def _says_all(subject: Subject, module: Any, saying: Saying) -> bool:
     """Whether a mask with a row for each token takes the place of causality: with one that hides nothing later tokens are seen."""
     if not subject.facts.causal or saying.shape not in ROWED or not subject.facts.sees_itself or saying.cross:
         return False
-    speech = replace(subject.speech, mask=saying, masked=True)
+    speech = replace(subject.speech, mask=saying, needed=(saying,))
     plain = tokens_for(speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], None, 5)
     moved = changed(plain, dict.fromkeys(range(BATCH), (plain.keys - 1,)))
     first, again = (answer(subject, module, tokens, speech)[:, 0] for tokens in (plain, moved))
@@ -257,6 +294,19 @@ def _takes_many(subject: Subject, module: Any, saying: Saying) -> bool:
     except (Exception, SystemExit):
         return False
     return True
+
+
+def _pads_all(subject: Subject, module: Any, saying: Saying) -> bool:
+    """Whether all sequences of a batch may have padding: else the longest one has to fill it."""
+    itself = subject.facts.sees_itself and not saying.cross
+    length = (subject.facts.lengths or (LENGTH,))[0]
+    plain = replace(tokens_for(subject.speech, BATCH, length, None if itself else MEMORY, 5), by=saying)
+    last = (plain.hideable - 1,)
+    try:
+        out = answer(subject, module, with_hidden(plain, dict.fromkeys(range(BATCH), last)))
+        return out.shape == answer(subject, module, with_hidden(plain, {0: last})).shape
+    except (Exception, SystemExit):
+        return False
 
 
 def changed(tokens: Tokens, places: dict[int, tuple[int, ...]]) -> Tokens:

@@ -29,6 +29,8 @@ CONSTRUCTOR = {
     "encoder_ffn_dim decoder_ffn_dim feedforward_dim mlp_hidden_dim ffn_size n_hidden ff_size ffn_hidden_size ffn_embed_dim",
     "dropout": "dropout dropout_p attn_dropout drop p dropout_rate attn_drop proj_drop attn_pdrop resid_pdrop embd_pdrop attention_dropout "
     "hidden_dropout_prob attention_probs_dropout_prob resid_dropout p_dropout drop_rate attn_drop_rate drop_path dropout_prob drop_prob "
+    "p_drop drop_p attn_p dropout_ratio attn_dropout_rate attn_dropout_p attn_dropout_prob attn_drop_p attn_drop_prob attention_drop "
+    "p_attn p_attn_drop resid_drop resid_p ff_dropout ffn_dropout ff_drop mlp_dropout relu_dropout act_dropout path_drop_prob "
     "attention_dropout_rate proj_dropout out_dropout residual_dropout droprate pdrop hidden_dropout activation_dropout",
     "layers": "num_layers n_layer n_layers layers depth num_hidden_layers",
     "layer": "layer_idx layer_id layer_number layer_index block_idx block_id layer_num",
@@ -48,6 +50,13 @@ CONFIG = "config cfg args conf params hparams hp opt opts options model_args mod
 
 # ---------------------------------------------------------------- forward
 
+# Of what lengths are told: before "lens" and "lengths".
+LENGTHS_OF = (
+    "x xs q query src source tgt target enc_valid dec_valid seq sequence input in token valid memory mem enc encoder context ctx kv k key y "
+    "feat feature frame text mel"
+)
+OF_LENGTHS = " ".join(f"{of}{word}" for of in ("", *(f"{name}_" for name in LENGTHS_OF.split())) for word in ("lens", "lengths"))
+
 FORWARD = {
     "query": "query q queries q_in inputs_q x_q query_states x_query qs query_input input_q hidden_q xq",
     "key": "key k keys k_in x_k key_states x_key ks key_input input_k xk",
@@ -56,8 +65,10 @@ FORWARD = {
     "enc_out kv_input memory_tokens ctx encoder_out enc y kv_states input_kv mem context_tokens kv_x encoder_x x_kv_in media cross",
     "padding": "key_padding_mask padding_mask src_key_padding_mask input_mask src_padding_mask v_padding_mask pad_mask "
     "context_mask encoder_attention_mask key_mask kv_mask memory_key_padding_mask encoder_mask encoder_padding_mask tgt_key_padding_mask "
-    "tgt_padding_mask value_mask enc_mask src_pad_mask tgt_pad_mask mask_pad",
-    "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_lens valid_len "
+    "tgt_padding_mask value_mask enc_mask src_pad_mask tgt_pad_mask mask_pad pad src_pad tgt_pad trg_pad memory_pad mem_pad enc_pad dec_pad "
+    "key_pad key_padding is_pad memory_pad_mask mem_mask media_mask latent_mask",
+    "lengths": f"{OF_LENGTHS} ilens",
+    "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_len "
     "memory_mask tgt_mask trg_mask target_mask self_mask cross_mask cross_attn_mask dec_mask decoder_mask look_ahead_mask lookahead_mask",
     "causal": "is_causal causal autoregressive_mask masked use_causal_mask causal_mask autoregressive future_mask_flag",
     "weights": "need_weights output_attentions return_attention return_attn return_weights return_attn_weights need_attn return_attentions",

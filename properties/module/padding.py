@@ -9,6 +9,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
 from ..engine.core.target import NotTaken, Raised
 from .cases import MANY, MODULE
+from .facts import CALM
 from .masks import changed
 from .speech import Tokens
 from .trial import ModuleTrial
@@ -19,9 +20,16 @@ SEVERAL = (2, 3, 4, 5, 7, 8, 16, 17)
 
 @module("∂out/∂x_j = 0 for hidden j, in other rows", exact=True, length=MANY, memory=(None, *SEVERAL), padded=True, dtypes="all")
 def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
-    """Other numbers in hidden tokens do not change a bit of any other row; nor where a second mask hides others."""
+    """Other numbers in hidden tokens do not change a bit of any other row; nor where a second mask hides others.
+
+    What a mask hides from one row it hides from all, wherever the token stands.
+    """
     x = t.inputs
     assert x.visible is not None
+    exact = t.case.dtype == "float64" and t.case.magnitude <= 0 and not t.facts.routed
+    if exact and t.saying.shape != "lengths" and t.choice("one alone", 3) == 2:
+        _hidden_from_all_or_none(t, x)
+        return
     both = t.second_mask(x) if t.choice("two masks", 2) else None
     places = {b: tuple(map(int, np.flatnonzero(~x.visible[b, 0]))) for b in range(t.case.batch)}
     beside = f", beside {both.second[0].parameter}" if both and both.second else ""
@@ -31,6 +39,25 @@ def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
         f"row {{row}} of sequence {{head}} changed with tokens that are hidden{t.by}{beside}",
         t.own_rows(),
     )
+
+
+def _hidden_from_all_or_none(t: ModuleTrial, x: Tokens) -> None:
+    """Of one token, anywhere but at the beginning: where a row no longer sees it under the mask, no other one does."""
+    place = 1 + t.choice("hidden place", max(x.hideable - 1, 1))
+    if place >= x.hideable:
+        return
+    visible = np.ones((t.case.batch, 1, x.hideable), dtype=bool)
+    visible[..., place] = False
+    plain, masked = replace(x, visible=None), replace(x, visible=visible)
+    here: dict[int, tuple[int, ...]] = dict.fromkeys(range(t.case.batch), (place,))
+    calm = t.made(gain=CALM)
+    seen = (t.run(plain, calm) != t.run(changed(plain, here), calm)).any(2)
+    out, moved = t.run(masked, calm), t.run(changed(masked, here), calm)
+    others = np.ones(seen.shape, dtype=bool)
+    if x.about == "x" and not t.speech.pooled:
+        others[:, place] = False
+    if (seen & (out == moved).all(2) & others).any():
+        t.unmoved(moved, out, f"row {{row}} changed with token {place}, which is hidden from another row{t.by}", others[:, :, None])
 
 
 @module(

@@ -95,7 +95,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
             extra[name] = False
-        elif needed and meant in ("mask", "padding", "past"):
+        elif needed and meant in ("mask", "padding", "lengths", "past"):
             extra[name] = None
         elif needed:
             unknown.append(name)

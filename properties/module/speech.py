@@ -108,6 +108,7 @@ class Saying:
     own: bool = False  # of the tokens themselves: it does not say which tokens of a memory are visible
     beside: bool = False  # of the tokens themselves, which are seen beside a memory, too
     cross: bool = False  # of a memory alone
+    longest: bool = False  # one of its sequences has to be whole: as long as the others are made by padding
     # what hiding in these words does: right; changes: something, but not that; none: nothing; other: it hides what another mask should
     effect: str = "right"
 
@@ -117,7 +118,7 @@ class Saying:
         if self.effect == "none":
             return "does nothing, in whatever form it is given"
         words = f"{SHAPES[self.shape]}, {self.how}" if self.shape != "lengths" else SHAPES[self.shape]
-        words += "; of its own tokens" * self.beside + "; of the memory" * self.cross
+        words += "; of the longest sequence all" * self.longest + "; of its own tokens" * self.beside + "; of the memory" * self.cross
         words += "; where it is given, nothing else hides later tokens" * self.whole
         return words + {"changes": "; what it hides is seen", "other": "; not taken so"}.get(self.effect, "")
 
@@ -169,7 +170,7 @@ class Speech:
     turned: int = 0  # how many features of a head turn with positions; 0: all
     mask: Saying | None = None
     more: tuple[Saying, ...] = ()  # further masks
-    masked: bool = False  # there is no call without a mask: one in which all tokens are seen is given
+    needed: tuple[Saying, ...] = ()  # masks without which there is no call: where nothing else is said, all tokens are seen
     flag: str = ""  # the parameter that makes it causal
     by_mask: bool = False  # the flag is a mask: one is given, and whatever it holds, the call is causal
     hinted: str = ""  # the mask beside which the flag is a hint: a causal one is given with it
@@ -237,6 +238,10 @@ class Tokens:
         """The number of these."""
         return int(getattr(self, self.about).shape[1])
 
+    def told_by(self, saying: Saying) -> int:
+        """Of how many tokens a mask says whether they are visible."""
+        return int(self.x.shape[1]) if saying.own else replace(self, by=saying).hideable
+
 
 def unspoken(parameter: inspect.Parameter, speech: Speech) -> bool:
     """Whether an optional argument that may stand for arrays is never given, and its name does not say that no weight depends on it."""
@@ -280,6 +285,8 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
     saying = tokens.by or speech.mask
     if saying is not None and saying.own and tokens.visible is not None and tokens.memory is not None:
         raise NotTaken(f"a memory of which {saying.parameter} says nothing")
+    if saying is not None and saying.longest and tokens.visible is not None and not tokens.visible.all((1, 2)).any():
+        raise NotTaken(f"sequences all of which are padded, as {saying.parameter} says")
     if speech.layout == "ld":
         return _one_by_one(module, speech, tokens, fw, buffers, dtype, device)
     arguments = arguments_of(speech, tokens, fw, buffers, dtype, device)
@@ -344,10 +351,10 @@ def arguments_of(
             made[name] = _positions(meant, places, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
-    visible: dict[Saying, Array] = {}
-    if speech.mask and speech.masked:
-        visible[speech.mask] = np.ones((1, 1, tokens.keys), dtype=bool)
-    if (given := tokens.by or speech.mask) and tokens.visible is not None:
+    given = tokens.by or speech.mask
+    told = {given.parameter if given and tokens.visible is not None else "", tokens.second[0].parameter if tokens.second else ""}
+    visible = {saying: np.ones((1, 1, tokens.told_by(saying)), dtype=bool) for saying in speech.needed if saying.parameter not in told}
+    if given and tokens.visible is not None:
         visible[given] = tokens.visible
     if tokens.second:
         visible[tokens.second[0]] = tokens.second[1]

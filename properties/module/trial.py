@@ -124,7 +124,8 @@ class ModuleTrial(Trial):
     def hidden(self, tokens: Tokens) -> list[tuple[int, ...]]:
         """Which tokens of each sequence are hidden: its last ones, another number for each; the first one is always seen."""
         count = tokens.hideable
-        return [tuple(range(count - self.choice(f"hidden {b}", max((count + 1) // 2, 1)), count)) for b in range(self.case.batch)]
+        hidden = [tuple(range(count - self.choice(f"hidden {b}", max((count + 1) // 2, 1)), count)) for b in range(self.case.batch)]
+        return [*hidden[:-1], ()] if self.saying.longest else hidden
 
     def hiding(self, tokens: Tokens) -> Tokens:
         """The same call with a mask that hides them from all rows."""

@@ -48,6 +48,7 @@ class OfAnyDim(nn.Module):
 class Asks(OfAnyDim):
     def __init__(self, frobs):
         super().__init__()
+        self.first = frobs[0]
 
 class Named(OfAnyDim):
     def forward(self, query, key, value, attn_mask=None):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from properties import verify
+from properties.engine.core.target import CannotRun
 from properties.engine.search.probe import make_target
 
 
@@ -160,3 +161,89 @@ class DropoutForgotten(PooledBesideTheMean):
 
 def test_a_dropout_that_no_call_needs_is_one() -> None:
     assert [f.prop.name for f in verify(DropoutForgotten, cases=8).findings] == ["module_dropout_is_on_in_train"]
+
+
+class OfHops(nn.Module):
+    """A sentence in several rows, each with weights of its own; of the width nothing says that it is one."""
+
+    of_tokens = True
+
+    def __init__(self, hidden, da=20, hops=4):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.first, self.second = nn.Linear(hidden, da), nn.Linear(da, hops)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.second(self.first(x).tanh())
+        return scores.softmax(1 if self.of_tokens else 2).mT @ x  # type: ignore[no-any-return]
+
+
+class OverHops(OfHops):
+    of_tokens = False
+
+
+class Around(nn.Module):
+    """No number stands for what is called."""
+
+    def __init__(self, dim: int, fn) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.norm, self.fn = nn.LayerNorm(dim), fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(self.norm(x))  # type: ignore[no-any-return]
+
+
+def test_what_nothing_is_known_of_is_guessed_and_told() -> None:
+    learned = make_target("mine", OfHops).learned
+    assert learned["made"] == "with hidden=8: guessed" and learned["output"] == "4 rows for each sequence"
+    assert verify(OfHops, cases=5).ok and not verify(OverHops, cases=10, properties=("tokens",)).ok
+
+
+def test_what_was_guessed_in_vain_is_asked_for() -> None:
+    with pytest.raises(CannotRun, match=r"it was made with fn=8, which is guessed: give what it should be, as in 'Around\(fn=…\)'"):
+        make_target("Around", Around)
+
+
+class OwnName(nn.Module):
+    """A probability of dropout by a name of its own."""
+
+    on = False
+
+    def __init__(self, dim: int, heads: int, p_drop: float = 0.1) -> None:
+        super().__init__()
+        self.heads, self.p_drop, self.qkv = heads, p_drop, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+        weights = F.dropout((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1), self.p_drop, self.training or self.on)
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+class OnInEval(OwnName):
+    on = True
+
+
+def test_a_dropout_by_a_name_of_its_own_is_one() -> None:
+    assert verify(OwnName, cases=6, properties=("state",)).ok
+    assert "module_dropout_is_off_in_eval" in {f.prop.name for f in verify(OnInEval, cases=12, properties=("state",)).findings}
+
+
+class Points(nn.Module):
+    """The weights, and nothing that is weighed by them."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.q(x) @ self.k(x).mT).log_softmax(-1)
+
+
+class PointsAtAMemory(Points):
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:  # type: ignore[override]
+        return (self.q(x) @ self.k(memory).mT).softmax(-1)
+
+
+@pytest.mark.parametrize(("cls", "seen"), [(Points, "tokens"), (PointsAtAMemory, "tokens of the memory")])
+def test_weights_are_no_output(cls: Any, seen: str) -> None:
+    with pytest.raises(CannotRun, match=f"returns as many features as there are {seen}: its weights, or scores"):
+        make_target("mine", cls)

@@ -1,4 +1,5 @@
-"""Tokens that are not seen on purpose: in windows of an image of one size, behind a maximum, beside a class token that asks alone."""
+"""Tokens that are not seen on purpose: in windows of an image of one size, behind a maximum, in what is cut off of keys that are shortened,
+beside a class token that asks alone."""
 
 from __future__ import annotations
 
@@ -58,6 +59,29 @@ class LargestOfFour(nn.Module):
         return x + (weights @ v.mT).mT.unflatten(2, x.shape[2:])
 
 
+class Shortened(nn.Module):
+    """Keys and values of three tokens each; a slot is open once all of them are there, and the null slot always."""
+
+    late = 2
+
+    def __init__(self, dim: int = 32, num_heads: int = 4, ratio: int = 3) -> None:
+        super().__init__()
+        self.heads, self.qkv, self.ratio = num_heads, nn.Linear(dim, 3 * dim), ratio
+        self.shorter, self.null = nn.Conv1d(2 * dim, 2 * dim, ratio, stride=ratio), nn.Parameter(torch.zeros(1, 1, 2 * dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, kv = self.qkv(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
+        slots = x.shape[1] // self.ratio
+        kv = torch.cat((self.null.expand(len(x), -1, -1), self.shorter(kv.mT).mT if slots else kv[:, :0]), 1)
+        opens = torch.cat((torch.zeros(1), torch.arange(slots) * self.ratio + self.late))
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (q, *kv.chunk(2, -1)))
+        return F.scaled_dot_product_attention(q, k, v, torch.arange(x.shape[1])[:, None] >= opens).transpose(1, 2).flatten(2)
+
+
+class OpenTooEarly(Shortened):
+    late = 0
+
+
 class ClassTokenAsks(nn.Module):
     """As in CrossViT: the token of a class asks the tokens of the other branch, and itself."""
 
@@ -74,6 +98,7 @@ class ClassTokenAsks(nn.Module):
 TOLD = {
     WindowsOfAnImage: ("window", "some tokens never see each other"),
     LargestOfFour: ("sparse", "of several tokens the largest features are taken, by max_pool2d"),
+    Shortened: ("sparse", "shorter takes several together, and an incomplete window at the end may be left out"),
     ClassTokenAsks: ("output", "the first token is that of a class: it alone sees the others"),
 }
 
@@ -90,3 +115,8 @@ def test_one_token_that_one_row_forgets_is_no_window() -> None:
     assert "window" not in make_target("mine", OneForgotten).learned
     (finding,) = verify(OneForgotten, cases=100, properties=("module_every_token_is_seen",)).findings
     assert "the same bits with another token 0" in finding.violation.says
+
+
+def test_a_slot_that_is_open_before_its_tokens_are_there_is_refuted() -> None:
+    found = {f.prop.name for f in verify(OpenTooEarly, cases=12, properties=("tokens",)).findings}
+    assert "module_future_tokens_are_ignored" in found
