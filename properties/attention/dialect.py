@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
 from typing import Any
@@ -22,7 +23,7 @@ from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, Axes, known
 from .dialect_parameters import Learner
-from .fillers import UNLIMITED, combinations, in_small_tiles
+from .fillers import NO_CAP, UNLIMITED, combinations, in_small_tiles, no_cap
 from .given_weights import found as found_weights
 from .given_weights import ways
 from .inputs import SCALES, Inputs
@@ -53,7 +54,7 @@ from .window import window_of
 
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
 OTHER_WEIGHTS = {
-    *("sigmoid", "sparsemax", "entmax", "relu", "silu", "hstu", "linear", "performer", "favor"),
+    *("prob", "probsparse", "sigmoid", "sparsemax", "entmax", "relu", "silu", "hstu", "linear", "performer", "favor"),
     *("cosine", "polynomial", "gaussian", "laplace", "retention", "additive", "bahdanau"),
 }
 
@@ -104,6 +105,7 @@ SIZE_WORDS |= {"k": "the number of heads of keys", "g": "the number of heads of 
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
+FIRST_TOKENS = ("n_sink", "n_sinks", "num_sinks", "num_sink", "sink_size", "sink_tokens", "num_sink_tokens", "start_size")
 UNKNOWN = 3  # required parameters of unknown meaning that are given something at most
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
 
@@ -233,7 +235,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     plain = question.inputs()
     flag = _flag(formal)
     readings = list(_readings(question, formal, works, layout))
-    off, reading = _nearest(question, readings, flag)
+    off, reading = _nearest_of_all(question, readings, flag)
     small = replace(reading, filled=in_small_tiles(reading.filled))
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
         off, reading = of_small, small
@@ -292,6 +294,22 @@ def _no_softmax(name: str, word: str) -> CannotRun:
     )
     error.final = True
     return error
+
+
+def _nearest_of_all(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
+    """The same, those last that are tried where nothing else is right."""
+    late = [one for one in readings if one.late]
+    try:
+        off, reading = _nearest(question, [one for one in readings if not one.late] if late else readings, flag)
+    except CannotRun:
+        if not late:
+            raise
+        return _nearest(question, late, flag)
+    if off >= NEAR and late:
+        with suppress(CannotRun):
+            other = _nearest(question, late, flag)
+            return other if other[0] < NEAR else (off, reading)
+    return off, reading
 
 
 def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
@@ -477,7 +495,12 @@ def _untold(axes: Axes, told: Mapping[str, str], heads: bool) -> int:
 def _uncapped(formal: Formal) -> list[dict[str, Any]]:
     """What says that logits are not capped, to a callable that caps them where nothing is said; the last is to say nothing."""
     capped = [p.name for p in formal.values() if capped_by_default(p)]
-    return [dict.fromkeys(capped, none) for none in (None, 0.0) if capped] + [{}]
+    return [dict.fromkeys(capped, none) for none in (None, 0.0, NO_CAP) if capped] + [{}]
+
+
+def _sinkless(formal: Formal) -> dict[str, Any]:
+    """What says that no first tokens are seen beyond a window, to a callable that lets some be seen where nothing is said."""
+    return {p.name: 0 for p in formal.values() if p.name in FIRST_TOKENS and type(p.default) is int and p.default > 0}
 
 
 def _dropless(formal: Formal) -> list[dict[str, Any]]:
@@ -544,8 +567,10 @@ def _spelled(
         for base, filled, (layout, axes) in product(bases, islice(combinations(unknown), 1 if few else None), ordered):
             for answer in axes.answers:
                 for unlimited, uncapped, dropless in product(_unlimited(formal), _uncapped(formal), _dropless(formal)):
-                    known_values = {**given, **unlimited, **uncapped, **dropless}
-                    yield replace(base, given=known_values, filled=filled, layout=layout, answer=answer)
+                    known_values = {**given, **unlimited, **uncapped, **dropless, **_sinkless(formal)}
+                    none_at_all = {name: no_cap() for name, value in known_values.items() if value is NO_CAP}
+                    left = {name: value for name, value in known_values.items() if name not in none_at_all}
+                    yield replace(base, given=left, filled={**filled, **none_at_all}, layout=layout, answer=answer)
                 if works:
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:

@@ -15,7 +15,7 @@ from ..engine.core.target import Raised, Target
 from .axes import NATIVE
 from .axes import known as axes_of
 from .call import answer, attend
-from .fillers import TEMPERATURES, fillers, has_meaning, meanings, words_of
+from .fillers import TEMPERATURES, fillers, has_meaning, meanings, moved, words_of
 from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, exactly, may_be_a_number, meant
 from .speech import ADDED, BESIDE, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, Reading, second_array
@@ -61,6 +61,7 @@ class Learner:
         else:
             self.parameters = list(start.parameters)
         self._meanings()
+        self._moved()
         self._groups()
         self._sizes()
         self._empty_rows()
@@ -443,6 +444,23 @@ class Learner:
                 self.learned |= {name: f"{meaning.says}; asked in one call, in the others {given}" for name, given in others.items()}
             else:
                 self.wrong[names] = f"by its name {meaning.says}, which is off by {off:.2g}"
+
+    def _moved(self) -> None:
+        """Whether it is the distances of positions alone that matter, where positions are given."""
+        reading, inputs = self.reading, self.question.inputs(queries=8, keys=8, is_causal=self.reading.always)
+        if axes_of(reading.layout).folded:
+            return
+        places = [moved(reading.filled, len(inputs.q), 8, inputs.q.shape[3], by) for by in (0, 5)]
+        names = " and ".join(sorted(places[0]))
+        if not names:
+            return
+        here, there = (self.question.answer(replace(reading, filled={**reading.filled, **given}), inputs) for given in places)
+        if here is None or there is None:
+            self.untried[names] = "other values are not taken"
+        elif (off := float(np.abs(here - there).max())) < NEAR:
+            self.learned |= {names: "distances alone matter, asked in one call; in the others nothing is turned"}
+        else:
+            self.wrong[names] = f"later positions at the same distances change the answer, by {off:.2g}"
 
     def _groups(self) -> None:
         """Whether fewer heads of keys are taken without a flag."""

@@ -20,6 +20,8 @@ from ..engine.core.target import NotTaken
 from ..engine.frameworks import Framework
 
 COMBINATIONS = 12  # of values that are tried at most, where several are required
+TURNED_NONE = "nothing is turned"
+ALIKE = f"0 for every token: {TURNED_NONE}"
 NO_CAP = 2.0**100  # c · tanh(x / c) is x, to the last bit
 SMALL_TILE = 4  # the keys of one, so that most calls have several
 UNLIMITED = 2**20  # keys of a window that hides none, where one number has to be given
@@ -30,6 +32,7 @@ PARTS = {"blocks", "tiles", "chunks", "splits", "split", "partitions"}
 LENGTHS = {"len", "lens", "length", "lengths", "seqlen", "seqlens"}
 PREFIXES = {"prefix", "prompt"}
 SEGMENTS = {"segment", "segments", "seg", "segs", "doc", "docs", "document", "documents"}
+BEST = {"topk", "top", "keep"}
 POSITIONS = {"pos", "position", "positions"}
 OFFSETS = {"offset", "start", "past", "shift"}
 TEMPERATURES = {"temperature", "temp", "tau"}
@@ -49,6 +52,7 @@ class Filler:
     holds: str = ""  # what it holds: 0, 1, its places along the last axis, or the number l of queries or s of keys
     root: bool = False  # the root of the width of a head
     sure: bool = False  # whether the name says that this changes nothing
+    late: bool = False  # whether it is tried where nothing else is right
 
     def filled(self, sizes: Mapping[str, int], each: str, folded: bool, like: Any, fw: Framework) -> Any:
         """What a call of such sizes is given. ``each``: a call for each index along these; ``folded``: heads lie in the axis of the batch.
@@ -72,6 +76,11 @@ class Filler:
         elif self.holds in ("l", "s"):
             numbers = np.full(shape, float(sizes[self.holds]))
         return fw.integers(np.array(numbers), device) if shape else int(numbers)
+
+
+def no_cap() -> Filler:
+    """A cap of logits that changes none."""
+    return Filler("2**100: as good as no cap", NO_CAP, sure=True)
 
 
 def of_tiles(size: int) -> Filler:
@@ -102,16 +111,22 @@ def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
         return sure(*(Filler("0 for every sequence: no prefix", axes=axes) for axes in ("b", f"b{rows}")), Filler("0: no prefix", 0))
     if words & LENGTHS:
         return sure(Filler(f"{counted} for every sequence", axes="b", holds=rows), Filler(counted, axes="", holds=rows))
+    if words >= {"rotary", "dim"} or words >= {"rope", "dim"}:
+        return sure(Filler(f"0: {TURNED_NONE}", 0))
+    if words & BEST:
+        return sure(Filler(counted, holds=rows))
     if words & SEGMENTS:
         return sure(*(Filler("1 for every token: one segment", axes=axes, holds="1") for axes in (f"b{rows}", rows)))
     if words & OFFSETS:
         return sure(Filler("0", 0))
     if words & POSITIONS:
-        return sure(*(Filler("0, 1, 2, …", axes=axes, holds="places") for axes in (f"b{rows}", rows)), Filler("0", 0))
+        forms = (f"b{rows}", rows)
+        alike = tuple(Filler(ALIKE, axes=axes, sure=True, late=True) for axes in forms)
+        return (*sure(*(Filler("0, 1, 2, …", axes=axes, holds="places") for axes in forms), Filler("0", 0)), *alike)
     if words & TEMPERATURES:
         return sure(Filler("sqrt(dim)", root=True), Filler("1.0", 1.0))
     if words & CAPS:
-        return sure(Filler("2**100: as good as no cap", NO_CAP), Filler("None: no cap"), Filler("0.0: no cap", 0.0))
+        return sure(no_cap(), Filler("None: no cap"), Filler("0.0: no cap", 0.0))
     if words & EPSILONS:
         return sure(Filler("0.0", 0.0))
     if words & WINDOWS:
@@ -172,3 +187,17 @@ def meanings(filled: Mapping[str, Filler], batch: int, length: int, causal: bool
         segments = 1 + (place[None, :] >= 3 + np.arange(batch)[:, None]) + (place[None, :] >= length - 1)
         visible = (segments[:, :, None] == segments[:, None, :])[:, None]
         yield Meaning(dict.fromkeys(segmented, Filler("", segments)), visible, "tokens see those of their segment alone")
+
+
+def moved(filled: Mapping[str, Filler], batch: int, length: int, dim: int, by: int) -> dict[str, Filler]:
+    """What says positions, of tokens that stand one after the other from some place on, and that all features are turned by them.
+
+    Empty where nothing says positions, or nothing is known to be turned by them.
+    """
+    found = {}
+    for name, filler in filled.items():
+        if words_of(name) & POSITIONS and filler.axes:
+            places = np.arange(float(by), by + length)
+            found[name] = Filler("", np.broadcast_to(places, (batch, length)).copy() if filler.axes.startswith("b") else places)
+    still = [name for name, filler in filled.items() if filler.words.endswith(TURNED_NONE)]
+    return found | {name: Filler("", dim) for name in still if name not in found} if still and found else {}

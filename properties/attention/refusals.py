@@ -195,6 +195,8 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
             yield "masks of two axes, where heads are grouped", {"mask_rank": 4}, asked(**masked, group=2, queries=1)
         yield "masks of three axes", {"mask_rank": 4}, asked(**masked, mask_rank=3)
         yield "masks of fewer than two axes", {"mask_rank": 2}, asked(**masked, mask_axes="S", mask_rank=0)
+        if "" in target.supports.mask_axes:
+            yield "masks without axes", {"mask_rank": 1}, asked(**masked, mask_axes="", mask_rank=0)
     if {"attn_mask", "is_causal"} <= set(target.parameters) and "LS" in target.supports.mask_axes:
         alone = {"mask_and_causal": False}  # libraries that document this refusal answer where a fused kernel is chosen, all the same
         yield "a mask together with is_causal", alone, asked(**masked, is_causal=True)

@@ -85,6 +85,11 @@ class Reading:
         """Whether something is given of which nothing says that it changes nothing."""
         return any(not filler.sure for filler in self.filled.values())
 
+    @property
+    def late(self) -> bool:
+        """Whether it is tried where nothing else is right."""
+        return any(filler.late for filler in self.filled.values())
+
 
 SECONDS = ("as the queries", "(batch, heads, length)", "heads before length")  # without the axis of features
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words

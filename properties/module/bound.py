@@ -6,6 +6,8 @@
     e = 4 u |z|                          exp, tanh, sin, … (libraries promise two units in the last place, which is 4 u)
     e² = u² z² + u_a² (n/3 z² + (n/6 + 1) Σ t²)           sums of n terms t, added up in the type or, for half types, in float32 (u_a)
     e = (4 u + √(n/3) u_a) |z|, from operands off by u_a   softmax, norms: several of these in one operation
+    and beside it e² = u_a² (x² + mean²) rstd² w²          layer norm, which kernels compute as x · rstd − mean · rstd (of two features z is ±1,
+                                                           whatever they are, and its error that of a difference)
 
 **Sums.** Each addition rounds a partial sum s_j: the error is Σ_j ρ_j s_j with |ρ_j| ≤ u_a. If no order of the terms is likelier than another, s_j is
 the sum of j of n terms drawn without replacement (Cochran 1977, section 2): E s_j² = (j/n)² z² + j (n − j)/(n (n − 1)) (Σ t² − z²/n), and so

@@ -24,7 +24,7 @@ from typing import Any
 from ..engine.contained.watch import in_time
 from ..engine.core.target import CannotRun, first_line
 from ..engine.frameworks import Framework
-from .names import CONFIGS, CONSTRUCTOR_ROLES, Sizes, role
+from .names import CONFIGS, CONSTRUCTOR_ROLES, FEWER_KEYS, Sizes, role
 from .readings import settle
 from .speech import hooks
 
@@ -127,6 +127,14 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
+class Fewer(Guess):
+    """How many times fewer keys there are than tokens along a side: not at all by default, which leaves a part of a module out."""
+
+    def __call__(self, sizes: Sizes) -> object:
+        return 1 if sizes.whole else self.value
+
+
+@dataclasses.dataclass(frozen=True)
 class Recipe:
     """A class and what makes each argument of it."""
 
@@ -205,6 +213,8 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return lambda _: found()
     if not required and small and meant in SQUARE and isinstance(default, tuple) and len(default) == 2:
         return partial(_square, meant)
+    if not required and small and name in FEWER_KEYS and default == 1:
+        return Fewer(2)
     if not required and (not small or meant not in SIZED or not isinstance(default, int | float) or isinstance(default, bool)):
         return None
     hint = annotation(cls, parameter)

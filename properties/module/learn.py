@@ -20,7 +20,7 @@ from .construct import needs_gpu
 from .facts import NEGLIGIBLE, by_type, found_out, influences
 from .masks import SHAPES as MASKS
 from .masks import taken_apart, with_masks, with_needed, wordings
-from .names import FORWARD_ROLES, Sizes, role
+from .names import FEWER_KEYS, FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
 from .speech import FRAMES, IN_IMAGE, SQUARES, TABLES, VIDEOS, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
@@ -38,6 +38,12 @@ ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # 
 
 def learned(subject: Subject, device: str) -> Subject:
     """The subject with how it is called and what it is. Raises CannotRun with one sentence."""
+    if fewer := FEWER_KEYS & set(subject.guesses):
+        try:
+            return _known(_called(subject, subject.module("float64", device, 1), device), device)
+        except (Exception, SystemExit):
+            left = {name: guess for name, guess in subject.guesses.items() if name not in fewer}
+            subject = replace(subject, facts=replace(subject.facts, whole=True), guesses=left)
     try:
         spoken = _called(subject, subject.module("float64", device, 1), device)
     except CannotRun as first:

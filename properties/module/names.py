@@ -15,13 +15,13 @@ CONSTRUCTOR = {
     "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
     "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
     "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx embeddings_dim n_embed num_features input_size output_size "
-    "d_out_kq d_out_v n_feat chan chans",
+    "d_out_kq d_out_v n_feat chan chans c_in c_out c_z c_m c_s hidden",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
     "encoder_attention_heads decoder_attention_heads "
-    "num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
+    "no_heads num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
     "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups",
     "head_dim": "dim_head head_dim d_k head_size key_dim d_v d_head dim_k dim_v d_q d_key d_value qk_dim v_dim attention_head_size "
-    "dim_heads attention_head_dim dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv",
+    "c_hidden dim_heads attention_head_dim dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv",
     "length": "max_len max_length block_size context_length max_seq_len max_seq_length seq_len seq_length n_ctx max_position_embeddings "
     "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
     "ctx_length max_token_len n_tokens num_tokens max_tokens max_position",
@@ -46,6 +46,7 @@ CONSTRUCTOR = {
     "window": "window_size window attn_window local_window_size",
     "memory": "",
 }
+FEWER_KEYS = {"sr_ratio", "reduction_ratio", "spatial_reduction_ratio", "sequence_reduction_ratio"}  # 1 by default: keys of all tokens
 CONFIG = "config cfg args conf params hparams hp opt opts options model_args model_config configuration c_fg settings"
 
 # ---------------------------------------------------------------- forward
@@ -147,6 +148,7 @@ class Sizes:
     head_dim: int = 8
     dropout: float = 0.0
     ungrouped: bool = False  # as many heads of keys as of queries
+    whole: bool = False  # keys of all tokens, where a constructor can make them fewer
 
     def value(self, role: str) -> object:
         """The value of a role of the constructor."""

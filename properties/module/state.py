@@ -195,13 +195,15 @@ def matters(t: ModuleTrial, name: str) -> bool:
     return bool((np.abs(t.run(tokens, made) - t.run(tokens)) > 2 * t.allowed(tokens)).any())
 
 
-def moves(t: ModuleTrial, name: str) -> tuple[bool, bool]:
-    """Whether other numbers in a parameter change a bit of the output, and of anything that comes back beside it."""
-    made, fw = t.made(), t.target.framework
+def moves(t: ModuleTrial, name: str, training: bool = False) -> tuple[bool, bool]:
+    """Whether other numbers in a parameter change a bit of the output, and of anything that comes back beside it; in train mode, if so."""
+    plain, made, fw = t.made(), t.made(), t.target.framework
+    for module in (plain, made) if training else ():
+        module.train()
     parameter = dict(made.named_parameters())[name]
     came: list[list[Array]] = []
     with hooks(fw).still():
-        for module in (t.module, made):
+        for module in (plain, made):
             result = t.result(lesson(t), module)
             first = first_array(result, fw)
             came.append([fw.read(array) for array in (first, *(each for each in arrays(result, fw) if each is not first))])
@@ -232,6 +234,8 @@ def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
                 t.fail(f"no gradient reaches {name}, on which the output depends")
             if t.facts.routed or others:
                 continue  # no token came to it, or it is of another output than the first
+            if any(moves(t, name, training=True)):
+                raise NotTaken(f"{name}, which serves in train mode alone")
             if not t.untried:
                 t.fail(f"no gradient reaches {name}: no output depends on it")
             elsewhere = name

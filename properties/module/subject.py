@@ -50,6 +50,7 @@ class Facts:
     statistics: str = ""  # what takes statistics of the batch in train mode
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
     ungrouped: bool = False  # it can be called only with as many heads of keys as of queries
+    whole: bool = False  # keys of all tokens, though its constructor can make them fewer
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
 
 
@@ -85,7 +86,7 @@ class Subject:
         ``luck``: what random numbers its constructor draws, for all that is no parameter.
         """
         fw = self.framework
-        sizes = replace(sizes, ungrouped=self.facts.ungrouped)
+        sizes = replace(sizes, ungrouped=self.facts.ungrouped, whole=self.facts.whole)
         with fw.chance(luck):
             made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes, fw)
         set_dropout(made, sizes.dropout)

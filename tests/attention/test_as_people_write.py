@@ -133,3 +133,54 @@ def test_weights_in_dictionaries() -> None:
     assert '{"w", "b"}' in target.learned["weights"] and "NaN comes back" in target.differs["float16"]
     assert not verify(mha, properties=("softmax", "heads"), cases=6).findings
     assert verify(scrambled, properties=("softmax", "heads"), cases=6).findings
+
+
+def turned_by_places(q: Any, k: Any, v: Any, positions: Any, rotary_dim: int, mixed: bool = False) -> Any:
+    """(batch, length, heads, dim): the first features are turned, neighbours together; by a mistake by the angles of halves."""
+
+    def turn(x: Any) -> Any:
+        angles = positions[..., None] * 10000.0 ** (-np.arange(0, rotary_dim, 2) / max(rotary_dim, 1))
+        wide = np.concatenate([angles, angles], -1) if mixed else np.repeat(angles, 2, -1)
+        part = x[..., :rotary_dim]
+        other = np.stack([-part[..., 1::2], part[..., ::2]], -1).reshape(part.shape)
+        done = part * np.cos(wide)[:, :, None] + other * np.sin(wide)[:, :, None]
+        return np.concatenate([done, x[..., rotary_dim:]], -1).transpose(0, 2, 1, 3)
+
+    q, k = turn(q), turn(k)
+    return (softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+def test_positions_that_turn() -> None:
+    def right(q: Any, k: Any, v: Any, positions: Any, rotary_dim: int) -> Any:
+        return turned_by_places(q, k, v, positions, rotary_dim)
+
+    def wrong(q: Any, k: Any, v: Any, positions: Any, rotary_dim: int) -> Any:
+        return turned_by_places(q, k, v, positions, rotary_dim, mixed=True)
+
+    assert not make_target("right", right).wrong and "distances alone matter" in str(make_target("right", right).learned)
+    assert "later positions at the same distances change the answer" in str(make_target("wrong", wrong).wrong)
+
+
+def test_first_tokens_beyond_a_window_and_all_of_the_best_keys() -> None:
+    def streaming(q: Any, k: Any, v: Any, *, window: int, n_sink: int = 4) -> Any:
+        back = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2] - torch.arange(k.shape[2])
+        seen = (back >= 0) & ((back < window) | (torch.arange(k.shape[2]) < n_sink))
+        return (q @ k.mT * max(q.shape[3], 1) ** -0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+    def best(q: Any, k: Any, v: Any, topk: int) -> Any:
+        s = q @ k.mT * max(q.shape[3], 1) ** -0.5
+        return s.masked_fill(s < s.topk(topk, -1).values[..., -1:], -torch.inf).softmax(-1) @ v
+
+    assert "window_size" in make_target("streaming", streaming).parameters
+    assert not verify(streaming, properties=("features",), cases=10).findings
+    assert make_target("best", best).learned["topk"].startswith("the number of keys")
+
+
+def test_a_cap_by_default_that_no_word_switches_off_and_a_mask_without_axes() -> None:
+    def capped(q: Any, k: Any, v: Any, attention_mask: Any = None, logit_cap: float = 50.0) -> Any:
+        s = logit_cap * torch.tanh(q @ k.mT * max(q.shape[3], 1) ** -0.5 / logit_cap)
+        return (s if attention_mask is None else s + attention_mask[..., : k.shape[2]]).softmax(-1) @ v
+
+    target = spoken(capped)
+    assert "softcap" in target.parameters and "masks without axes" in target.refuses
+    assert not verify(capped, properties=("masks", "features"), cases=10).findings

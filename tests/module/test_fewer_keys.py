@@ -55,3 +55,67 @@ def test_another_image_is_refuted(module: type, said: str) -> None:
     verdict = verify(module, properties=("projections",), cases=10)
     assert [f.prop.name for f in verdict.findings] == ["module_is_the_attention_of_its_projections"]
     assert said in str(verdict.findings[0].violation.says)
+
+
+class ReducedIfAsked(Reshaped):
+    """By default keys are of all tokens, and the mistake is not there."""
+
+    def __init__(self, dim: int, num_heads: int = 4, sr_ratio: int = 1) -> None:
+        super().__init__(dim, num_heads, sr_ratio)
+        self.sr_ratio = sr_ratio
+
+    def forward(self, x: Any, H: int, W: int) -> Any:
+        if self.sr_ratio > 1:
+            return super().forward(x, H, W)
+        self.image = ""
+        return super().forward(x, H, W)
+
+
+def test_a_reduction_that_is_off_by_default_is_asked_for() -> None:
+    subject: Any = make_target("ReducedIfAsked", ReducedIfAsked).function
+    assert subject.guesses["sr_ratio"] == "2"
+    assert verify(ReducedIfAsked, properties=("projections",), cases=5).findings
+
+
+class OfTwoFeatures(nn.Module):
+    """A norm of two features gives ±1, whatever they are; its kernel takes the difference of two numbers that may nearly be the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(2), nn.Linear(2, 12), nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return self.out((q @ k.mT * 0.5).softmax(-1) @ v)
+
+
+def test_the_rounding_of_a_norm_of_two_features_is_allowed() -> None:
+    assert not verify(OfTwoFeatures(), properties=("module_is_as_near_to_its_twin_as_rounding_explains",), cases=150).findings
+
+
+class Folded(nn.Module):
+    """An adapter that is folded into the weights in eval mode, where no gradient reaches it."""
+
+    def __init__(self, d_model: int, r: int = 2) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.A, self.B = nn.Parameter(torch.randn(r, d_model)), nn.Parameter(torch.randn(d_model, r) * 0)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        q = q + x @ self.A.mT @ self.B.mT if self.training else q
+        return self.out((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v)
+
+
+class Forgotten(Folded):
+    """One that serves in no mode."""
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v)
+
+
+def test_a_parameter_that_serves_in_train_mode_gets_its_gradient_there() -> None:
+    named = ("module_gradients_reach_every_parameter",)
+    assert not verify(Folded, properties=named, cases=10).findings
+    assert verify(Forgotten, properties=named, cases=10).findings

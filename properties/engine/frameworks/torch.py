@@ -275,6 +275,9 @@ class Perturbed(TorchDispatchMode):
             size = (size.square().mul_(unit**2 + inner**2 * terms / 3) + squares * (inner**2 * (terms / 6 + 1))).sqrt_()
         elif name in COMPOSED:
             size = size * (4 * unit + inner * (terms / 3) ** 0.5)
+            if name == "native_layer_norm":  # x · rstd − mean · rstd: what is left of two numbers that may nearly be the same
+                times = out[2].double() * (1.0 if args[2] is None else args[2].double())
+                size = (size.square() + (times * inner).square() * (args[0].double().square() + out[1].double().square())).sqrt_()
         else:
             size = size * (unit if name in BARE else 4 * unit)
         first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
