@@ -74,6 +74,7 @@ TESTS = {
     "properties/engine/core/crash.py": own("crash", "attempt"),
     "properties/engine/core/explanation.py": own("contrast"),
     "properties/engine/core/finding.py": own("diagnosis"),
+    "properties/engine/core/documented.py": (*own("documented"), "tests/attention/test_written.py"),
     "properties/engine/core/pace.py": own("pace"),
     "properties/engine/core/picture.py": own("pictures"),
     "properties/engine/core/declare.py": (*CORE, *own("domains")),

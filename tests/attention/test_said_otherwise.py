@@ -419,9 +419,10 @@ def test_what_has_a_cap_by_default_is_called_without_one(function: Any, name: st
     assert bool(refuted(target, *CAPS)) == (function is gemma_wrong)
 
 
-def test_what_is_capped_whatever_is_said_is_asked_as_it_is() -> None:
+def test_what_is_capped_whatever_is_said_is_given_a_cap_that_changes_nothing() -> None:
     target = spoken(always_capped, zero_sizes=False)
-    assert "softcap" not in target.learned and "output_is_inside_the_bound" in refuted(target, *CAPS)
+    assert target.learned["softcap"].startswith("2**100: as good as no cap") and "softcap" in target.parameters
+    assert not refuted(target, *CAPS)
 
 
 def test_what_is_dropped_where_nothing_is_said_is_not_dropped() -> None:

@@ -168,9 +168,9 @@ class OfHops(nn.Module):
 
     of_tokens = True
 
-    def __init__(self, hidden, da=20, hops=4):  # type: ignore[no-untyped-def]
+    def __init__(self, wide, da=20, hops=4):  # type: ignore[no-untyped-def]
         super().__init__()
-        self.first, self.second = nn.Linear(hidden, da), nn.Linear(da, hops)
+        self.first, self.second = nn.Linear(wide, da), nn.Linear(da, hops)
 
     def forward(self, x: Tensor) -> Tensor:
         scores = self.second(self.first(x).tanh())
@@ -194,7 +194,7 @@ class Around(nn.Module):
 
 def test_what_nothing_is_known_of_is_guessed_and_told() -> None:
     learned = make_target("mine", OfHops).learned
-    assert learned["made"] == "with hidden=8: guessed" and learned["output"] == "4 rows for each sequence"
+    assert learned["made"] == "with wide=8: guessed" and learned["output"] == "4 rows for each sequence"
     assert verify(OfHops, cases=5).ok and not verify(OverHops, cases=10, properties=("tokens",)).ok
 
 

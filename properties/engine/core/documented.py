@@ -21,6 +21,7 @@ SHOWS = (
     r"present|unmasked|used"
 )
 NOT = r"(?:not|no|never|n't|non|without|cannot|isn't|aren't|don't|doesn't|must not|may not)[\s-]+(?:\w+\s+){0,3}$"
+OF_THE_MASK = r"(?:==|mask\w* is)\s*$"  # before the value: what is said before it is said of it, too
 ENDS = re.compile(r"[;,()\n]|\.(?!\d)|\s(?:and|while|whereas|but|or)\s|\s/\s")
 BOTTOM, TOP = "bottom-right", "top-left"
 CORNERS = {
@@ -69,9 +70,14 @@ def _of_clause(clause: str) -> str:
     true, false = (re.search(rf"(?<![\w.-]){value}(?![\w.-])", lower) for value in (TRUE, FALSE))
     if bool(true) == bool(false):
         return ""
+    value = true or false
+    assert value is not None
+    begins = 0 if re.search(OF_THE_MASK, lower[: value.start()]) else value.end()  # "are 0" is about what comes before it
     said = set()
     for meant, words in ((HIDDEN, HIDES), (SEEN, SHOWS)):
         for found in re.finditer(rf"(?<!\w)(?:{words})(?!\w)", lower):
+            if found.start() < begins:
+                continue
             turned = bool(re.search(NOT, lower[: found.start()]))
             said.add((meant == HIDDEN) != turned)
     if len(said) != 1:
