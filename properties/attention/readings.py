@@ -11,7 +11,7 @@ from typing import Any
 from ..engine.core.contract import Formal
 from ..engine.core.supports import PARAMETERS
 from .axes import LAYOUTS, PACKED, Axes
-from .fillers import NO_CAP, UNLIMITED, combinations, no_cap
+from .fillers import NO_CAP, UNLIMITED, combinations, fillers, no_cap
 from .given_weights import found as found_weights
 from .given_weights import ways
 from .question import (
@@ -148,7 +148,7 @@ def _spelled(
                 own[name] = p.name
             elif ours != "scale" and p.name not in told and p not in unknown:
                 unknown.append(p)
-        if len(unknown) > UNKNOWN:
+        if len(unknown) > UNKNOWN or (few and not all(fillers(p)[0].sure for p in unknown)):
             return
         # what is causal by default is called without causality
         given |= {p.name: False for p in formal.values() if causal_by_default(p)}

@@ -47,8 +47,8 @@ def test_lengths_that_are_answered_are_asked() -> None:
             out, total = out + p @ v[at : at + size], total + p.sum(1, keepdims=True)
         return out / np.maximum(total, 1e-300)
 
-    assert "multiples" not in spoken(whole_tiles).learned
-    assert verify(whole_tiles, properties=("softmax",), cases=5).findings
+    verdict = verify(whole_tiles, properties=("output_is_inside_the_bound",), cases=5)
+    assert "multiples" not in verdict.report.target.learned and verdict.findings
 
 
 @pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
@@ -131,8 +131,8 @@ def test_weights_in_dictionaries() -> None:
 
     target = spoken(mha)
     assert '{"w", "b"}' in target.learned["weights"] and "NaN comes back" in target.differs["float16"]
-    assert not verify(mha, properties=("softmax", "heads"), cases=6).findings
-    assert verify(scrambled, properties=("softmax", "heads"), cases=6).findings
+    assert not verify(mha, properties=("heads",), cases=3).findings
+    assert verify(scrambled, properties=("heads",), cases=3).findings
 
 
 def turned_by_places(q: Any, k: Any, v: Any, positions: Any, rotary_dim: int, mixed: bool = False) -> Any:
