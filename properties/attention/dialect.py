@@ -35,7 +35,7 @@ from .window import window_of
 
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
 OTHER_WEIGHTS = {
-    *("prob", "probsparse", "sigmoid", "sparsemax", "entmax", "relu", "silu", "hstu", "linear", "performer", "favor"),
+    *("probsparse", "sigmoid", "sparsemax", "entmax", "relu", "silu", "hstu", "linear", "performer", "favor"),
     *("cosine", "polynomial", "gaussian", "laplace", "retention", "additive", "bahdanau"),
 }
 

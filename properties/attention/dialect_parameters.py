@@ -127,7 +127,7 @@ class Learner:
             required = theirs in self.reading.filled
             left = {name: filler for name, filler in self.reading.filled.items() if name != theirs}
             plain = replace(self.reading, names={**self.reading.names, "scale": theirs}, filled=left, scaled=required)
-            readings = [replace(plain, tempered=how) for how in TEMPERED]
+            readings = [replace(plain, tempered=how) for how in TEMPERED[:2]]
             offs = [self.question.off(one, dataclasses.replace(self.question.inputs(), scale=0.3)) for one in readings]
             known = [(off, one) for off, one in zip(offs, readings, strict=True) if off is not None]
             off, reading = min(known, key=lambda pair: pair[0], default=(np.inf, plain))
@@ -436,8 +436,7 @@ class Learner:
             if out is None:
                 self.untried[names] = "other values are not taken"
                 continue
-            seen = meaning.visible if "prefix" in meaning.says or not reading.always else meaning.visible & np.tri(length, dtype=bool)
-            exact = exactly(replace(inputs, mask=np.broadcast_to(seen, inputs.shape), is_causal=False), "top-left")
+            exact = exactly(replace(inputs, mask=np.broadcast_to(meaning.visible, inputs.shape), is_causal=False), "top-left")
             off = float(np.nan_to_num(np.abs(out - exact.out), nan=np.inf).max(initial=0.0))
             if off < NEAR:
                 others = {name: reading.filled[name].words if name in reading.filled else "it is not given" for name in meaning.given}
@@ -458,7 +457,7 @@ class Learner:
         if here is None or there is None:
             self.untried[names] = "other values are not taken"
         elif (off := float(np.abs(here - there).max())) < NEAR:
-            self.learned |= {names: "distances alone matter, asked in one call; in the others nothing is turned"}
+            self.learned |= dict.fromkeys(places[0], "distances alone matter, asked in one call; in the others nothing is turned")
         else:
             self.wrong[names] = f"later positions at the same distances change the answer, by {off:.2g}"
 

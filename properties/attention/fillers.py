@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from ..engine.core.target import NotTaken
 from ..engine.frameworks import Framework
 
 COMBINATIONS = 12  # of values that are tried at most, where several are required
-TURNED_NONE = "nothing is turned"
-ALIKE = f"0 for every token: {TURNED_NONE}"
 NO_CAP = 2.0**100  # c · tanh(x / c) is x, to the last bit
 SMALL_TILE = 4  # the keys of one, so that most calls have several
 UNLIMITED = 2**20  # keys of a window that hides none, where one number has to be given
@@ -53,6 +51,8 @@ class Filler:
     root: bool = False  # the root of the width of a head
     sure: bool = False  # whether the name says that this changes nothing
     late: bool = False  # whether it is tried where nothing else is right
+    tile: bool = False  # whether it is the size of one
+    still: bool = False  # whether nothing is turned by positions with it
 
     def filled(self, sizes: Mapping[str, int], each: str, folded: bool, like: Any, fw: Framework) -> Any:
         """What a call of such sizes is given. ``each``: a call for each index along these; ``folded``: heads lie in the axis of the batch.
@@ -85,13 +85,12 @@ def no_cap() -> Filler:
 
 def of_tiles(size: int) -> Filler:
     """So many rows, or keys, at a time: whatever the number, the answer is the same."""
-    return Filler(f"{size}, the size of a tile", size, sure=True)
+    return Filler(f"{size}, the size of a tile", size, sure=True, tile=True)
 
 
 def in_small_tiles(filled: Mapping[str, Filler]) -> dict[str, Filler]:
     """The same with the smallest of all sizes of tiles."""
-    words = [of_tiles(size).words for size in (16, 64)]
-    return {name: of_tiles(SMALL_TILE) if filler.words in words else filler for name, filler in filled.items()}
+    return {name: of_tiles(SMALL_TILE) if filler.tile else filler for name, filler in filled.items()}
 
 
 def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
@@ -101,7 +100,7 @@ def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
     counted = "the number of " + ("queries" if rows == "l" else "keys")
 
     def sure(*made: Filler) -> tuple[Filler, ...]:
-        return tuple(Filler(one.words, one.value, one.axes, one.holds, one.root, True) for one in made)
+        return tuple(replace(one, sure=True) for one in made)
 
     if words & TILES:
         return sure(*map(of_tiles, (SMALL_TILE, 16, 64)))
@@ -112,7 +111,7 @@ def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
     if words & LENGTHS:
         return sure(Filler(f"{counted} for every sequence", axes="b", holds=rows), Filler(counted, axes="", holds=rows))
     if words >= {"rotary", "dim"} or words >= {"rope", "dim"}:
-        return sure(Filler(f"0: {TURNED_NONE}", 0))
+        return sure(Filler("0: nothing is turned", 0, still=True))
     if words & BEST:
         return sure(Filler(counted, holds=rows))
     if words & SEGMENTS:
@@ -121,7 +120,7 @@ def fillers(parameter: inspect.Parameter) -> tuple[Filler, ...]:
         return sure(Filler("0", 0))
     if words & POSITIONS:
         forms = (f"b{rows}", rows)
-        alike = tuple(Filler(ALIKE, axes=axes, sure=True, late=True) for axes in forms)
+        alike = tuple(Filler("0 for every token: nothing is turned", axes=axes, sure=True, late=True, still=True) for axes in forms)
         return (*sure(*(Filler("0, 1, 2, …", axes=axes, holds="places") for axes in forms), Filler("0", 0)), *alike)
     if words & TEMPERATURES:
         return sure(Filler("sqrt(dim)", root=True), Filler("1.0", 1.0))
@@ -169,7 +168,7 @@ class Meaning:
     """What other values of some parameters hide, by their names: asked in one call of as many queries as keys."""
 
     given: Mapping[str, Filler]
-    visible: Array  # (batch, 1, length, length), causality aside
+    visible: Array  # (batch, 1, length, length)
     says: str
 
 
@@ -185,7 +184,7 @@ def meanings(filled: Mapping[str, Filler], batch: int, length: int, causal: bool
     segmented = {name for name, words in kinds.items() if words & SEGMENTS and filled[name].axes in ("bs", "bl")}
     if segmented:
         segments = 1 + (place[None, :] >= 3 + np.arange(batch)[:, None]) + (place[None, :] >= length - 1)
-        visible = (segments[:, :, None] == segments[:, None, :])[:, None]
+        visible = (segments[:, :, None] == segments[:, None, :])[:, None] & (place <= place[:, None] if causal else True)
         yield Meaning(dict.fromkeys(segmented, Filler("", segments)), visible, "tokens see those of their segment alone")
 
 
@@ -199,5 +198,5 @@ def moved(filled: Mapping[str, Filler], batch: int, length: int, dim: int, by: i
         if words_of(name) & POSITIONS and filler.axes:
             places = np.arange(float(by), by + length)
             found[name] = Filler("", np.broadcast_to(places, (batch, length)).copy() if filler.axes.startswith("b") else places)
-    still = [name for name, filler in filled.items() if filler.words.endswith(TURNED_NONE)]
+    still = [name for name, filler in filled.items() if filler.still]
     return found | {name: Filler("", dim) for name in still if name not in found} if still and found else {}

@@ -227,7 +227,8 @@ def _never_given(subject: Subject) -> dict[str, str]:
     """Arguments of ``forward`` that no call has."""
     formal = formal_of(subject.module("float64", "cpu", 1))
     left = [name for name, parameter in formal.items() if never_given(parameter, subject.speech)]
-    return dict.fromkeys(left, "optional, and never given")
+    whole = {"keys of fewer tokens": "a module that makes them could not be called"} if subject.facts.whole else {}
+    return dict.fromkeys(left, "optional, and never given") | whole
 
 
 def _parameters(target: Target) -> tuple[str, ...]:

@@ -40,10 +40,15 @@ def learned(subject: Subject, device: str) -> Subject:
     """The subject with how it is called and what it is. Raises CannotRun with one sentence."""
     if fewer := FEWER_KEYS & set(subject.guesses):
         try:
-            return _known(_called(subject, subject.module("float64", device, 1), device), device)
-        except (Exception, SystemExit):
+            return _understood(subject, device)
+        except CannotRun:  # with keys of all tokens, as by default
             left = {name: guess for name, guess in subject.guesses.items() if name not in fewer}
             subject = replace(subject, facts=replace(subject.facts, whole=True), guesses=left)
+    return _understood(subject, device)
+
+
+def _understood(subject: Subject, device: str) -> Subject:
+    """The same, made in the one way that the subject says. Raises CannotRun."""
     try:
         spoken = _called(subject, subject.module("float64", device, 1), device)
     except CannotRun as first:

@@ -197,7 +197,7 @@ def matters(t: ModuleTrial, name: str) -> bool:
 
 def moves(t: ModuleTrial, name: str, training: bool = False) -> tuple[bool, bool]:
     """Whether other numbers in a parameter change a bit of the output, and of anything that comes back beside it; in train mode, if so."""
-    plain, made, fw = t.made(), t.made(), t.target.framework
+    plain, made, fw = t.made() if training else t.module, t.made(), t.target.framework
     for module in (plain, made) if training else ():
         module.train()
     parameter = dict(made.named_parameters())[name]
@@ -226,7 +226,7 @@ def learning(t: ModuleTrial) -> Any:
 @module("∂(Σ out·g)/∂w is there, finite, and not 0 for every parameter w", **LEARNING)
 def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
     """Every parameter gets a gradient, a finite one, and not nothing where the answer depends on it."""
-    fw, elsewhere = t.target.framework, ""
+    fw, elsewhere, trained = t.target.framework, "", ""
     for name, parameter in learning(t).named_parameters():
         if parameter.grad is None:
             output, others = moves(t, name)
@@ -235,7 +235,8 @@ def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
             if t.facts.routed or others:
                 continue  # no token came to it, or it is of another output than the first
             if any(moves(t, name, training=True)):
-                raise NotTaken(f"{name}, which serves in train mode alone")
+                trained = name
+                continue
             if not t.untried:
                 t.fail(f"no gradient reaches {name}: no output depends on it")
             elsewhere = name
@@ -247,6 +248,8 @@ def module_gradients_reach_every_parameter(t: ModuleTrial) -> None:
             t.fail(f"the gradient of {name} is 0 everywhere")
     if elsewhere:
         raise NotTaken(f"{elsewhere}, which may serve what is not tried: {', '.join(t.untried)}")
+    if trained:
+        raise NotTaken(f"{trained}, which serves in train mode alone")
 
 
 @module("∂(Σ out·g)/∂w ≠ 0 for what every head reads and writes", **{**LEARNING, "about": ("gradients", "named")})

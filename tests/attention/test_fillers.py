@@ -123,6 +123,13 @@ def test_a_temperature_that_multiplies_is_wrong() -> None:
     assert "temperature" in learned(cold).wrong
 
 
+def test_the_root_of_a_temperature_is_none() -> None:
+    def rooted(q: Any, k: Any, v: Any, temperature: float) -> Any:
+        return softmax(q @ k.swapaxes(-1, -2) * temperature**-0.5) @ v
+
+    assert "temperature" in learned(rooted).wrong
+
+
 def test_a_value_is_guessed_only_where_the_answer_is_right_with_it() -> None:
     def flagged(q: Any, k: Any, v: Any, zorp: Any) -> Any:
         return softmax(scores(q, k)) @ v * (1 if zorp is False else 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from properties.engine.contained.documentation import documentation
@@ -56,12 +58,30 @@ def test_corner() -> None:
     assert corner("top-left where L = S, else bottom-right") == ""
 
 
+def test_what_is_said_of_others_is_not_read() -> None:
+    assert corner("Causal as PyTorch's, unlike flash-attention, whose mask is aligned to the bottom right corner.") == ""
+    assert polarity("mask: (B, S). Unlike PyTorch, where True = ignored, it is added.", "mask", ["mask"]) == ""
+
+
 def test_comments_stand_behind_the_parameter_of_their_line() -> None:
+    """What comes after the first statement may be about anything."""
+
     def attention(
         q: object,
         mask: object = None,  # True = hidden
-    ) -> None:
+    ) -> object:
         """Of one head."""
-        # nothing else
+        # of both
+        turned = mask  # True = seen
+        # True = seen
+        return turned
 
-    assert documentation(attention).splitlines() == ["Of one head.", "mask: True = hidden", "nothing else"]
+    assert documentation(attention).splitlines() == ["Of one head.", "mask: True = hidden", "of both"]
+
+
+def test_what_is_decorated_is_read_itself() -> None:
+    @functools.lru_cache
+    def attention(mask: object = None) -> None:
+        """True = hidden"""
+
+    assert documentation(attention) == "True = hidden"

@@ -116,7 +116,16 @@ class Forgotten(Folded):
         return self.out((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v)
 
 
+class FoldedAndForgotten(Folded):
+    """Both: what serves in train mode hides no parameter that serves in none."""
+
+    def __init__(self, d_model: int, r: int = 2) -> None:
+        super().__init__(d_model, r)
+        self.lost = nn.Parameter(torch.randn(d_model))
+
+
 def test_a_parameter_that_serves_in_train_mode_gets_its_gradient_there() -> None:
     named = ("module_gradients_reach_every_parameter",)
     assert not verify(Folded, properties=named, cases=10).findings
     assert verify(Forgotten, properties=named, cases=10).findings
+    assert "lost" in str(verify(FoldedAndForgotten, properties=named, cases=10).findings[0].violation.says)

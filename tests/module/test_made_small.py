@@ -247,3 +247,21 @@ class PointsAtAMemory(Points):
 def test_weights_are_no_output(cls: Any, seen: str) -> None:
     with pytest.raises(CannotRun, match=f"returns as many features as there are {seen}: its weights, or scores"):
         make_target("mine", cls)
+
+
+class Remembering(nn.Module):
+    """A default that is made once keeps the keys of all calls, and puts new features beside the old ones."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, state: dict = {}) -> Tensor:  # type: ignore[type-arg]  # noqa: B006
+        q, k, v = self.qkv(x).chunk(3, -1)
+        state["k"], state["v"] = (torch.cat([state[name], y], 2) if name in state else y for name, y in (("k", k), ("v", v)))
+        return self.out((q @ state["k"].mT).softmax(-1) @ state["v"])  # type: ignore[no-any-return]
+
+
+def test_what_raises_after_other_calls_is_told_in_one_sentence() -> None:
+    with pytest.raises(CannotRun, match=r"after other calls|keeps something between calls"):
+        make_target("Remembering", Remembering)

@@ -23,6 +23,11 @@ SHOWS = (
 NOT = r"(?:not|no|never|n't|non|without|cannot|isn't|aren't|don't|doesn't|must not|may not)[\s-]+(?:\w+\s+){0,3}$"
 OF_THE_MASK = r"(?:==|mask\w* is)\s*$"  # before the value: what is said before it is said of it, too
 ENDS = re.compile(r"[;,()\n]|\.(?!\d)|\s(?:and|while|whereas|but|or)\s|\s/\s")
+# A sentence with one of these words may be about what is not so.
+OTHERWISE = re.compile(
+    r"\b(?:unlike|contrary|opposite|rather than|instead of|contrast|opposed|other than|inverse|inverted|not the)\b", re.IGNORECASE
+)
+SENTENCES = re.compile(r"\.(?!\d)|;|\n\s*\n")
 BOTTOM, TOP = "bottom-right", "top-left"
 CORNERS = {
     BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b",
@@ -41,7 +46,7 @@ def polarity(text: str, name: str, names: Sequence[str]) -> str:
     ``names``: of all masks of the callable; where there are several, only what stands behind the name itself is read.
     """
     for part in (_of(text, name, names), text if len(names) == 1 else ""):
-        said = {one for clause in ENDS.split(part) if (one := _of_clause(clause))}
+        said = {one for clause in ENDS.split(_plain(part)) if (one := _of_clause(clause))}
         if said:
             return said.pop() if len(said) == 1 else ""
     return ""
@@ -49,8 +54,13 @@ def polarity(text: str, name: str, names: Sequence[str]) -> str:
 
 def corner(text: str) -> str:
     """The causal corner that is documented; empty where none is, or both."""
-    said = [name for name, words in CORNERS.items() if re.search(words, text, re.IGNORECASE)]
+    said = [name for name, words in CORNERS.items() if re.search(words, _plain(text), re.IGNORECASE)]
     return said[0] if len(said) == 1 else ""
+
+
+def _plain(text: str) -> str:
+    """Without the sentences that may be about what is not so."""
+    return "\n\n".join(sentence for sentence in SENTENCES.split(text) if not OTHERWISE.search(sentence))
 
 
 def _of(text: str, name: str, names: Sequence[str]) -> str:
