@@ -28,11 +28,22 @@ def load() -> int:
 
 
 def tasks(of: int) -> int:
-    """Processes and threads of the whole system, by one short read of ``load()``; 0 where it does not say. See proc_loadavg(5)."""
+    """Processes and threads of the whole system, by one short read of ``load()``; 0 where it does not say."""
+    return _tasks(of)[1]
+
+
+def running(of: int) -> int:
+    """Those of them that run or wait for a core at this moment; 0 where it does not say."""
+    return _tasks(of)[0]
+
+
+def _tasks(of: int) -> tuple[int, int]:
+    """See proc_loadavg(5)."""
     try:
-        return int(os.pread(of, 64, 0).split()[3].partition(b"/")[2])
+        now, _, every = os.pread(of, 64, 0).split()[3].partition(b"/")
+        return int(now), int(every)
     except (OSError, ValueError, IndexError):
-        return 0
+        return 0, 0
 
 
 def processes() -> list[tuple[int, int, int, int]]:

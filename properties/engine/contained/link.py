@@ -21,7 +21,7 @@ import numpy as np
 from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
-from .counted import load, processes, started, tasks, threads
+from .counted import load, processes, running, started, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded
 from .template import Template
@@ -41,6 +41,7 @@ class Gone(Exception):
 
 
 _load = cache(load)
+_cores = cache(lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 ENDS: list[str] = []  # what ended each target's process so far
 WAITED: list[float] = []  # seconds for calls that did not come back
 
@@ -115,6 +116,7 @@ class Link:
         self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks(_load())
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
+        self.awake = 0.0  # the ``time.monotonic()`` until when its process does not sleep
         weakref.finalize(self, _close, self.place)
         self.known = self._start()
 
@@ -256,11 +258,13 @@ class Link:
         assert self.socket is not None
         first, self.queue = self.queue, []
         try:
-            self.socket.send({"do": what, "with": values, "first": first})
+            awake = self._idle_core()
+            self.socket.send({"do": what, "with": values, "first": first, "awake": awake})
             if self.meanwhile and what in ("call", "back"):
                 work, self.meanwhile = self.meanwhile, None
                 work()
-            answer = self.socket.receive(time.monotonic() + seconds)
+            answer = self.socket.receive(time.monotonic() + seconds, awake)
+            self.awake = time.monotonic() + wire.AWAKE if awake else 0.0
             if (time.monotonic() - self.looked > LOOK or tasks(_load()) > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
         except wire.Late:
@@ -283,6 +287,11 @@ class Link:
             case {"e": [str(name), str(said)]}:
                 raise raised(name, said)
         raise self._broken("answered what is no answer")
+
+    def _idle_core(self) -> bool:
+        """Whether this process and the target's have a core each, so that none has to sleep while it waits for the other."""
+        others = running(_load()) - 1 - (time.monotonic() < self.awake)
+        return 0 <= others <= _cores() - 2
 
     def patience(self) -> float:
         """Seconds for the next call."""

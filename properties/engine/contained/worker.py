@@ -92,9 +92,10 @@ class _Worker:
         self.changed: list[str] = []
 
     def run(self) -> None:
+        awake = False
         while True:
             try:
-                message = self.link.receive()
+                message = self.link.receive(awake=awake)
             except wire.Broken:
                 return
             try:
@@ -105,6 +106,7 @@ class _Worker:
             except BaseException as error:  # whatever it is, the judge hears of it
                 answer = {"e": [type(error).__name__, _said(error)]}
             self.link.send(answer)
+            awake = message["awake"]
 
     # ------------------------------------------------------------ what can be asked
 

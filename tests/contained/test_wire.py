@@ -1,0 +1,69 @@
+"""Messages between two processes, and when these may stay awake for them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from threading import Timer
+
+import pytest
+
+from properties.engine.contained import link as links
+from properties.engine.contained.link import Link
+from properties.engine.contained.wire import Broken, Late, Wire
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Wire, Wire]]:
+    one, other = map(Wire, socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("awake", [False, True])
+@pytest.mark.parametrize("after", [0.0, 0.05])  # seconds; far more than anything stays awake
+def test_a_message_comes(ends: tuple[Wire, Wire], awake: bool, after: float) -> None:
+    one, other = ends
+    Timer(after, one.send, [{"a": 1}]).start()
+    assert other.receive(time.monotonic() + 5, awake) == {"a": 1}
+
+
+@pytest.mark.parametrize("awake", [False, True])
+def test_nothing_that_comes_and_nobody_who_sends(ends: tuple[Wire, Wire], awake: bool) -> None:
+    one, other = ends
+    with pytest.raises(Late):
+        other.receive(time.monotonic(), awake)
+    one.close()
+    with pytest.raises(Broken):
+        other.receive(None, awake)
+
+
+def test_two_messages_at_once_are_two(ends: tuple[Wire, Wire]) -> None:
+    one, other = ends
+    one.send(1)
+    one.send(2)
+    assert [other.receive(None, True), other.receive(None, True)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("cores", "running", "waits", "expected"),
+    [
+        (2, 1, False, True),  # this process alone
+        (2, 2, False, False),  # and another
+        (2, 2, True, True),  # which is the target's, and waits awake
+        (2, 3, True, False),
+        (1, 1, False, False),
+        (4, 3, False, True),
+        (4, 4, False, False),
+        (4, 4, True, True),
+        (2, 0, False, False),  # where the system does not say
+    ],
+)
+def test_no_core_is_taken_from_another(cores: int, running: int, waits: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_cores", lambda: cores)
+    monkeypatch.setattr(links, "running", lambda load: running)
+    link = object.__new__(Link)
+    link.awake = time.monotonic() + 60 if waits else 0.0
+    assert link._idle_core() is expected
