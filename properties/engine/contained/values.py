@@ -35,6 +35,7 @@ ITEMSIZE = {
     "complex64": 8,
     "complex32": 4,
 }
+PLAIN = (bool, int, float, str)  # asked of every value of every call: a union would be made anew each time
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 DEEPEST, MOST, LONGEST = 5, 100_000, 2_000  # nested containers, elements of one, characters of a text
 
@@ -54,7 +55,7 @@ def numbers_in(value: Any, fw: Framework) -> Iterator[Any]:
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from numbers_in(item, fw)
-    elif value is not None and not isinstance(value, bool | int | float | str):
+    elif value is not None and not isinstance(value, PLAIN):
         yield from (part for part in _attributes(value).values() if fw.is_array(part) and fw.describe(part)[1] in FLOATS)
 
 
@@ -132,7 +133,7 @@ class Arguments:
         self.met: dict[int, int] = {}  # id of an array → its number: one and the same array is one there, too
 
     def encode(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, PLAIN):
             return value
         if self.fw.is_array(value):
             return self._array(value)
@@ -200,7 +201,7 @@ class Answers:
         self.owners: list[Any] = []  # the memory of each array that was copied, in the order in which they were met; None for the others
 
     def decode(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, PLAIN):
             return value
         match value:
             case ["t", list(items)]:
@@ -276,7 +277,7 @@ class Taking:
 
     def value(self, value: Any) -> Any:
         """One of them."""
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, PLAIN):
             return value
         kind, *rest = value
         if kind in "tl":

@@ -541,6 +541,21 @@ class BridgeBack(torch.autograd.Function):
         return None, None, *ctx.send_back.bend([next(saved) if has else None for has in ctx.given], pushed)
 
 
+def _product_precision() -> str:
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:  # set in another way, for one device, in torch 2.9 and later
+        return "highest"
+
+
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "whether algorithms are deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "the precision of float32 products": (_product_precision, torch.set_float32_matmul_precision),
+}
+
+
 class TorchFramework:
     """PyTorch on any of its devices."""
 
@@ -619,28 +634,17 @@ class TorchFramework:
 
     @contextmanager
     def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
-        settings: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-            "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-            "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
-            "whether algorithms are deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-            "the precision of float32 products": (self._product_precision, torch.set_float32_matmul_precision),
-        }
-        before = {name: get() for name, (get, _) in settings.items()}
+        before = [get() for get, _ in SETTINGS.values()]
 
         def changed() -> list[str]:
-            return [name for name, (get, _) in settings.items() if get() != before[name]]
+            now = [get() for get, _ in SETTINGS.values()]
+            return [] if now == before else [name for name, old, new in zip(SETTINGS, before, now, strict=True) if old != new]
 
         try:
             yield changed
         finally:
             for name in changed():
-                settings[name][1](before[name])
-
-    def _product_precision(self) -> str:
-        try:
-            return str(torch.get_float32_matmul_precision())
-        except RuntimeError:  # set in another way, for one device, in torch 2.9 and later
-            return "highest"
+                SETTINGS[name][1](before[list(SETTINGS).index(name)])
 
     def faulty(self, dtype: str, device: str) -> str:
         here = machine(self, device) if (dtype, device) == ("bfloat16", "cpu") else None
