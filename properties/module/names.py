@@ -21,7 +21,8 @@ CONSTRUCTOR = {
     "no_heads num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
     "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups",
     "head_dim": "dim_head head_dim d_k head_size key_dim d_v d_head dim_k dim_v d_q d_key d_value qk_dim v_dim attention_head_size "
-    "c_hidden dim_heads attention_head_dim dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv",
+    "c_hidden dim_heads attention_head_dim dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv "
+    "qk_nope_head_dim v_head_dim nope_head_dim qk_nope_dim",
     "length": "max_len max_length block_size context_length max_seq_len max_seq_length seq_len seq_length n_ctx max_position_embeddings "
     "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
     "ctx_length max_token_len n_tokens num_tokens max_tokens max_position",
@@ -42,8 +43,9 @@ CONSTRUCTOR = {
     "side": "spacial_dim spatial_dim",
     "rows": "num_landmarks n_landmarks landmarks num_latents n_latents num_queries n_queries num_slots n_slots num_query_tokens",
     "resolution": "resolution input_resolution feat_size fmap_size feature_map_size img_size image_size spatial_size grid_size",
-    "turned": "rotary_dim rotary_ndims rope_dim rot_dim rotary_embedding_dim",
+    "turned": "rotary_dim rotary_ndims rope_dim rot_dim rotary_embedding_dim qk_rope_head_dim rope_head_dim qk_rope_dim",
     "window": "window_size window attn_window local_window_size",
+    "rank": "kv_lora_rank q_lora_rank kv_rank q_rank kv_latent_dim q_latent_dim kv_compression_dim q_compression_dim kv_lora_dim q_lora_dim",
     "memory": "",
 }
 FEWER_KEYS = {"sr_ratio", "reduction_ratio", "spatial_reduction_ratio", "sequence_reduction_ratio"}  # 1 by default: keys of all tokens
@@ -172,6 +174,7 @@ class Sizes:
             "rows": 3,  # no length that is tried first
             "resolution": 3,
             "window": 4,
+            "rank": 3 * width // 4,  # of a latent, no other size here
             "turned": max(self.head_dim // 4 * 2, 2),  # half the features of a head, in pairs
         }
         return known[role]

@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.cases import coordinates
 from ..engine.frameworks import Buffers, Framework
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import DISTANCES, IN_PACKS, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
+from .speech import DISTANCES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
 
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 LIKELY = 24  # ways that are tried to give lazy parameters their shape
@@ -36,9 +36,12 @@ def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter
             )
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
             tables = DISTANCES if "distances" in roles.values() else TABLES if turned and layout in ("bld", *PACKED) else list(TABLES)[:1]
-            for table in tables:
+            ways = [(roles, table) for table in tables]
+            if "angles" in turned:  # as DeepSeek V2 calls complex ones, too
+                ways.append(({name: "complex angles" if meant == "angles" else meant for name, meant in roles.items()}, ONE_FOR_ALL))
+            for meaning, table in ways:
                 sizes = _heads(module, width)
-                yield Speech(roles, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
+                yield Speech(meaning, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:

@@ -75,11 +75,12 @@ IN_IMAGE = ("height", "breadth", "grid")  # the sides of the image that tokens a
 # What says where tokens stand.
 PLACED = ("angles", "cosine", "sine", "complex angles", "distances", "position ids", "position row", "start", *IN_IMAGE)
 PAIRS = "(length, half of it, 2)"
+ONE_FOR_ALL = "(1, length, half of it)"
 TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
     "(1, length, width of a head)": lambda x: np.concatenate([x, x], -1)[None],
     "(length, width of a head)": lambda x: np.concatenate([x, x], -1),
     "(length, half of it)": lambda x: x,
-    "(1, length, half of it)": lambda x: x[None],
+    ONE_FOR_ALL: lambda x: x[None],
     "(1, 1, length, width of a head)": lambda x: np.concatenate([x, x], -1)[None, None],
     PAIRS: lambda x: x,
     "(1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None],
@@ -433,7 +434,7 @@ def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers
         return buffers.array(name, round_to(dtype, x.astype(np.float64)), dtype, device, "contiguous")
 
     if meant == "complex angles":
-        pairs = array("complex angles", np.stack([np.cos(angles), np.sin(angles)], -1))
+        pairs = array("complex angles", np.stack([np.cos(angles), np.sin(angles)], -1)[None if speech.table == ONE_FOR_ALL else ...])
         return pairs if speech.table == PAIRS else hooks(fw).pairs_as_complex(pairs)
     cos, sin = (array(name, TABLES[speech.table](f(angles))) for name, f in (("cos", np.cos), ("sin", np.sin)))
     return {"cosine": cos, "sine": sin}.get(meant, (cos, sin))

@@ -265,3 +265,31 @@ class Remembering(nn.Module):
 def test_what_raises_after_other_calls_is_told_in_one_sentence() -> None:
     with pytest.raises(CannotRun, match=r"after other calls|keeps something between calls"):
         make_target("Remembering", Remembering)
+
+
+class LatentConfig:
+    def __init__(self, hidden_size: int = 4096, num_attention_heads: int = 64, kv_lora_rank: int = 512, qk_rope_head_dim: int = 64) -> None:
+        vars(self).update(
+            hidden_size=hidden_size, num_attention_heads=num_attention_heads, kv_lora_rank=kv_lora_rank, rope=qk_rope_head_dim
+        )
+
+
+class LatentAttention(nn.Module):
+    def __init__(self, config: LatentConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads  # type: ignore[attr-defined]
+        self.down = nn.Linear(config.hidden_size, config.kv_lora_rank)  # type: ignore[attr-defined]
+        self.turned = config.rope  # type: ignore[attr-defined]
+        self.up, self.q = nn.Linear(self.down.out_features, 2 * self.down.in_features), nn.Linear(*[self.down.in_features] * 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in self.up(self.down(x)).chunk(2, -1))
+        return (
+            F.scaled_dot_product_attention(self.q(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2), k, v).transpose(1, 2).flatten(2)
+        )
+
+
+def test_ranks_of_a_configuration_are_small() -> None:
+    """Of 512 features a case of DeepSeek's took most of a second."""
+    made = make_target("mine", LatentAttention).function.module("float64", "cpu", 1)  # type: ignore[attr-defined]
+    assert (made.down.in_features, made.down.out_features, made.turned) == (32, 24, 4)

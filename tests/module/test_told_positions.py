@@ -95,6 +95,36 @@ def test_a_gradient_that_is_cut_is_found() -> None:
     assert "module_gradients_are_slopes" in refuted(make_target("mine", Cut), "module_gradients_are_slopes", cases=2)
 
 
+class GivenComplex(nn.Module):
+    """As in transformers' DeepSeek V2: what others call a pair of tables is complex, one for each sequence, and cannot be left out."""
+
+    late = False
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.out = num_heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, hidden_states: Tensor, position_embeddings: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(hidden_states).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k))
+        assert position_embeddings is not None
+        angles = position_embeddings.unsqueeze(1).to(q.device)
+        q, k = (torch.view_as_real(x).flatten(-2) for x in (q * angles, k * (angles * angles if self.late else angles)))
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class GivenTwice(GivenComplex):
+    late = True
+
+
+@pytest.mark.parametrize("cls", [GivenComplex, GivenTwice])
+def test_complex_positions_by_the_name_of_two_tables(cls: Any) -> None:
+    target = make_target("mine", cls)
+    assert target.function.speech.roles["position_embeddings"] == "complex angles"  # type: ignore[attr-defined]
+    wrong = "module_rotations_tell_distances_alone"
+    assert refuted(target, "tokens", "slopes", cases=4) == ({wrong} if cls.late else set())
+
+
 class Conformer(nn.Module):
     """It is given a sinusoid for each distance, with biases of its own (Dai et al. 2019), as in ESPnet."""
 
