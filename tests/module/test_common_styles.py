@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from properties.catalogue import PROPERTIES, select
+from properties.engine.frameworks import framework
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search
@@ -182,3 +183,15 @@ def test_a_type_in_which_a_memory_raises_is_told_and_not_tried() -> None:
     target = make_target("mine", ZerosOfFloat32)
     assert target.dtypes == ("float64", "float32") and "expected scalar type Float" in target.untried["float16"]
     assert not refuted(ZerosOfFloat32, cases=5)
+
+
+def test_no_place_is_moved_to_another_one() -> None:
+    """Whole numbers are added, subtracted, multiplied and divided without a rounding: moved by one, place 2 was place 1 (SAM's biases of places)."""
+    modules = framework("torch").modules
+    assert modules is not None
+    places = torch.arange(9) * 1.0
+    exact = (lambda x: x - 2, lambda x: 3 * x, lambda x: 127 + x, lambda x: x / 1)
+    rounded = (lambda x: x - 0.3, lambda x: 3.7 * x, lambda x: x + 2**25, lambda x: x / 7)
+    with modules.perturbed(1, {"float32": 2.0**-24}, True, ""):
+        moved = [f(places) for f in (*exact, *rounded)]
+    assert [torch.equal(x, f(places)) for x, f in zip(moved, (*exact, *rounded), strict=True)] == [True] * 4 + [False] * 4

@@ -201,6 +201,7 @@ def words(*lines: str) -> frozenset[str]:
 
 
 BARE = words("add sub rsub mul div sqrt reciprocal addcmul addcdiv lerp")  # rounded correctly: one u; other functions: four
+EXACT = words("add sub rsub mul div")  # of whole numbers: where a token stands must not become another place
 ROUNDLESS = words(
     "neg abs relu where masked_fill clamp clamp_min clamp_max maximum minimum copy clone fill sign floor ceil round trunc ge gt le lt eq",
     "ne logical_not bitwise_not bitwise_and bitwise_or logical_and logical_or isnan isinf isfinite nan_to_num threshold hardtanh zero",
@@ -278,6 +279,8 @@ class Perturbed(TorchDispatchMode):
             if name == "native_layer_norm":  # x · rstd − mean · rstd: what is left of two numbers that may nearly be the same
                 times = out[2].double() * (1.0 if args[2] is None else args[2].double())
                 size = (size.square() + (times * inner).square() * (args[0].double().square() + out[1].double().square())).sqrt_()
+        elif name in EXACT and counts((first, *args, kwargs.get("alpha", 1)), 1 / unit):
+            return out
         else:
             size = size * (unit if name in BARE else 4 * unit)
         first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
@@ -289,6 +292,12 @@ class Perturbed(TorchDispatchMode):
         unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
         given = x.abs() == torch.finfo(x.dtype).max  # what hides a logit: a constant, which nothing has rounded
         return x + noise(x, torch.where(given, 0.0, x.abs().double() * unit), self.source, self.elementwise).to(x.dtype)
+
+
+def counts(args: Iterable[Any], most: float) -> bool:
+    """Whether all are whole numbers of at most this size: their sums, differences, products and quotients, if they are such, are exact."""
+    numbers = (x.double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64) for x in args)
+    return all(bool(((x == x.round()) & (x.abs() <= most)).all()) for x in numbers)
 
 
 def mixed(args: Iterable[Any]) -> bool:
