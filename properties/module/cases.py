@@ -149,7 +149,7 @@ ABOUT = (
         "one at a time",
     ),
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
-    *("angles", "gradients", "named", "structure"),
+    *("angles", "turned last", "gradients", "named", "structure"),
 )
 
 

@@ -272,6 +272,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "begins anew": "nothing says how its cache is emptied" if _goes_on(speech) else "",
         "handed back": "" if speech.keeping and speech.keeping.kind == "handed back" else "its cache is none that comes back",
         "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
+        "turned last": f"features of heads are weighed after they are turned ({facts.weighed})" if facts.weighed else "",
         "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" if subject.unrecorded else "",
         "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",
@@ -302,7 +303,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if facts.hides_memory:
         words["memory"] = "causality hides tokens of it, too: not tried"
     if {"angles", "cosine"} & set(speech.roles.values()):
-        words["angles"] = speech.table
+        words["angles"] = speech.table + f"; features are weighed after they are turned ({facts.weighed})" * bool(facts.weighed)
     if "distances" in speech.roles.values():
         words["distances"] = f"{speech.table}, sinusoids"
     if subject.unrecorded:

@@ -26,6 +26,7 @@ from .speech import FRAMES, IN_IMAGE, SQUARES, TABLES, VIDEOS, Speech, call, fir
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
+SINGLE = 1e-5  # an influence of rounding, where a norm computes in float32
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
@@ -345,6 +346,22 @@ def _with_table(subject: Subject, module: Any) -> Subject:
     """In which form angles turn queries and keys: later positions at the same distances then change nothing. As it is if they always do."""
     if not {"angles", "cosine", "complex angles"} & set(subject.speech.roles.values()):
         return subject
+    found = _turned(subject, module)
+    if found:
+        return found
+    weighs = [name for name, parameter in module.named_parameters() if tuple(parameter.shape) == (subject.speech.head_dim,)]
+    if not weighs:
+        return subject
+    fw, level = subject.framework, subject.module("float64", "cpu", 1)
+    for name, parameter in level.named_parameters():
+        if name in weighs:  # a norm or a scale of each feature, as in Hunyuan and TimesFM, then weighs all alike
+            fw.assign(parameter.data, np.ones(tuple(parameter.shape)))
+    found = _turned(subject, level, SINGLE)
+    return replace(found, facts=replace(found.facts, weighed=", ".join(weighs))) if found else subject
+
+
+def _turned(subject: Subject, module: Any, negligible: float = NEGLIGIBLE) -> Subject | None:
+    """With the first form in which later positions at the same distances change nothing."""
     length = (subject.facts.lengths or (LENGTH,))[0]
     plain = tokens_for(subject.speech, BATCH, length, None if subject.facts.sees_itself else MEMORY, 3)
     for table in (subject.speech.table, *TABLES):
@@ -353,9 +370,9 @@ def _with_table(subject: Subject, module: Any) -> Subject:
             here, there = (answer(other, module, replace(plain, shift=shift)) for shift in (0, 5))
         except (Exception, SystemExit):
             continue
-        if np.allclose(here, there, rtol=0, atol=NEGLIGIBLE * np.abs(here).max()):
+        if np.allclose(here, there, rtol=0, atol=negligible * np.abs(here).max()):
             return other
-    return subject
+    return None
 
 
 def _with_sizes(subject: Subject) -> Subject:

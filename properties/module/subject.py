@@ -51,6 +51,7 @@ class Facts:
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
     ungrouped: bool = False  # it can be called only with as many heads of keys as of queries
     whole: bool = False  # keys of all tokens, though its constructor can make them fewer
+    weighed: str = ""  # what gives each feature of a head a weight of its own after it is turned, so that distances alone do not tell
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
 
 

@@ -181,7 +181,7 @@ def module_rows_meet_only_the_memory(t: ModuleTrial) -> None:
     t.unmoved(t.run(other), t.run(), "row {row} changed with other rows", here[None, :, None])
 
 
-@module("out(x, angles of p + n) = out(x, angles of p)", about=("angles", "self"), memory=None)
+@module("out(x, angles of p + n) = out(x, angles of p)", about=("angles", "turned last", "self"), memory=None)
 def module_rotations_tell_distances_alone(t: ModuleTrial) -> None:
     """Where angles are given, queries and keys turn by them, and nothing else: later positions at the same distances change nothing."""
     shift = 1 + t.choice("shift", 16)

@@ -125,6 +125,37 @@ def test_complex_positions_by_the_name_of_two_tables(cls: Any) -> None:
     assert refuted(target, "tokens", "slopes", cases=4) == ({wrong} if cls.late else set())
 
 
+class NormedLast(nn.Module):
+    """As in Hunyuan and TimesFM: queries and keys are turned, and then normed, with a weight for each feature."""
+
+    late = False
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.out = num_heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.q_norm, self.k_norm = (nn.RMSNorm(dim // num_heads, eps=1e-6) for _ in range(2))
+
+    def forward(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        cos, sin = position_embeddings
+        q = q * cos + torch.cat([-q.chunk(2, -1)[1], q.chunk(2, -1)[0]], -1) * sin
+        if not self.late:
+            k = k * cos + torch.cat([-k.chunk(2, -1)[1], k.chunk(2, -1)[0]], -1) * sin
+        return self.out(F.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2))
+
+
+class KeyNotTurned(NormedLast):
+    late = True
+
+
+@pytest.mark.parametrize("cls", [NormedLast, KeyNotTurned])
+def test_features_that_are_weighed_after_they_are_turned(cls: Any) -> None:
+    """Distances alone then do not tell what a row is, unless all features weigh alike: not asked, and told."""
+    target = make_target("mine", cls)
+    assert ("(q_norm.weight, k_norm.weight)" in target.learned["angles"]) is not cls.late
+    assert ("module_rotations_tell_distances_alone" in refuted(target, "tokens", cases=4)) is cls.late
+
+
 class Conformer(nn.Module):
     """It is given a sinusoid for each distance, with biases of its own (Dai et al. 2019), as in ESPnet."""
 
