@@ -91,6 +91,7 @@ def compose(s: Structure, call: Call, steps: Steps = RIGHT) -> Array:
 
 def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
     """Queries, keys and values as they meet: projected, split into heads, normed, turned."""
+    s = s.but(rotation=None) if s.still and not call.itself else s
     if s.latent:
         return _latent(s, s.latent, call, steps)
     weights = s.read(call.held)

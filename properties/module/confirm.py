@@ -101,7 +101,8 @@ def _recognised(subject: Subject) -> Recognised:
     agreeing = {s.meaning: s for s in reversed(search.found(right=True) or search.found(right=False))}
     if len(agreeing) == 1:
         (found,) = agreeing.values()
-        return Recognised(judged(found.but(alone=search.other_with_memory(found)), subject, search.calls[0].module))
+        found = found.but(alone=search.other_with_memory(found), still=search.still_with_memory(found))
+        return Recognised(judged(found, subject, search.calls[0].module))
     if not agreeing and (wrong := _with_a_mistake(search)):
         return Recognised(wrong)
     return Recognised(None, search.likely or tuple(search.arranged[:LIKELY]), search.words(len(agreeing)))
@@ -167,6 +168,14 @@ class Search:
         left = [name for name, x in module.named_parameters() if name not in s.names and len(x.shape) > 1]
         joined = subject.facts.both or subject.facts.joined
         return (bool(left) or joined) and not self._agrees(s, self._observed(5, 4, MEMORY))
+
+    def still_with_memory(self, s: Structure) -> bool:
+        """Whether queries and keys of a memory are not turned though those of tokens are, as in speech recognition (Moonshine)."""
+        facts = self.subject.facts
+        if not (s.rotation and facts.sees_itself and facts.takes_memory):
+            return False
+        seen = self._observed(5, 4, MEMORY)
+        return not self._agrees(s, seen) and self._agrees(s.but(still=True), seen)
 
     def _keys(self, count: int) -> int | None:
         return None if self.subject.facts.sees_itself else count

@@ -175,6 +175,7 @@ class Structure:
     reduction: Reduction | None = None  # of the tokens that keys and values are of
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
     silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
+    still: bool = False  # queries and keys of a memory are not turned
     alone: bool = False  # with a memory it is another one, of other parameters
     mistakes: tuple[str, ...] = ()  # what it does, and should not
     mended: Structure | None = None  # the same without them
@@ -205,7 +206,7 @@ class Structure:
         for norm in dict.fromkeys(self.norms.values()):
             parts = " and ".join(PARTS_OF[part].removeprefix("of ") for part, own in self.norms.items() if own == norm)
             said.append(f"{'lengths' if norm.kind == 'length' else 'norm'} of {parts}" + (f" ({norm.name})" if norm.name else ""))
-        said += [self.rotation.words] if self.rotation else []
+        said += [self.rotation.words + ", but not for a memory" * self.still] if self.rotation else []
         said += [f"slopes of distances ({self.slopes.source or '2^(−8 (h + 1) / heads)'})"] if self.slopes else []
         said += [f"keys and values out of {len(self.latent.down.rows) - self.latent.shared} features"] if self.latent else []
         said += [f"keys of the patches of {self.reduction.name}"] if self.reduction else []

@@ -156,6 +156,42 @@ def test_features_that_are_weighed_after_they_are_turned(cls: Any) -> None:
     assert ("module_rotations_tell_distances_alone" in refuted(target, "tokens", cases=4)) is cls.late
 
 
+class StillMemory(nn.Module):
+    """As in Moonshine: queries and keys are turned where tokens see each other, and are not where they see a memory."""
+
+    half = False
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, (self.q, self.k, self.v, self.out) = num_heads, (nn.Linear(dim, dim) for _ in range(4))
+
+    def turned(self, x: Tensor) -> Tensor:
+        n = x.shape[-1]
+        angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * 1e4 ** (-torch.arange(0, n, 2, dtype=x.dtype) / n)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        seen = x if memory is None else memory
+        q, k, v = (w(y).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for w, y in ((self.q, x), (self.k, seen), (self.v, seen)))
+        q = self.turned(q) if memory is None or self.half else q
+        k = self.turned(k) if memory is None else k
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class QueriesTurned(StillMemory):
+    half = True
+
+
+@pytest.mark.parametrize("cls", [StillMemory, QueriesTurned])
+def test_a_memory_may_not_be_turned(cls: Any) -> None:
+    """Neither queries nor keys are, or both; a module that turns one of them is refuted."""
+    target = make_target("mine", cls)
+    assert ("but not for a memory" in target.learned["structure"]) is not cls.half
+    wrong = "module_is_the_attention_of_its_projections"
+    assert refuted(target, wrong) == ({wrong} if cls.half else set())
+
+
 class Conformer(nn.Module):
     """It is given a sinusoid for each distance, with biases of its own (Dai et al. 2019), as in ESPnet."""
 
