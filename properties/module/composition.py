@@ -28,6 +28,7 @@ class Call:
     causal: bool = False
     visible: Array | None = None  # (B, 1 or L, S) bool: what a mask lets a row see; None: everything
     dtype: str = "float64"
+    added: Array | None = None  # (L, D), to what queries are made of, and keys of the tokens themselves
 
     @property
     def itself(self) -> bool:
@@ -50,6 +51,7 @@ class Steps:
     parts: tuple[tuple[str, str], ...] = ()  # (a part, the one whose weights it uses)
     output: bool = True
     image: str = ""  # by which mistake tokens are made an image
+    added: str = "qk"  # to what positions are added
     transposed: bool = False  # values are weighed as if queries were keys
 
 
@@ -76,6 +78,8 @@ MISTAKES: dict[str, Steps] = {
     "values projected as keys": replace(RIGHT, parts=(("v", "k"),)),
     "queries and keys exchanged": replace(RIGHT, parts=(("q", "k"), ("k", "q"))),
     "no output projection": replace(RIGHT, output=False),
+    "positions added to queries alone": replace(RIGHT, added="q"),
+    "positions added to keys alone": replace(RIGHT, added="k"),
     EXCHANGED: replace(RIGHT, image=EXCHANGED),
     RESHAPED: replace(RIGHT, image=RESHAPED),
 }
@@ -102,6 +106,8 @@ def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
         memory = normed(s.norms.get("fewer"), s.reduction.reduced(memory, call.held, steps.image), call)
     made = []
     for part, tokens, heads in (("q", x, s.heads), ("k", memory, s.kv_heads), ("v", memory, s.kv_heads)):
+        if call.added is not None and part in steps.added and (part == "q" or call.itself):
+            tokens = tokens + call.added
         w, b = weights[part]
         y, own = tokens @ w.T + (0.0 if b is None else b), s.norms.get(part)
         over_all = own is not None and own.weight != "" and call.held[own.weight].shape == y.shape[-1:] and heads > 1

@@ -24,7 +24,7 @@ from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, rotations
 from .latent import latents
 from .reduction import EXCHANGED, RESHAPED, reductions
-from .speech import IMAGES, PACKED, Tokens, under
+from .speech import IMAGES, PACKED, Tokens, added, under
 from .structure import USUAL, Norm, Rotation, Structure
 from .subject import Subject, answer, tokens_for
 
@@ -43,6 +43,7 @@ NEVER_MEANT = {
     "a softmax over sequences": set(),
     "the transposed weights on values": set(),
 }
+OF_PLACES = {"positions added to queries alone": set[str](), "positions added to keys alone": set[str]()}  # the same, where some are given
 OF_IMAGES = {EXCHANGED: set[str](), RESHAPED: set[str]()}  # the same, of tokens that a convolution makes fewer
 LAYOUTS = ("bld", "lbd", *PACKED, *IMAGES)
 
@@ -114,7 +115,8 @@ def _with_a_mistake(search: Search) -> Structure | None:
     found: list[tuple[str, Structure]] = []
     names = {type(part).__name__.lower() for part in module.modules()}
     names |= {f"{name}=True" for name, value in vars(module).items() if value is True}
-    for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | NEVER_MEANT).items():
+    places = OF_PLACES if search.calls[0].call.added is not None else {}
+    for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | places | NEVER_MEANT).items():
         if any(word in name for word in meant for name in names):
             continue
         if found and words not in OF_IMAGES:
@@ -306,7 +308,7 @@ def called(subject: Subject, module: Any, tokens: Tokens, dtype: str = "float64"
     memory = tokens.x if tokens.memory is None else tokens.memory
     if subject.speech.pooled:  # the first token alone asks
         return Call(constants(module, subject.framework), tokens.x[:, :1], memory, False, tokens.visible, dtype)
-    return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype)
+    return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype, added(subject.speech, tokens, dtype))
 
 
 def attended_quietly(s: Structure, call: Call, parts: Any, steps: Steps = RIGHT) -> Array | None:

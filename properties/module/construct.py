@@ -30,7 +30,21 @@ from .speech import hooks
 
 Maker = Callable[[Sizes], Any]
 # Roles of which a default is made small.
-SIZED = ("width", "heads", "kv_heads", "head_dim", "hidden", "length", "dropout", "layers", "rows", "resolution", "turned", "rank")
+SIZED = (
+    "width",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "hidden",
+    "length",
+    "dropout",
+    "layers",
+    "rows",
+    "landmarks",
+    "resolution",
+    "turned",
+    "rank",
+)
 CONFIGURATIONS = 4  # classes of configurations that are tried, the made-up one among them
 SQUARE = ("window", "resolution")  # roles of one number, or of two
 # What is said of an argument that stands in no table, by the first or the last word of its name.

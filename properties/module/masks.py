@@ -179,7 +179,7 @@ def _of_padding(how: str, others: list[tuple[float, Saying]]) -> Saying | None:
 
 def _makes_causal(subject: Subject, module: Any) -> str:
     """The mask of which it does not matter what it holds: where there is one, the call is causal (Whisper's). Empty if there is none."""
-    if subject.facts.causal or subject.facts.lengths or subject.speech.flag or not subject.facts.sees_itself:
+    if subject.facts.causal or subject.facts.lengths or subject.speech.flag or subject.speech.pooled or not subject.facts.sees_itself:
         return ""
     tokens = tokens_for(subject.speech, BATCH, LENGTH, None, 5)
     for name in (name for name in formal_of(module) if role(name, FORWARD_ROLES) == "mask" and name not in subject.speech.roles):

@@ -15,7 +15,7 @@ CONSTRUCTOR = {
     "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
     "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
     "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx embeddings_dim n_embed num_features input_size output_size "
-    "d_out_kq d_out_v n_feat chan chans c_in c_out c_z c_m c_s hidden",
+    "d_out_kq d_out_v true_hidden_size intra_bottleneck_size n_feat chan chans c_in c_out c_z c_m c_s hidden",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
     "encoder_attention_heads decoder_attention_heads "
     "no_heads num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
@@ -25,7 +25,7 @@ CONSTRUCTOR = {
     "qk_nope_head_dim v_head_dim nope_head_dim qk_nope_dim",
     "length": "max_len max_length block_size context_length max_seq_len max_seq_length seq_len seq_length n_ctx max_position_embeddings "
     "n_positions sequence_length t ctx_len max_positions maxlen context_size max_context_length max_sequence_length seqlen ctx max_context "
-    "ctx_length max_token_len n_tokens num_tokens max_tokens max_position",
+    "ctx_length segment_means_seq_len max_token_len n_tokens num_tokens max_tokens max_position",
     "hidden": "d_ff ffn_dim dim_feedforward intermediate_size mlp_dim ff_dim hidden_features ffn_hidden d_ffn d_inner n_inner dff d_hidden "
     "encoder_ffn_dim decoder_ffn_dim feedforward_dim mlp_hidden_dim ffn_size n_hidden ff_size ffn_hidden_size ffn_embed_dim",
     "dropout": "dropout dropout_p attn_dropout drop p dropout_rate attn_drop proj_drop attn_pdrop resid_pdrop embd_pdrop attention_dropout "
@@ -41,7 +41,8 @@ CONSTRUCTOR = {
     "temperature": "temperature temp",
     "theta": "rope_theta rope_base base theta rotary_base",
     "side": "spacial_dim spatial_dim",
-    "rows": "num_landmarks n_landmarks landmarks num_latents n_latents num_queries n_queries num_slots n_slots num_query_tokens",
+    "landmarks": "num_landmarks n_landmarks landmarks",
+    "rows": "num_latents n_latents num_queries n_queries num_slots n_slots num_query_tokens",
     "resolution": "resolution input_resolution feat_size fmap_size feature_map_size img_size image_size spatial_size grid_size",
     "turned": "rotary_dim rotary_ndims rope_dim rot_dim rotary_embedding_dim qk_rope_head_dim rope_head_dim qk_rope_dim",
     "window": "window_size window attn_window local_window_size",
@@ -81,6 +82,8 @@ FORWARD = {
     "sine": "sin freqs_sin sin_cached rope_sin sin_emb rotary_sin",
     "distances": "pos_emb pos_embs rel_pos_emb rel_pos_embs relative_position_embeddings relative_position_embedding rel_pos_enc rel_pos rel_emb "
     "relative_positions_embeddings r_emb pos_encoding",
+    "added": "query_pos query_pos_embed query_position_embeddings query_position_embedding object_queries pos pos_embed pos_embedding "
+    "positional_encoding position_encoding spatial_position_embeddings",  # what is added to tokens, or to queries and keys, as in DETR
     "no bias": "alibi",  # of positions, for each head: zeros
     "height": "h height nh hh",
     "breadth": "w width nw ww",
@@ -171,6 +174,7 @@ class Sizes:
             "temperature": self.head_dim**0.5,
             "theta": 10000.0,
             "side": 3,
+            "landmarks": 4,
             "rows": 3,  # no length that is tried first
             "resolution": 3,
             "window": 4,

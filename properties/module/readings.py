@@ -16,6 +16,7 @@ from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
 from .speech import DISTANCES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
 
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
+PERHAPS = ("distances", "added")  # what a name means where it is required, or something else
 LIKELY = 24  # ways that are tried to give lazy parameters their shape
 
 
@@ -37,8 +38,9 @@ def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter
             turned = {"angles", "cosine", "complex angles"} & set(roles.values())
             tables = DISTANCES if "distances" in roles.values() else TABLES if turned and layout in ("bld", *PACKED) else list(TABLES)[:1]
             ways = [(roles, table) for table in tables]
-            if "angles" in turned:  # as DeepSeek V2 calls complex ones, too
-                ways.append(({name: "complex angles" if meant == "angles" else meant for name, meant in roles.items()}, ONE_FOR_ALL))
+            if "angles" in turned:  # as DeepSeek V2 calls complex ones, too, and Mask2Former what is added
+                for other in ("complex angles", "added"):
+                    ways.append(({name: other if meant == "angles" else meant for name, meant in roles.items()}, ONE_FOR_ALL))
             for meaning, table in ways:
                 sizes = _heads(module, width)
                 yield Speech(meaning, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
@@ -93,7 +95,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         elif (
             (meant in ("query", "key", "value") and (asked or needed))
             or (meant == "memory" and needed)
-            or (meant in (*PLACED, "no bias") and needed and meant != "distances")
+            or (meant in (*PLACED, "no bias") and needed and meant not in PERHAPS)
         ) or meant in IN_PACKS:
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
@@ -111,9 +113,9 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
         for name in memory:  # optional by its default, and yet there is no call without one
             yield {**roles, name: "memory"}, extra
         return
-    distances = [name for name in unknown if known[name] == "distances"]
-    for guess in ("distances",) * (distances == unknown) + ("tokens again", "memory", "none", "zero"):
-        more = dict.fromkeys(unknown, {"tokens again": "key"}.get(guess, guess))
+    own = all(known[name] in PERHAPS for name in unknown)
+    for guess in ("own",) * own + ("tokens again", "memory", "none", "zero"):
+        more = {name: known[name] if guess == "own" else "key" if guess == "tokens again" else guess for name in unknown}
         values = dict.fromkeys(unknown, None if guess == "none" else 0)
         for also in ({}, supplied) if supplied else ({},):
             yield (roles | also, extra | values) if guess in ("none", "zero") else (roles | more | also, extra)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.cases import coordinates
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
 from ..engine.contained.watch import in_time
@@ -73,7 +74,7 @@ SHAPES = {
 SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden", "added")
 IN_IMAGE = ("height", "breadth", "grid")  # the sides of the image that tokens are of, or both
 # What says where tokens stand.
-PLACED = ("angles", "cosine", "sine", "complex angles", "distances", "position ids", "position row", "start", *IN_IMAGE)
+PLACED = ("angles", "cosine", "sine", "complex angles", "distances", "added", "position ids", "position row", "start", *IN_IMAGE)
 PAIRS = "(length, half of it, 2)"
 ONE_FOR_ALL = "(1, length, half of it)"
 TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
@@ -349,7 +350,10 @@ def arguments_of(
             first = 0 if turned and meant == "start" and past is None else start
             parts = tokens.parts if speech.layout in PACKED else [length]
             places = first + np.concatenate([np.arange(part) for part in parts])
-            made[name] = _positions(meant, places, speech, fw, buffers, dtype, device)
+            if meant == "added":
+                made[name] = array(name, np.broadcast_to(rows := _rows(places, speech), (len(tokens.x), *rows.shape)))
+            else:
+                made[name] = _positions(meant, places, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
         made |= _cached(speech.keeping, past, length, fw, device)
     given = tokens.by or speech.mask
@@ -410,6 +414,18 @@ def laid_out(x: Array, layout: str) -> Array:
     if layout in PACKED:
         return x.reshape(*[1] * layout.count("1"), -1, x.shape[2])
     return x[0] if layout == "ld" else x
+
+
+def _rows(places: Array, speech: Speech) -> Array:
+    """What is added to tokens at these places, a row for each, whatever the sequence: as learned positions are."""
+    return coordinates.normal(0, "added", (int(places.max(initial=0)) + 1, speech.width))[places]
+
+
+def added(speech: Speech, tokens: Tokens, dtype: str) -> Array | None:
+    """What is added to the tokens of a call; None: nothing."""
+    if "added" not in speech.roles.values() or tokens.past or speech.layout in PACKED:
+        return None
+    return round_to(dtype, _rows(tokens.shift + np.arange(tokens.x.shape[1]), speech))
 
 
 def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:

@@ -192,6 +192,56 @@ def test_a_memory_may_not_be_turned(cls: Any) -> None:
     assert refuted(target, wrong) == ({wrong} if cls.half else set())
 
 
+class Added(nn.Module):
+    """As in DETR: what says where tokens are is added to queries and keys, and not to values."""
+
+    places = "qk"
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, (self.q, self.k, self.v, self.out) = num_heads, (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor, query_pos: Tensor | None = None) -> Tensor:
+        assert query_pos is not None
+        parts = (w(x + query_pos if name in self.places else x) for name, w in (("q", self.q), ("k", self.k), ("v", self.v)))
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in parts)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class AddedToKeys(Added):
+    places = "k"
+
+
+class AddedToAll(Added):
+    places = "qkv"
+
+
+@pytest.mark.parametrize(
+    ("cls", "says"), [(Added, ": confirmed"), (AddedToKeys, "positions added to keys alone"), (AddedToAll, "not confirmed")]
+)
+def test_positions_that_are_added(cls: Any, says: str) -> None:
+    """Where there is no call without them they are given; added to keys alone they are a mistake, added to all they may be meant."""
+    target = make_target("mine", cls)
+    found = verify_target(target, select(("tokens", "projections")), Plan(examples=4, shrink=False)).findings
+    assert target.function.speech.roles["query_pos"] == "added" and bool(found) is (cls.places == "k")  # type: ignore[attr-defined]
+    assert says in (target.learned["structure"] if not found else str(found[0].violation))
+
+
+class IndexOfPlaces(Added):
+    """The same name, and no rows that are added: numbers of places."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.table = nn.Embedding(64, dim)
+
+    def forward(self, x: Tensor, pos: int) -> Tensor:  # type: ignore[override]
+        return super().forward(x, self.table(pos + torch.arange(x.shape[1])))
+
+
+def test_a_name_of_what_is_added_may_mean_something_else() -> None:
+    assert make_target("mine", IndexOfPlaces).function.speech.extra == {"pos": 0}  # type: ignore[attr-defined]
+
+
 class Conformer(nn.Module):
     """It is given a sinusoid for each distance, with biases of its own (Dai et al. 2019), as in ESPnet."""
 
