@@ -436,8 +436,8 @@ def _in_logits(subject: Subject, module: Any) -> bool:
     """Whether what tells positions apart is called after what enters logits alone: rotations, biases of distances; or nothing does."""
     names = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
     given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
-    if not names:
-        return not subject.facts.positions or bool(given)
+    if not names and not given:
+        return not subject.facts.positions
     with under(module, subject.framework, "watched") as called:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
     if any(name.startswith(("conv", "unfold", "pad")) for name in called):  # neighbours, and zeros beyond the ends

@@ -156,6 +156,23 @@ def test_features_that_are_weighed_after_they_are_turned(cls: Any) -> None:
     assert ("module_rotations_tell_distances_alone" in refuted(target, "tokens", cases=4)) is cls.late
 
 
+class Convolved(NormedLast):
+    """As in Zaya: a convolution mixes neighbours, and zeros before the first token, though positions come as angles."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.mix = nn.Conv1d(dim, dim, 2)
+
+    def forward(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
+        return super().forward(self.mix(F.pad(x.mT, (1, 0))).mT, position_embeddings)
+
+
+def test_rows_of_equal_tokens_differ_behind_a_convolution() -> None:
+    wanted = "module_equal_tokens_give_equal_rows"
+    outcomes = [verify_target(make_target("mine", cls), select([wanted]), Plan(examples=2)).outcomes for cls in (Convolved, NormedLast)]
+    assert [outcome[wanted].status for outcome in outcomes] == ["not exercised", "passed"]
+
+
 class StillMemory(nn.Module):
     """As in Moonshine: queries and keys are turned where tokens see each other, and are not where they see a memory."""
 
