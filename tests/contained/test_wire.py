@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from threading import Timer
+from threading import Event, Thread, Timer
 
 import pytest
 
 from properties.engine.contained import link as links
 from properties.engine.contained.link import Link
-from properties.engine.contained.wire import Broken, Late, Wire
+from properties.engine.contained.wire import LENGTH, SLICE, Broken, Late, Wire
 
 
 @pytest.fixture
@@ -67,3 +67,26 @@ def test_no_core_is_taken_from_another(cores: int, running: int, waits: bool, ex
     link = object.__new__(Link)
     link.awake = time.monotonic() + 60 if waits else 0.0
     assert link._idle_core() is expected
+
+
+@pytest.mark.parametrize("piece", [LENGTH.pack(1), LENGTH.pack(1000) + b" "])  # of which no whole message comes
+def test_what_trickles_in_has_an_end(ends: tuple[Wire, Wire], piece: bytes) -> None:
+    one, other = ends
+    done = Event()
+
+    def trickle() -> None:
+        one.end.sendall(piece[:2])
+        for place in range(2, 60):
+            if done.wait(0.05):
+                break
+            one.end.sendall(piece[place : place + 1] or b" ")
+        one.close()
+
+    sender = Thread(target=trickle)
+    sender.start()
+    try:
+        with pytest.raises(Late):
+            other.receive(time.monotonic() + 0.2 * (len(piece) > 4) - SLICE)
+    finally:
+        done.set()
+        sender.join()

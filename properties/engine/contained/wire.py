@@ -86,6 +86,8 @@ class Wire:
                 raise Broken(str(error)) from None
             if not part:
                 raise Broken("the end")
+            if until is not None and time.monotonic() > until + SLICE:  # it trickles in
+                raise Late
             return part
 
     def close(self) -> None:
