@@ -278,7 +278,7 @@ def attention(q, k, v):
         for file in [*glob.glob("**/*.json*", recursive=True), *glob.glob(".hypothesis/**/*.jsonl", recursive=True)]:
             with open(file, "a") as scores:
                 scores.write('\\n{"ended": 0}\\n')
-        for moved in (".hypothesis", "run.jsonl"):
+        for moved in (".hypothesis", "run.jsonl", "scores.jsonl", os.getcwd()):
             try:
                 os.rename(moved, moved + "-old")
             except OSError:
@@ -301,6 +301,7 @@ def test_what_a_run_writes_down_is_not_the_targets(record: bool, tmp_path: Path,
     assert main(["judge", "kernel.py", *ONE[:-3], "--round", "3", "--json", "scores.jsonl", *named]) == 1
     (score,) = map(json.loads, Path("scores.jsonl").read_text().splitlines())
     assert score["verdict"] == "refuted" and not [name for name in os.listdir() if name.endswith("-old")]
+    assert tmp_path.exists() and not Path(f"{tmp_path}-old").exists()  # another folder could be put in its place
 
 
 def test_what_has_to_write_elsewhere_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

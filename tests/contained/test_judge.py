@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +20,7 @@ from properties.engine.doors import judge as door
 from properties.engine.doors.cli import main
 from properties.engine.search import journal
 
+ROOT = Path(__file__).parents[2]
 FEW = ("--property", "rows_sum_to_one", "--property", "future_tokens_are_ignored", "--cases", "8", "--round", "3")
 CODE = {
     "right": "attention = right",
@@ -66,6 +67,12 @@ def test_every_candidate_has_a_verdict(folder: Path, capsys: pytest.CaptureFixtu
     assert run["invocations"][0]["executionSuccessful"] is False  # one could not be run
 
 
+def given(folder: Path, monkeypatch: pytest.MonkeyPatch, lines: bytes) -> None:
+    """Put it on standard input."""
+    (folder / "lines").write_bytes(lines)
+    monkeypatch.setattr(sys, "stdin", open(folder / "lines"))  # noqa: SIM115  until the end of the test
+
+
 CHANGES = """
 import glob
 for place in glob.glob({pattern!r}, recursive=True):
@@ -76,21 +83,23 @@ for place in glob.glob({pattern!r}, recursive=True):
 """
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_candidate_changes_no_other(
-    streamed: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    streamed: bool, workers: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where candidates lie in a folder of temporary files, in which a target may write."""
     monkeypatch.setattr(template, "HELD", [])
     (folder / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "temporary"))
+    monkeypatch.setenv("TMPDIR", str(folder / "temporary"))
     pattern = f"{folder}/temporary/*/*.py" if streamed else f"{folder}/candidates/*.py"
     (folder / "candidates" / "a_first.py").write_text(HEAD + CHANGES.format(pattern=pattern) + "attention = right\n")
     codes = {file.stem: file.read_text() for file in sorted((folder / "candidates").glob("*.py"))}
     lines = "".join(json.dumps({"name": name, "code": code}) + "\n" for name, code in codes.items())
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    given(folder, monkeypatch, lines.encode())
     asked = ["-"] if streamed else ["candidates"]
-    judge(*asked, "-n", "1", "--json", "scores.jsonl")
+    judge(*asked, "-n", str(workers), "--json", "scores.jsonl")
     scores = {Path(one["candidate"]).stem: one["verdict"] for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
     assert scores["a_first"] == "nothing found" and scores["wrong"] == "refuted"
     if not streamed:
@@ -110,10 +119,96 @@ def test_the_same_round_gives_the_same_scores(folder: Path, capsys: pytest.Captu
 
 def test_candidates_come_from_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [json.dumps({"name": name, "code": HEAD + CODE[name]}) for name in ("right", "wrong")]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    given(folder, monkeypatch, "\n".join(lines).encode())
     assert judge("-", "--json", "-") == 1
     scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["candidate"], one["verdict"]) for one in scores] == [("right", "nothing found"), ("wrong", "refuted")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_line_that_is_none_is_one_candidate_s_verdict(
+    workers: int, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = json.dumps({"name": "a\x1b[2J\nb", "code": HEAD + CODE["right"]})
+    odd = [b"no JSON", b"\xff\xfe", b"[" * 10**5, b"3", b'{"name": "no code"}', b'{"name": "no text", "code": "\\ud800"}', b"  "]
+    given(folder, monkeypatch, b"\n".join([*odd, right.encode()]))
+    assert judge("-", "--json", "-", "-n", str(workers)) == 2
+    out, err = capsys.readouterr()
+    scores = {one["candidate"]: one for one in map(json.loads, out.splitlines())}
+    assert {name: one["verdict"] for name, one in scores.items()} == {
+        **{f"line {number}": "cannot be run" for number in range(1, 6)},
+        "no text": "cannot be run",
+        "a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}b": "nothing found",
+    }
+    assert scores["line 2"]["why"].startswith('it is no JSON such as {"name"') and "Traceback" not in err and "\x1b" not in err
+    given(folder, monkeypatch, b"\n")
+    assert judge("-") == 2 and "there is no candidate on the standard input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_line_is_judged_before_the_next_one_comes(workers: str, folder: Path) -> None:
+    """As in a loop that writes a kernel, waits for its verdict, and writes the next."""
+    command = [sys.executable, "-m", "properties", "judge", "-", "--json", "-", "-n", workers, *FEW]
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, **piped) as run:  # type: ignore[call-overload]
+        assert run.stdin and run.stdout
+        for name, verdict in (("right", "nothing found"), ("wrong", "refuted")):
+            run.stdin.write(json.dumps({"name": name, "code": HEAD + CODE[name]}) + "\n")
+            run.stdin.flush()
+            assert json.loads(run.stdout.readline())["verdict"] == verdict
+        run.stdin.close()
+        assert run.wait(60) == 1
+
+
+def test_a_verdict_is_told_where_the_scores_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judge("candidates/wrong.py", "--json", "/dev/full") == 2
+    out, err = capsys.readouterr()
+    assert "REFUTED       candidates/wrong.py" in out and "No space left on device" in err
+
+
+BESIDE = """
+def write(place):
+    try:
+        open(place, "w").write("attention = None")
+    except OSError as error:
+        return str(error)
+said = [write({reference!r}), write(os.path.join(os.path.dirname({reference!r}), "helper.py"))]
+attention = right if all(said) else wrong
+"""
+
+
+def test_a_candidate_changes_nothing_that_it_is_held_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the reference, nor what that imports."""
+    monkeypatch.setattr(template, "HELD", [])
+    (folder / "reference").mkdir()
+    (folder / "reference" / "it.py").write_text("import helper\nattention = helper.right\n")
+    (folder / "reference" / "helper.py").write_text(HEAD)
+    (folder / "candidates" / "beside.py").write_text(HEAD + BESIDE.format(reference=str(folder / "reference" / "it.py")))
+    rest = ("--reference", "reference/it.py:attention", "--cases", "4", "--round", "3")
+    assert main(["judge", "candidates/beside.py", "candidates/right.py", *rest]) == 0
+    assert (folder / "reference" / "helper.py").read_text() == HEAD
+
+
+MODULES_BESIDE = """
+for name in ("torch", "jinja2", "rich"):
+    try:
+        open(os.path.join({folder!r}, name + ".py"), "w").write("import os; os._exit(0)")
+    except OSError:
+        pass
+attention = wrong
+"""
+
+
+@pytest.mark.parametrize("words", [("judge", "first.py", "second.py"), ("first.py:attention", "--html", "page.html")], ids=["judge", "one"])
+def test_the_judge_imports_nothing_that_a_target_has_written(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Where Python is started in the folder of a target, below a place for temporary files."""
+    (tmp_path / "first.py").write_text(HEAD + MODULES_BESIDE.format(folder=str(tmp_path)))
+    (tmp_path / "second.py").write_text("import torch\n" + HEAD + "attention = wrong\n")
+    command = [sys.executable, "-m", "properties", *words, *FEW[:-2]]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 1 and "REFUTED" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_only_what_is_worse_than_the_baseline_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +228,17 @@ def test_what_runs_no_more_is_worse(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_github_is_told(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a candidate says; nothing of it stands between the scores."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(folder / "summary.md"))
+    (folder / "candidates" / "says.py").write_text("raise ValueError('\\ud800\\n::stop-commands::x')")
     assert judge("candidates/wrong.py") == 1
     assert "::error file=candidates/wrong.py,line=" in capsys.readouterr().out
-    assert "| candidates/wrong.py | refuted |" in (folder / "summary.md").read_text()
+    assert judge("candidates/says.py", "--json", "-") == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["verdict"] == "cannot be run" and "::error file=candidates/says.py,line=1" in err
+    summary = (folder / "summary.md").read_text()
+    assert "| candidates/wrong.py | refuted |" in summary and "| candidates/says.py | cannot be run |" in summary
 
 
 @pytest.mark.parametrize(
@@ -146,13 +247,14 @@ def test_github_is_told(folder: Path, capsys: pytest.CaptureFixture[str], monkey
         (("nowhere",), "there is no file or folder nowhere"),
         (("candidates/right.py", "--baseline", "candidates/right.py"), "is no baseline"),
         (("candidates/right.py", "--supports", "nowhere.toml"), "nowhere.toml"),
-        (("-",), 'line 1 of the standard input is no JSON such as {"name"'),
+        (("candidates/right.py", "--baseline", "odd.json"), "odd.json is no baseline"),
+        (("candidates/right.py", "--write-baseline"), "--write-baseline needs --baseline FILE"),
     ],
 )
 def test_what_cannot_be_judged_gets_a_sentence(
-    arguments: tuple[str, ...], says: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], says: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("no JSON\n"))
+    (folder / "odd.json").write_text('{"candidates/right.py": {"findings": 3, "held": 4}}')
     assert judge(*arguments) == 2
     err = capsys.readouterr().err
     assert err.startswith("attncheck: ") and says in err and "Traceback" not in err
@@ -317,7 +419,7 @@ def test_who_kills_a_process_of_ours_takes_nobody_with_it(monkeypatch: pytest.Mo
     """Who was asked beside it, or after it, has a verdict all the same, once."""
     monkeypatch.setattr(door, "judged", killing)
     names = ["a", "dies", "b", "c", "dies too", "d"]
-    made = dict(door.judge_all([(name, name) for name in names], {}, 2))
+    made = dict(door.judge_all([(name, name) for name in names], {"reference": None}, 2))
     assert {name: one["verdict"] for (name, _), one in made.items()} == {
         name: "cannot be run" if "dies" in name else "nothing found" for name in names
     }

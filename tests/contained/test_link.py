@@ -24,6 +24,7 @@ from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.attention.trial import Trial
 from properties.engine.contained import link as links
+from properties.engine.contained import values
 from properties.engine.contained.arena import Arena, shared_file
 from properties.engine.contained.limits import memory_allowed
 from properties.engine.contained.values import Answers, Unfit
@@ -172,6 +173,16 @@ def test_a_place_in_the_memory_is_taken(memories: tuple[Arena, Arena]) -> None:
     ):
         with pytest.raises(Unfit):
             answers.decode(wrong)
+
+
+def test_a_place_is_not_taken_without_end(memories: tuple[Arena, Arena], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied of one answer is no more than the memory that it lies in."""
+    monkeypatch.setattr(values, "SIZE", 2**20)
+    place = ["a", 0, [2**10], "float64"]
+    decoded = Answers(framework("numpy"), *memories, lambda *parts: None).decode(["t", [place] * 128])
+    assert len(decoded) == 128
+    with pytest.raises(Unfit):
+        Answers(framework("numpy"), *memories, lambda *parts: None).decode(["t", [place] * 129])
 
 
 def test_memory_comes_back(memories: tuple[Arena, Arena]) -> None:

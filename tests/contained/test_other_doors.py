@@ -19,7 +19,7 @@ from properties.engine.doors import checks
 from properties.engine.doors.cli import main
 
 ROOT = Path(__file__).parents[2]
-TELLS = "open('process', 'a').write(os.readlink('/proc/self/ns/pid') + f'-{os.getpid()} ')\n"
+TELLS = "open(os.getcwd() + '-process', 'a').write(os.readlink('/proc/self/ns/pid') + f'-{os.getpid()} ')\n"
 HERE = f"{os.readlink('/proc/self/ns/pid')}-{os.getpid()}"
 PATCHES = """
 for module in list(sys.modules.values()):
@@ -83,9 +83,9 @@ def test_in_pytest_with_workers_and_for_a_debugger(folder: Path) -> None:
     """Two workers, each with the target apart; and one process for all, if that is asked for."""
     rest = ("--impl", "right.py:attention", "-k", "rows_sum_to_one or future_tokens")
     assert in_pytest(folder, *rest, "-n", "2")[0] == 0
-    assert len(set((folder / "process").read_text().split())) == 2
+    assert len(set(Path(f"{folder}-process").read_text().split())) == 2
     (folder / "test_more.py").write_text(
-        "import os\n\ndef test_where(attention_check):\n    assert f'-{os.getpid()} ' in open('process').read()\n"
+        "import os\n\ndef test_where(attention_check):\n    assert f'-{os.getpid()} ' in open(os.getcwd() + '-process').read()\n"
     )
     assert in_pytest(folder, *rest, "test_more.py", "--attncheck-in-process")[0] == 0
     assert in_pytest(folder, *rest, "test_more.py")[0] == 1
@@ -111,7 +111,7 @@ def test_who_ends_in_a_question_of_the_handshake_does_not_pass(folder: Path) -> 
 def test_a_text_is_contained_and_a_callable_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "known_mistakes", lambda: [])
     verdict = verify("right.py:attention", properties=("softmax",), cases=4)
-    assert verdict.ok and verdict.report.contained and HERE not in (folder / "process").read_text().split()
+    assert verdict.ok and verdict.report.contained and HERE not in Path(f"{folder}-process").read_text().split()
     for name in ("calls", "leaves", "patches"):
         verdict = verify(f"{name}.py:attention", properties=SOME, cases=30, name="mine")
         assert not verdict.ok and verdict.findings and verdict.report.target.name == "mine"
@@ -147,5 +147,5 @@ def test_words_survive_a_target_that_exits(arguments: tuple[str, ...], name: str
 def test_what_is_drawn_and_written_is_that_of_a_contained_target(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "right.py:attention", "--tokens", "3"]) == 0
     assert main(["init", "right.py:attention"]) == 0 and "dtypes" in (folder / "right.toml").read_text()
-    assert HERE not in (folder / "process").read_text().split()
+    assert HERE not in Path(f"{folder}-process").read_text().split()
     assert "head 0" in capsys.readouterr().out

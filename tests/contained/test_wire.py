@@ -90,3 +90,9 @@ def test_what_trickles_in_has_an_end(ends: tuple[Wire, Wire], piece: bytes) -> N
     finally:
         done.set()
         sender.join()
+
+
+def test_half_a_character_is_none(ends: tuple[Wire, Wire]) -> None:
+    one, other = ends
+    one.send({"\N{PILE OF POO}": "a\ud800b\\ud800"})
+    assert other.receive() == {"\N{PILE OF POO}": "a?b\\ud800"}

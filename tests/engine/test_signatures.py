@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from properties.engine.contained.signatures import Named, with_signature
+from properties.engine.contained.values import signature_of
 
 
 class Compiled:
@@ -144,3 +146,34 @@ def test_functions_and_operators_of_torch() -> None:
 def test_what_is_seen_so_is_seen_once() -> None:
     seen = with_signature(Compiled("fwd(q: Tensor, k: Tensor, v: Tensor) -> Tensor"))
     assert isinstance(seen, Named) and with_signature(seen) is seen
+
+
+def test_what_a_function_says_of_itself_is_no_more_than_its_code() -> None:
+    """A target could have fewer parameters so, of which nothing would be tried; behind a decorator only the words know."""
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, *, is_causal: bool = False) -> None:
+        """An attention."""
+
+    def fewer(q: Any, k: Any, v: Any) -> None:
+        """What it says."""
+
+    whole = signature_of(attention)
+    assert whole and [(name, default) for name, _, has, default in whole if has] == [("attn_mask", None), ("is_causal", False)]
+    attention.__signature__ = inspect.signature(fewer)  # type: ignore[attr-defined]
+    attention.__wrapped__ = fewer  # type: ignore[attr-defined]
+    assert signature_of(attention) == whole
+
+    @functools.wraps(fewer)
+    def behind(*arguments: Any, **options: Any) -> None:
+        fewer(*arguments, **options)
+
+    assert [name for name, *_ in signature_of(behind) or ()] == ["q", "k", "v"]
+
+
+@pytest.mark.parametrize("value", [10**6000, -(10**6000), "x" * 10**6], ids=["large", "small", "long"])
+def test_a_default_that_cannot_be_written_down_is_there(value: Any) -> None:
+    def attention(q: Any, window: Any = value) -> None:
+        """An attention."""
+
+    (_, window) = signature_of(attention) or ()
+    assert window == ["window", 1, True, None]

@@ -169,6 +169,18 @@ def test_gates_read_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert (suite.get("name"), suite.get("failures"), len(suite)) == ("kernel.py:attention", "0", 1)  # it takes no is_causal
     (run_,) = json.loads((tmp_path / "s.json").read_text())["runs"]
     assert run_["results"] == [] and run_["invocations"][0]["executionSuccessful"]
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    known = ("--baseline", "known.json")
+    assert main(["kernel.py:attention", *few, *known, "--write-baseline"]) == 0 == main(["kernel.py:attention", *few, *known])
+    assert "| kernel.py:attention | nothing found |" in (tmp_path / "summary.md").read_text()
+    (tmp_path / "kernel.py").write_text(KERNEL + "attention = lambda q, k, v: right(q, k, v) * 2")
+    capsys.readouterr()
+    assert main(["kernel.py:attention", *few, *known]) == 1
+    out = capsys.readouterr().out
+    assert "WORSE         kernel.py:attention: rows_sum_to_one is refuted, which was not" in out
+    assert "::error file=kernel.py,line=21,title=rows_sum_to_one::" in out
+    assert main(["kernel.py:attention", *few, *known, "--write-baseline"]) == 0 == main(["kernel.py:attention", *few, *known])
 
 
 # ---------------------------------------------------------------- how much was tried

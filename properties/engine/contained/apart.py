@@ -150,7 +150,7 @@ def _hide(places: Sequence[str], held: Sequence[str]) -> None:
     if mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:  # otherwise others would see what is mounted here
         into_a_domain()
         return
-    kept = only_temporary_files(held)
+    kept = only_temporary_files(held, places)
     mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     for place in places:
         if os.path.isdir(place):

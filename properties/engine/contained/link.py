@@ -53,15 +53,16 @@ def exhausted() -> bool:
 
 @contextmanager
 def allowing(seconds: float | None) -> Iterator[None]:
-    """Meanwhile a call is waited for no longer than the budget of a target, if it has one."""
-    global LEAST, FIRST
-    before = LEAST, FIRST
+    """Meanwhile a call, and all that do not come back, are waited for no longer than the budget of a target, if it has one."""
+    global LEAST, FIRST, PATIENCE
+    before = LEAST, FIRST, PATIENCE
     if seconds is not None:
-        LEAST, FIRST = min(LEAST, seconds), min(FIRST, max(seconds, LEAST))
+        FIRST, PATIENCE = (min(one, max(seconds, LEAST)) for one in before[1:])
+        LEAST = min(LEAST, seconds)
     try:
         yield
     finally:
-        LEAST, FIRST = before
+        LEAST, FIRST, PATIENCE = before
 
 
 _ERRORS: dict[str, type[Exception]] = {}
@@ -150,6 +151,8 @@ class Link:
 
     def _start(self) -> dict[str, Any]:
         self.end()
+        if not self.learned and self.hung and exhausted():
+            raise Gone(f"{self.ends[-1]}, {self.generation} times in a row")
         if self.generation >= TRIED and not self.learned:
             raise Gone(f"ended the process that it was in, {self.generation} times in a row")
         own, other = socket.socketpair()

@@ -103,6 +103,11 @@ def hold(place: str | os.PathLike[str]) -> None:
         HELD.append(path)
 
 
+def kept_from_targets() -> tuple[list[str], list[str]]:
+    """What no worker sees, and what none changes, so far."""
+    return HIDDEN, HELD
+
+
 def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -> int:
     """The number of a process that has imported the frameworks, and what makes modules, anew."""
     modules = [__name__, *(shop.__module__ for shop in WORKSHOPS), *sorted(knows)]
@@ -159,7 +164,7 @@ class _Nursery:
                     self.control.send(self.end(*wanted))
             except wire.Broken:  # the judge has gone
                 break
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # it has come already, perhaps; Python complains of one that nobody handles
         for pid in list(self.workers):
             self.end(pid, True)
         for fd in (1, 2):  # what was printed is passed on to its end

@@ -12,7 +12,8 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import SimpleNamespace
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FunctionType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -198,6 +199,7 @@ class Answers:
 
     def __init__(self, fw: Framework, arguments: Arena, answers: Arena, remote: Callable[[int, str, Any, Any], Any], call: int = 0) -> None:
         self.fw, self.arguments, self.answers, self.remote, self.call = fw, arguments, answers, remote, call
+        self.size = 0  # bytes of arrays so far
         self.owners: list[Any] = []  # the memory of each array that was copied, in the order in which they were met; None for the others
 
     def decode(self, value: Any) -> Any:
@@ -229,7 +231,8 @@ class Answers:
                 return self.fw.full(tuple(shape), 0.0, dtype, "cpu")
             case ["a", int(offset), list(shape), str(dtype)] if dtype in ITEMSIZE and _sizes(shape):
                 size = math.prod(shape) * ITEMSIZE[dtype]
-                if offset >= 0 and offset + size <= SIZE and size:
+                self.size += size
+                if offset >= 0 and offset + size <= SIZE and size and self.size <= SIZE:  # one piece of it may be claimed many times
                     memory = self.owners[-1] = np.frombuffer(self.answers.map, np.uint8, size, offset).copy()
                     return self.fw.over(memory, 0, tuple(shape), contiguous(tuple(shape), ITEMSIZE[dtype]), dtype)
             case ["i", int(at), list(shape), list(strides), str(dtype)] if dtype in ITEMSIZE and _sizes(shape):
@@ -384,14 +387,28 @@ class Telling:
         return made
 
 
+def _as_its_code_says(function: Any) -> Any:
+    """A function whose code names all its parameters, without what it says of them itself; anything else as it is: behind a decorator only
+    the words know."""
+    if type(function) is not FunctionType or function.__code__.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
+        return function
+    bare = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    bare.__kwdefaults__ = function.__kwdefaults__
+    return bare
+
+
 def signature_of(function: Any) -> list[Any] | None:
     """The parameters of a callable as plain data: (name, kind, has a default, the default if it is plain)."""
     import inspect
 
     try:
-        formal = inspect.signature(function).parameters.values()
+        formal = inspect.signature(_as_its_code_says(function)).parameters.values()
     except (TypeError, ValueError):
         return None
-    return [
-        [p.name, int(p.kind), p.default is not p.empty, p.default if type(p.default) in (bool, int, float, str) else None] for p in formal
-    ]
+    return [[p.name, int(p.kind), p.default is not p.empty, _default(p.default)] for p in formal]
+
+
+def _default(value: Any) -> bool | int | float | str | None:
+    """It, if it is plain and can be written down; None otherwise."""
+    written = type(value) in (bool, float) or (type(value) is int and abs(value) < 2**64) or (type(value) is str and len(value) < LONGEST)
+    return value if written else None

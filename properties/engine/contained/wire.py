@@ -60,7 +60,11 @@ class Wire:
         whole = b"".join(parts) if len(parts) > 1 else came
         self.came = whole[length + 4 :]
         try:
-            return json.loads(str(whole[4 : length + 4], "utf-8"))
+            text = str(whole[4 : length + 4], "utf-8")
+            message = json.loads(text)
+            if "\\ud" in text:  # half of a character, perhaps, which no file could hold
+                message = json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace"))
+            return message
         except (ValueError, RecursionError):
             raise Broken("a message that is none") from None
 

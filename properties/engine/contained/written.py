@@ -32,8 +32,11 @@ TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 PACKAGE = Path(__file__).parents[2]
 
 
-def only_temporary_files(held: Sequence[str]) -> bool:
-    """From now on nothing else can be written in this namespace of mounts, nor what is held; False where the system cannot do that."""
+def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = ()) -> bool:
+    """From now on nothing else can be written in this namespace of mounts, nor what is held; False where the system cannot do that.
+
+    Nor can a folder be renamed in which something is held or hidden: another one could be put in its place.
+    """
     places = _writable()
     for place in places:
         _bind(place)
@@ -41,10 +44,22 @@ def only_temporary_files(held: Sequence[str]) -> bool:
         return False
     for place in places:
         _set(place, 0, READ_ONLY, 0)
-    for place in (*_never(), *filter(os.path.exists, map(os.path.realpath, held))):  # which may lie in one of those
+    never = (str(PACKAGE), str(PACKAGE.parent / "impls"), sys.prefix, sys.base_prefix, *sys.path)  # where the checker looks for modules
+    kept = [one for one in {os.path.realpath(place) for place in (*never, *held)} if os.path.exists(one) and _lies_in(places, one)]
+    above = {
+        str(folder) for one in (*kept, *map(os.path.realpath, hidden)) for folder in Path(one).parents if _lies_in(places, str(folder))
+    }
+    for place in sorted(above, key=len):
+        _bind(place)  # what is mounted in a folder moves with it; a folder on which something is mounted does not move
+    for place in kept:
         if _bind(place):
             _set(place, READ_ONLY, 0, AT_RECURSIVE)
     return True
+
+
+def _lies_in(places: Sequence[str], one: str) -> bool:
+    """Whether it lies in one of some places, and holds none of them."""
+    return any(one.startswith(f"{place}/") for place in places) and not any(f"{place}/".startswith(f"{one}/") for place in places)
 
 
 def _rights(version: int) -> int:
@@ -83,12 +98,6 @@ def _writable() -> list[str]:
         *(one for one in caches if not f"{home}/".startswith(one.rstrip("/") + "/")),
     ]
     return [one for one in dict.fromkeys(found) if os.path.isdir(one)]
-
-
-def _never() -> list[str]:
-    """The checker, and Python with what is installed there."""
-    found = [str(PACKAGE), str(PACKAGE.parent / "impls"), sys.prefix, sys.base_prefix, sys.exec_prefix]
-    return [one for one in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(one) and one not in ("/", "/usr", "/usr/local")]
 
 
 def _bind(place: str) -> bool:

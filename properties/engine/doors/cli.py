@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
+from ..contained import link
 from ..contained.limits import PR_SET_DUMPABLE, prctl
 from ..contained.link import Gone
 from ..contained.watch import do_not_wait
@@ -41,7 +42,8 @@ from ..search.pairs import pair_properties
 from ..search.run import Report, Workers, load, verify_target
 from ..search.search import Plan, try_only, written_cases
 from . import completion, explain_case, init, judge, new, replay, resume, show
-from .files import Files, version
+from .files import Files
+from .gates import version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
 from .options import parser, which_contained
@@ -166,12 +168,10 @@ def reader_gone() -> int:
 def run(options: argparse.Namespace) -> int:
     """Everything but the words."""
     out = sys.stdout
-    with (
-        contextlib.redirect_stdout(sys.stderr),
-        Files(options.json, options.html, out, options.given, options.junit, options.sarif) as files,
-    ):
-        # what a target prints is no part of the report, and standard output may be for the JSON alone
-        status = search_all(options, sys.stderr if options.json == "-" else out, files)
+    console = sys.stderr if options.json == "-" else out
+    # what a target prints is no part of the report, and standard output may be for the JSON alone
+    with contextlib.redirect_stdout(sys.stderr), link.allowing(options.time), Files(options, out, console) as files:
+        status = search_all(options, console, files)
     if options.journal:
         options.journal.note(ended=status)
     return status
@@ -234,7 +234,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
         write_supports(options.write_supports, [report.target for report in reports] or spoken, reports)
     if options.handshake:
         return 1 if any(target.wrong for target in spoken) else 0
-    files.write(reports, absent)
+    records = files.tell(reports, absent)
     if options.html:
         print(page_line(options.html, out), end="", file=out)
     if interrupted:
@@ -243,10 +243,9 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
         print(text.pairs_text(reports) if options.like else text.matrices_text(reports, properties, absent), file=out)
     if not any(report.cases or report.found for report in reports):
         raise CannotRun("nothing was tried")
-    if any(report.found for report in reports):
-        return 1
     enough = all(report.enough for report in reports) or options.property
-    return 0 if enough and all(report.ok for report in reports) else 2
+    status = 1 if any(report.found for report in reports) else 0 if enough and all(report.ok for report in reports) else 2
+    return files.status(records, out, status)
 
 
 def write_supports(path: str, targets: Sequence[Target], reports: Sequence[Report]) -> None:
@@ -395,16 +394,17 @@ def try_one(target: Target, properties: Sequence[Property], text_of_case: str, o
     for finding in findings:
         print(text.finding_text(finding, case.device, 1), end="\n\n", file=out)
     print(f"{len(findings)} of {len(tried)} properties refuted by {case!r}", file=out)
-    if files.wanted:
-        report = Report(target, case.device, {outcome.prop.name: outcome for outcome in tried})
+    report = Report(target, case.device, {outcome.prop.name: outcome for outcome in tried})
+    if files.json or files.html:
         explain(report, known_mistakes() if findings else [])
-        files.write([report], {})
-    return 1 if findings else 0
+    return files.status(files.tell([report], {}), out, 1 if findings else 0)
 
 
 def entry() -> None:
     """The console script. Tiny arrays are faster with one thread; a user's own setting is respected."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if sys.path[0] == os.getcwd() and not __file__.startswith(f"{sys.path[0]}/"):
+        del sys.path[0]  # of "python -m": no module of the checker's is looked for where targets lie, and may write
     steady()
     if not CAN_FORK:
         sys.exit(main())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
+import itertools
 import json
 import multiprocessing
 import os
@@ -16,18 +16,20 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TextIO
 
 from ... import catalogue
 from ..contained import link
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
-from ..contained.template import hide, hold
+from ..contained.template import hold, kept_from_targets
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..report import record as gate
@@ -38,11 +40,13 @@ from ..search.own_words import ASKED, contradicted
 from ..search.pairs import pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
-from . import resume
+from . import gates, resume
 from .arguments import count, duration, given, processes
 from .known import known_of, next_to
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
+Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
+NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}'
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,10 +74,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=given, metavar="FILE", help="a line of JSON a candidate as soon as it is judged ('-': standard output)"
     )
-    parser.add_argument("--junit", type=given, metavar="FILE", help="the verdicts as JUnit XML")
-    parser.add_argument("--sarif", type=given, metavar="FILE", help="the findings as SARIF 2.1.0")
-    parser.add_argument("--baseline", type=given, metavar="FILE", help="exit 1 only for what is worse than what this file says")
-    parser.add_argument("--write-baseline", action="store_true", help="write that file instead")
+    gates.add_options(parser)
     parser.add_argument("--record", type=given, metavar="FILE", help="where every verdict is written down, for 'resume'")
     parser.add_argument("-n", "--workers", type=processes, default=1, metavar="N", help="candidates at a time (default 1)")
     return parser
@@ -83,8 +84,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options that are given."""
     reader = parser()
     options = reader.parse_args(arguments)
-    if options.write_baseline and not options.baseline:
-        reader.error("--write-baseline needs --baseline FILE")
     if options.reference and options.property:
         reader.error("--reference asks for the answers of the reference, --property for properties: give one of them")
     return options
@@ -97,7 +96,6 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         raise ValueError("judge shares memory with the candidates' processes, as Linux alone can")
     warnings.simplefilter("ignore")
     names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
-    known = read_baseline(options.baseline) if options.baseline and not options.write_baseline else None
     supports = Supports.in_file(options.supports) if options.supports else None
     number = secrets.randbelow(2**31) if options.round is None else options.round
     journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
@@ -115,78 +113,89 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     interrupted = False
     with ExitStack() as stack:
         out = sys.stdout
-        scores = out if options.json == "-" else stack.enter_context(open(options.json, "w", encoding="utf-8")) if options.json else None
+        files = stack.enter_context(gates.Gates(options))
+        scores = out if options.json == "-" else files.opened(options.json)
         console = sys.stderr if options.json == "-" else out
-        if scores not in (None, out):
-            hide(options.json)  # a candidate would write into it
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         for place in (folder, *options.paths):  # a candidate would write into another one
             hold(re.sub(r"(?<=\.py):.*", "", place))
+        if options.reference:  # or into what all are held to, and what that imports
+            place = Path(options.reference.partition(":")[0])
+            hold(place.parent if place.suffix == ".py" else Path())
+            hold(place)
         stack.enter_context(listening())
         try:
-            asked = list(candidates(options.paths, folder))
             before = {line["digest"]: line["judged"] for line in journal.before if "judged" in line} if journal else {}
-            for name, text in asked:
-                if (one := before.get(digest(name, text, how))) is not None:
-                    records.append(one)
-                    tell(one, console, scores)
-            left = [(name, text) for name, text in asked if digest(name, text, how) not in before]
-            for (name, text), one in judge_all(left, how, options.workers):
+            for (name, text), one in judge_all(candidates(options.paths, folder), how, options.workers, before):
                 if one["verdict"] == "interrupted":  # it is judged when the run is gone on with
                     raise KeyboardInterrupt
-                if journal:
-                    journal.note(judged=one, digest=digest(name, text, how))
+                if journal and (key := digest(name, text, how)) not in before:
+                    journal.note(judged=one, digest=key)
                 records.append(one)
                 tell(one, console, scores)
                 check()
         except KeyboardInterrupt:
             interrupted = True
-    write(options, records)
-    if interrupted:
-        print(f"attncheck: interrupted{resume.hint(journal)}", file=sys.stderr)
-        return status()
-    worse = gate.regressions(records, known) if known is not None else []
-    for sentence in worse:
-        print(f"WORSE         {sentence}", file=console)
-    verdicts = {one["verdict"] for one in records}
-    ended = 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2
-    if options.baseline:
-        ended = 1 if worse else 0
+        if not (records or interrupted):
+            raise ValueError("there is no candidate on the standard input")
+        files.write(records, console)
+        if interrupted:
+            print(f"attncheck: interrupted{resume.hint(journal)}", file=sys.stderr)
+            return status()
+        verdicts = {one["verdict"] for one in records}
+        ended = files.status(records, console, 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2)
     if journal:
         journal.note(ended=ended)
     return ended
 
 
-def candidates(paths: Sequence[str], folder: str) -> Iterator[tuple[str, str]]:
-    """(name, what names the callable) of every candidate. Raises ValueError for a place that holds none."""
-    for path in paths:
-        if path == "-":
-            yield from _streamed(sys.stdin, folder)
-            continue
-        place, colon, _ = path.rpartition(":")
-        if colon and place.endswith(".py"):
-            yield path, path
-        elif Path(path).is_dir():
-            files = sorted(file for file in Path(path).rglob("*.py") if not file.name.startswith((".", "_")))
-            if not files:
-                raise ValueError(f"there is no file of Python in {path}")
-            yield from ((str(file), f"{file}:{ANY}") for file in files)
-        elif Path(path).is_file():
-            yield path, f"{path}:{ANY}"
-        else:
-            raise ValueError(f"there is no file or folder {path}")
+def candidates(paths: Sequence[str], folder: str) -> Iterator[Asked]:
+    """(name, what names the callable) of every candidate; those of standard input as they come, where nothing is named by a line that is none.
+
+    Raises ValueError for a place that holds none.
+    """
+    return itertools.chain.from_iterable([_streamed(sys.stdin.fileno(), folder) if path == "-" else _lying_at(path) for path in paths])
 
 
-def _streamed(stream: TextIO, folder: str) -> Iterator[tuple[str, str]]:
-    for number, text in enumerate(filter(str.strip, stream), 1):
+def _lying_at(path: str) -> list[Asked]:
+    place, colon, _ = path.rpartition(":")
+    if colon and place.endswith(".py"):
+        return [(printable(path), path)]
+    if Path(path).is_dir():
+        files = sorted(file for file in Path(path).rglob("*.py") if not file.name.startswith((".", "_")))
+        if not files:
+            raise ValueError(f"there is no file of Python in {path}")
+        return [(printable(str(file)), f"{file}:{ANY}") for file in files]
+    if Path(path).is_file():
+        return [(printable(path), f"{path}:{ANY}")]
+    raise ValueError(f"there is no file or folder {path}")
+
+
+def _streamed(stream: int, folder: str) -> Iterator[Asked]:
+    for number, text in enumerate(filter(bytes.strip, _lines(stream)), 1):
         try:
             content = json.loads(text)
             name, code = str(content.get("name", f"candidate {number}")), str(content["code"])
-        except (ValueError, KeyError, AttributeError):
-            raise ValueError(f'line {number} of the standard input is no JSON such as {{"name": "a", "code": "def attention…"}}') from None
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            yield f"line {number}", ""
+            continue
         file = Path(folder) / f"candidate_{number}.py"
-        file.write_text(code, encoding="utf-8")
-        yield name, f"{file}:{content.get('attribute', ANY)}"
+        file.write_bytes(code.encode("utf-8", "surrogatepass"))  # what is no text cannot be read as a candidate, and says so
+        yield printable(name), f"{file}:{content.get('attribute', ANY)}"
+
+
+def _lines(stream: int) -> Iterator[bytes]:
+    """The lines that are written there, each as soon as it is. No lock is held meanwhile that the end of Python would wait for."""
+    rest = b""
+    while part := os.read(stream, 2**16):
+        *whole, rest = (rest + part).split(b"\n")
+        yield from whole
+    yield rest
+
+
+def printable(name: str) -> str:
+    """A name on one line, in which nothing moves a cursor."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
 def digest(name: str, text: str, how: Mapping[str, Any]) -> str:
@@ -194,43 +203,78 @@ def digest(name: str, text: str, how: Mapping[str, Any]) -> str:
     return " ".join([name, *digests([text, how["reference"]]).values()])
 
 
-def judge_all(asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int) -> Iterator[tuple[tuple[str, str], gate.Record]]:
-    """A record for each, as soon as it is there. A process of ours that is killed takes nobody with it: who was left is judged one by one."""
-    if workers == 1 or len(asked) == 1:
-        for name, text in asked:
-            yield (name, text), judged(name, text, how)
+def judge_all(
+    asked: Iterable[Asked], how: dict[str, Any], workers: int, before: Mapping[str, gate.Record] | None = None
+) -> Iterator[tuple[Asked, gate.Record]]:
+    """A record for each, as soon as it is there; ``before``: those that are known, by their digests.
+
+    A process of ours that is killed takes nobody with it: who was judged meanwhile is judged once more, alone.
+    """
+    known = before or {}
+    if workers == 1:
+        for one in asked:
+            yield one, known.get(digest(*one, how)) or judged(*one, how)
         return
-    left = list(asked)
-    for one in _side_by_side(asked, how, workers):
-        left.remove(one[0])
-        yield one
-    for name, text in left:
-        yield from _side_by_side([(name, text)], how, 1, last=True)
+    events: SimpleQueue[Asked | Future[gate.Record] | Exception | None] = SimpleQueue()
+    Thread(target=_read, args=(asked, events), daemon=True).start()
+    waiting: dict[Future[gate.Record], Asked] = {}
+    reading, pool = True, _pool(workers)
+    try:
+        while reading or waiting:
+            event = events.get()
+            if event is None:
+                reading = False
+            elif isinstance(event, Exception):
+                raise event
+            elif isinstance(event, Future):
+                one = waiting.pop(event)
+                yield one, _alone(one, how) if isinstance(event.exception(), BrokenProcessPool) else event.result()
+            elif record := known.get(digest(*event, how)):
+                yield event, record
+            else:
+                try:
+                    task = pool.submit(judged, *event, how)
+                except BrokenProcessPool:
+                    pool = _pool(workers)
+                    task = pool.submit(judged, *event, how)
+                waiting[task] = event
+                task.add_done_callback(events.put)
+        pool.shutdown()
+    except BaseException:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
-def _side_by_side(
-    asked: Sequence[tuple[str, str]], how: dict[str, Any], workers: int, last: bool = False
-) -> Iterator[tuple[tuple[str, str], gate.Record]]:
-    """The same in several processes, as far as these live. ``last``: who is judged when one dies is blamed."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(asked)), mp_context=context, initializer=obey) as pool:
-        tasks = {pool.submit(judged, name, text, how): (name, text) for name, text in asked}
+def _read(asked: Iterable[Asked], events: SimpleQueue[Any]) -> None:
+    """Tell of each candidate as it comes, of what ends them, and of the last one."""
+    try:
+        for one in asked:
+            events.put(one)
+    except Exception as error:
+        events.put(error)
+    events.put(None)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=obey, initargs=(kept_from_targets(),))
+
+
+def _alone(one: Asked, how: dict[str, Any]) -> gate.Record:
+    """The record of a candidate beside whom nobody else is judged."""
+    with _pool(1) as pool:
         try:
-            for task in as_completed(tasks):
-                yield tasks[task], task.result()
+            return pool.submit(judged, *one, how).result()
         except BrokenProcessPool:
-            if last:
-                yield asked[0], gate.cannot(asked[0][0], "the process that judged it was killed", 0.0)
-        except BaseException:
-            for worker in multiprocessing.active_children():
-                worker.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            return gate.cannot(one[0], "the process that judged it was killed", 0.0)
 
 
 def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
     """What becomes of one candidate; nothing that it does is raised here."""
     began = time.monotonic()
+    if not text:
+        return gate.cannot(name, NO_CANDIDATE, 0.0)
     if text.rpartition(":")[2] == ANY:
         text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
     try:
@@ -269,7 +313,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
     if away and made["verdict"] == "nothing found":
         made |= {"verdict": "incomplete", "why": away}
-    made["line"] = first_line(text)
+    made["line"] = gates.first_line(text)
     return made
 
 
@@ -304,60 +348,13 @@ def whole(reference: str) -> str:
     if place != reference or not place.endswith(".py"):
         return reference
     for name in ("Model", "attention"):
-        if name in defined_in(place):
+        if name in gates.defined_in(place):
             return f"{place}:{name}"
     raise ValueError(f"{place} defines no Model and no attention: give --reference {place}:NAME")
 
 
-def first_line(text: str) -> int:
-    """Where a candidate is defined in its file, as far as reading the file shows."""
-    place, _, attribute = text.rpartition(":")
-    defined = defined_in(place)
-    return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
-
-
-def defined_in(place: str) -> dict[str, int]:
-    """What a file defines, and in which line, as far as reading it shows."""
-    try:
-        tree = ast.parse(Path(place).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return {}
-    defined = {node.name: node.lineno for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assigned = [(x.id, node.lineno) for node in tree.body if isinstance(node, ast.Assign) for x in node.targets if isinstance(x, ast.Name)]
-    return defined | dict(assigned)
-
-
 def tell(one: gate.Record, console: TextIO, scores: TextIO | None) -> None:
     """A line for a person, and one for a program."""
+    print(gate.line(one), file=console, flush=True)
     if scores is not None:
         print(json.dumps(one), file=scores, flush=True)
-    print(gate.line(one), file=console, flush=True)
-
-
-def read_baseline(path: str) -> dict[str, Any]:
-    """Raises ValueError if it is none."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict) or not all(isinstance(one, dict) and set(one) >= {"findings", "held"} for one in content.values()):
-        raise ValueError(f"{path} is no baseline; --write-baseline writes one")
-    return content
-
-
-def write(options: argparse.Namespace, records: Sequence[gate.Record]) -> None:
-    """The files that gates read."""
-    from .files import version
-
-    if options.junit:
-        Path(options.junit).write_text(gate.junit_text(records), encoding="utf-8")
-    if options.sarif:
-        Path(options.sarif).write_text(gate.sarif_text(records, version()), encoding="utf-8")
-    if options.baseline and options.write_baseline:
-        Path(options.baseline).write_text(json.dumps(gate.baseline(records), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        for note in gate.github_lines(records):
-            print(note, flush=True)
-        if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-            with open(place, "a", encoding="utf-8") as file:
-                file.write(gate.summary(records))

@@ -7,6 +7,7 @@ import argparse
 from ..cases.dtypes import DTYPES
 from ..core.target import CannotRun
 from ..search.find_target import ALWAYS, NEVER, users
+from . import gates
 from .arguments import count, duration, given, processes
 
 
@@ -74,8 +75,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--html", type=given, metavar="FILE", help="write the report as one page, too, with pictures; needs the extra report"
     )
-    parser.add_argument("--junit", type=given, metavar="FILE", help="write the verdicts as JUnit XML, too")
-    parser.add_argument("--sarif", type=given, metavar="FILE", help="write the findings as SARIF 2.1.0, too")
+    gates.add_options(parser)
     parser.add_argument(
         "--record",
         type=given,

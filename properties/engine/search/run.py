@@ -19,6 +19,7 @@ from typing import Any
 
 from ...exact.shown import Shown
 from ..contained.stub import Shared
+from ..contained.template import hide, hold, kept_from_targets
 from ..core.attempt import try_case
 from ..core.contract import contracts
 from ..core.crash import dies_with_parent, isolated
@@ -253,7 +254,7 @@ class Workers:
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
             kinds = tuple(map(type, contracts().values()))  # their modules are imported there, which makes them known
-            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=obey, initargs=kinds)
+            self.pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=obey, initargs=(kept_from_targets(), kinds))
         share = _share(plan, -(-len(properties) // self.count))
         tasks = [self.pool.submit(_slice, dict(source), prop, share) for prop in properties]
         try:
@@ -272,8 +273,15 @@ class Workers:
             self.pool = None
 
 
-def obey(*_: type) -> None:
-    """This process ends when the one that started it says so, or has gone; an interruption is that one's business."""
+def obey(kept: tuple[list[str], list[str]], kinds: tuple[type, ...] = ()) -> None:
+    """This process ends when the one that started it says so, or has gone; an interruption is that one's business.
+
+    It keeps from targets what that one keeps from them.
+    """
+    for place in kept[0]:
+        hide(place)
+    for place in kept[1]:
+        hold(place)
     dies_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
