@@ -195,6 +195,24 @@ def test_the_same_call_comes_twice_and_another_between() -> None:
     assert found["calls of another shape between"] > 40
 
 
+@pytest.mark.parametrize(
+    "case", [Case(), Case(batch=2, queries=5, keys=7), Case(keys=4, mask="random"), Case(is_causal=True, queries=3, keys=3)], ids=repr
+)
+@pytest.mark.parametrize("buffers", [1, 2, 4])
+def test_a_buffer_that_is_used_again_shows_whatever_is_called(buffers: int, case: Case) -> None:
+    """The last calls of all that have answers of the same shape have other answers: ``buffers`` take turns."""
+    rings: dict[Any, list[Any]] = {}
+
+    def again(*arguments: Any, **options: Any) -> Any:
+        out = torch_manual.attention(*arguments, **options)
+        ring = rings.setdefault((out.shape, out.dtype), [])
+        ring.append(out if len(ring) < buffers else ring.pop(0).copy_(out))
+        return ring[-1]
+
+    target = make_target("mine", again, torch_manual.attention.supports)
+    assert try_case(target, PROPERTIES["calls_between_change_nothing"], case)
+
+
 def test_edits_put_one_special_value_in_one_place() -> None:
     found = Counter[str]()
     for case in cases_of(ATTENTION, "output_is_inside_the_bound", rounds=1):
