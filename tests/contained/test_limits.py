@@ -12,7 +12,9 @@ import pytest
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
+from properties.engine.contained import apart, counted
 from properties.engine.contained import link as links
+from properties.engine.contained import template as templates
 from properties.engine.contained.apart import NAMESPACES
 from properties.engine.contained.counted import processes
 from properties.engine.contained.limits import FILE, TASKS
@@ -64,6 +66,27 @@ def test_a_fork_bomb_is_ended_where_it_is(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.skip("there are no namespaces here")
     (finding,) = report.findings
     assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
+
+
+TAKES = {
+    "children": "for _ in range(6):\n        if not os.fork():\n            break\n    held = np.ones(2**25)\n    time.sleep(1000)",
+    "shared memory": "import mmap\n    held = mmap.mmap(-1, 2**31)\n    while True:\n        held.write(bytes(2**20))\n        time.sleep(0.001)",
+}
+
+
+@pytest.mark.parametrize("code", TAKES.values(), ids=TAKES)
+@pytest.mark.parametrize("there", [True, False], ids=["there", "by the judge"])
+def test_all_that_it_starts_may_take_so_much_memory(there: bool, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what a limit of the system does not count: that of one process holds for each of them, and not for what is shared."""
+    monkeypatch.setattr(links.Link, "templates", [])
+    monkeypatch.setattr(counted, "SHARED", 2**29)
+    monkeypatch.setattr(counted, "memory_allowed", lambda: 2**29)
+    if not there:
+        monkeypatch.setattr(apart, "taken", lambda pids: "")
+    (finding,) = searched(tmp_path, f"def take():\n    {code}\nattention = after(20, take)").findings
+    assert "GiB of memory, with all that it started" in finding.violation.says and kind(finding.violation) == "exhausts memory"
+    for one in links.Link.templates:
+        one.abandon()
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["session", "sessions of their own"])
@@ -159,6 +182,27 @@ def test_what_is_printed_is_passed_on(tmp_path: Path, capfd: pytest.CaptureFixtu
         said += capfd.readouterr().err
         time.sleep(0.05)
     assert "said on import" in said
+
+
+def test_what_is_printed_is_no_command_of_github_s(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it runs there, whatever piece of a line is written at once; the last line of all, too."""
+    monkeypatch.setattr(links.Link, "templates", [])
+    monkeypatch.setattr(templates, "AT_GITHUB", True)
+    report = searched(
+        tmp_path,
+        "os.write(1, b'a ##[error]\\n :')\ntime.sleep(0.2)\nos.write(1, b':error::b\\n::stop')\ntime.sleep(0.2)\nattention = right",
+    )
+    said = capfd.readouterr().err
+    for template in links.Link.templates:
+        template.wire.close()
+    del report
+    until = time.monotonic() + 10
+    while time.monotonic() < until and "stop" not in said:
+        said += capfd.readouterr().err
+        time.sleep(0.05)
+    assert said == "| a ## [error]\n|  ::error::b\n| ::stop\n"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .counted import load, processes, started, tasks
+from .counted import load, processes, started, taken, tasks
 from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, prctl
 from .written import into_a_domain, only_temporary_files
 
@@ -31,6 +31,7 @@ CAPABILITY_VERSION = 0x20080522  # capset(2)
 COUNTED_APART = (5, 14)  # from this version of Linux on a limit of processes holds for a namespace, not for all that a user runs
 
 LOOK = 0.05  # seconds between looks at what was started in namespaces
+WEIGHED = 4  # looks until the memory of all of it is looked at, too
 BEFORE_ALL = -20  # the priority of who looks; see setpriority(2)
 TOLD = 128  # bytes in which it is said what has ended a worker
 
@@ -129,7 +130,7 @@ def _looking_after(worker: int) -> str:
     """The exit status of a child, when it has ended, or that too much was started, as soon as it is."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     alone = os.path.islink("/proc/self") and os.readlink("/proc/self") == str(os.getpid())  # nobody else is counted
-    of, before = load(), 0
+    of, before, looks = load(), 0, 0
     while True:
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -141,6 +142,10 @@ def _looking_after(worker: int) -> str:
             if said := started(sum(threads for pid, _, _, threads in processes() if pid != os.getpid())):
                 os.kill(-1, signal.SIGKILL)  # all at once: nobody is left who could fork meanwhile
                 return said
+        looks += 1
+        if alone and looks % WEIGHED == 0 and (said := taken(pid for pid, *_ in processes() if pid != os.getpid())):
+            os.kill(-1, signal.SIGKILL)
+            return said
         signal.sigtimedwait([signal.SIGCHLD], LOOK)
 
 

@@ -1,12 +1,17 @@
-"""How many processes and threads there are."""
+"""How many processes and threads there are, and how much memory they take."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .limits import TASKS
+from .limits import TASKS, memory_allowed
+
+SHARED = 2**30  # bytes of memory that are not a target's, at most: of libraries, and of the arrays that it is given
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def started(crowd: int) -> str:
@@ -56,3 +61,29 @@ def processes() -> list[tuple[int, int, int, int]]:
                 if fields[0] != "Z":
                     found.append((int(entry), int(fields[1]), int(fields[3]), int(fields[17])))
     return found
+
+
+def taken(pids: Iterable[int]) -> str:
+    """What is said of a target whose processes take so much memory together; "" if they may.
+
+    A limit of the system counts one process, and not what is mapped to be shared.
+    """
+    pids, most = list(pids), memory_allowed() + SHARED
+    if sum(map(_resident, pids)) <= most or (whole := sum(map(_own, pids))) <= most:
+        return ""
+    return f"took {whole / 2**30:.1f} GiB of memory, with all that it started"
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory, with what it shares; see proc_pid_statm(5)."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    return 0
+
+
+def _own(pid: int) -> int:
+    """Bytes of memory, with its part of what it shares, which takes time to count; see proc_pid_smaps(5)."""
+    with suppress(OSError):
+        if told := re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE):
+            return 1024 * int(told[1])
+    return _resident(pid)

@@ -33,7 +33,12 @@ def memory_allowed() -> int:
 
 
 def restrict() -> None:
-    """Limits of this process and of all that it starts: memory, files, no dumps. Memory that it already has is not counted."""
+    """Limits of this process and of all that it starts: memory, files, no dumps. Memory that it already has is not counted.
+
+    Where the machine has none left, it is the first to go.
+    """
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     held = 0
     with suppress(OSError, ValueError, IndexError):
         held = int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")

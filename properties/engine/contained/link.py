@@ -21,7 +21,7 @@ import numpy as np
 from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
-from .counted import load, processes, running, started, tasks, threads
+from .counted import load, processes, running, started, taken, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded
 from .template import Template
@@ -114,7 +114,7 @@ class Link:
         self.handle = self.held = self.shop = 0
         self.quick = False  # whether the target is asked in the framework's quick way
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
-        self.looked, self.crowd, self.tasks = time.monotonic(), 0, tasks(_load())
+        self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
         self.awake = 0.0  # the ``time.monotonic()`` until when its process does not sleep
@@ -204,13 +204,13 @@ class Link:
         below = {pid for pid, parent, _, _ in running if parent == self.template.pid} - self.template.workers | {self.pid}
         for _ in range(DEEPEST):
             below |= {pid for pid, parent, _, _ in running if parent in below}
-        self.crowd = sum(threads for pid, _, _, threads in running if pid in below)
-        return self.crowd > TASKS
+        self.crowd = started(sum(threads for pid, _, _, threads in running if pid in below)) or taken(below)
+        return bool(self.crowd)
 
     def _too_many(self) -> str:
         """What is wrong with how much was running when it was last looked; "" if nothing."""
-        crowd, self.crowd = self.crowd, 0
-        return started(crowd)
+        crowd, self.crowd = self.crowd, ""
+        return crowd
 
     def _lives(self) -> bool:
         """Whether its process has not ended, and has not started too much; a child of it may still hold the socket."""

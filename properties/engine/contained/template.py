@@ -27,6 +27,7 @@ HIDDEN: list[str] = []  # files and folders that workers do not see, where that 
 HELD: list[str] = []  # files and folders that workers may only read, wherever they lie: who else is judged
 ANSWERED = 60.0  # seconds in which a worker is started, or ended
 STARTED: list[subprocess.Popen[bytes]] = []  # new Pythons of this process: Python warns of one that runs on and is held by nobody
+AT_GITHUB = os.environ.get("GITHUB_ACTIONS") == "true"
 GRACE = 2.0  # seconds for a worker that has said goodbye to end
 
 
@@ -235,19 +236,31 @@ def _passing_on() -> int:
         end_with_parent()
         os.closerange(3, 5)
         os.close(writing)
-        left = PRINTED
+        left, rest = PRINTED, b""
         while part := os.read(reading, 2**16):
+            if AT_GITHUB:
+                part, rest = _no_commands(rest + part)
             with suppress(OSError):  # nobody reads it
                 os.write(2, part[: max(left, 0)])
                 if left > 0 >= left - len(part):
                     os.write(2, b"\nattncheck: the target prints without end; no more of it is shown\n")
             left -= len(part)
+        if rest:
+            os.write(2, _no_commands(rest + b"\n")[0][: max(left, 0)])
         os._exit(0)
     for fd in (1, 2):
         os.dup2(writing, fd)
     os.close(reading)
     os.close(writing)
     return pump
+
+
+def _no_commands(printed: bytes) -> tuple[bytes, bytes]:
+    """Whole lines in which GitHub reads no commands, and the rest, of which no line is whole yet."""
+    *lines, rest = printed.split(b"\n")
+    if len(rest) > 2**16:
+        lines, rest = [*lines, rest], b""
+    return b"".join(b"| " + line.replace(b"##[", b"## [") + b"\n" for line in lines), rest
 
 
 def _gone(*_: object) -> None:

@@ -24,6 +24,7 @@ ENDS = {
     "it hangs": "hangs",
     "exit status": "exits",
     "MemoryError": "exhausts memory",
+    "GiB of memory": "exhausts memory",
     "processes and threads": "starts too much",
     "the process": "killed",
 }
