@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -223,3 +224,41 @@ def test_the_verdict_says_which_sizes_were_tried() -> None:
     least, most = sizes["batch"]
     assert f"  tried     batch {least} to {most}" in verdict_text(report) and "dim 3 to 4" in verdict_text(report)
     assert sum(report.outcomes["constant_values_are_returned"].ranges.dtypes.values()) == 40
+
+
+# ---------------------------------------------------------------- the same round
+
+
+def without_times(report: Any) -> Any:
+    """A report without what a clock has said."""
+    if isinstance(report, dict):
+        return {name: without_times(one) for name, one in report.items() if not re.search("seconds|finished|command|time", name)}
+    return [without_times(one) for one in report] if isinstance(report, list) else report
+
+
+def test_a_round_that_is_named_gives_the_same_report_whatever_was_found_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one folder, in which failing cases are kept, and are what another run tries first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL + "attention = lambda q, k, v: right(q, k, v) * (1 + (k.shape[2] > 4))")
+    few = (
+        "kernel.py:attention",
+        "--property",
+        "rows_sum_to_one",
+        "--property",
+        "values",
+        "--cases",
+        "20",
+        "-n",
+        "1",
+        "--json",
+        "report.json",
+    )
+
+    def report(*more: str) -> Any:
+        assert main([*few, *more]) == 1
+        return without_times(json.loads((tmp_path / "report.json").read_text()))
+
+    plain = report()
+    assert report() != plain
+    named = report("--round", "0")
+    assert named == report("--round", "0") == plain != report("--round", "1")

@@ -305,7 +305,8 @@ def check(
     target = addressed(target, options)
     plan = Plan(
         examples=options.cases or (40 if several or target.costly_shapes else 150),
-        round=options.round,
+        round=options.round or 0,
+        again=options.round is None,
         device=options.device,
         dtypes=tuple(options.dtype) or None,
         database=DirectoryBasedExampleDatabase(DATABASE),

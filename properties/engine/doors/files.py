@@ -46,7 +46,9 @@ class Files(gates.Gates):
                 self.json.flush()
             if self.html and self.maker:
                 self.html.write(self.maker.page(data))
-        records = [gate.record(one.target.name, one, self.options.round) | {"line": gates.first_line(one.target.name)} for one in reports]
+        records = [
+            gate.record(one.target.name, one, self.options.round or 0) | {"line": gates.first_line(one.target.name)} for one in reports
+        ]
         records += [gate.cannot(name, why, 0.0, "not available") for name, why in absent.items()]
         self.write(records, self.console)
         return records

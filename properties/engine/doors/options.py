@@ -82,7 +82,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where everything is written down as soon as it is found, for 'resume' (default: a new file in .hypothesis/attncheck-runs)",
     )
-    parser.add_argument("--round", type=int, default=0, metavar="N", help="another round draws other cases")
+    parser.add_argument(
+        "--round",
+        type=int,
+        metavar="N",
+        help="another round than 0 draws other cases; one that is given, the same whatever was found before",
+    )
     parser.add_argument("--first", action="store_true", help="stop at the first finding, shrunk")
     parser.add_argument("-n", "--workers", type=processes, metavar="N", help="processes (default: all cores, once there is enough to do)")
     parser.add_argument(

@@ -119,6 +119,7 @@ class Plan:
     device: str = "cpu"
     dtypes: tuple[str, ...] | None = None
     database: ExampleDatabase | None = None
+    again: bool = True  # failing cases that are kept there are tried first
     deviations: tuple[Deviation, ...] = ()
     shrink: bool = True  # look for the smallest case, and for what matters of it; otherwise the first case will do
     isolate: bool = False  # workers: every case is tried in a process of its own first
@@ -296,7 +297,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
 
     saved = Saved(plan.database, view, prop)
     try:
-        smallest = (None if plan.part else saved.first(wanted, refutes)) or find(
+        smallest = (saved.first(wanted, refutes) if plan.again and not plan.part else None) or find(
             drawn(view, prop, plan),
             refutes,
             settings=settings(
