@@ -240,7 +240,7 @@ def test_what_starts_workers_and_does_not_answer_is_replaced(tmp_path: Path, mon
 TOUCHES = "def attention(q, k, v):\n    open('called', 'w').close()\n    time.sleep(0.01)\n    return right(q, k, v)\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_judge_that_is_ended_says_nothing_of_whom_it_had_not_judged(number: signal.Signals, tmp_path: Path) -> None:
     """No "nothing found"; and who was left is judged when the run is gone on with."""
     (tmp_path / "right.py").write_text(HEAD + TOUCHES)
@@ -255,7 +255,7 @@ def test_a_judge_that_is_ended_says_nothing_of_whom_it_had_not_judged(number: si
         until = time.monotonic() + 60
         while not (tmp_path / "called").exists() and time.monotonic() < until:
             time.sleep(0.05)
-        (os.killpg if number is signal.SIGINT else os.kill)(run.pid, number)
+        (os.kill if number is signal.SIGTERM else os.killpg)(run.pid, number)
         out, err = run.communicate(timeout=60)
     assert run.returncode == 128 + number and out == "" and "Traceback" not in err
     assert "attncheck: interrupted; " in err and "resume run.jsonl goes on" in err

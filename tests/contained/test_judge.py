@@ -284,7 +284,7 @@ def test_judging_goes_on_where_it_was_ended(folder: Path, capsys: pytest.Capture
     lines = journal.lines("run.jsonl")
     first, judged, ended = lines[0], lines[1:-1], lines[-1]
     assert len(judged) == len(CODE) and ended == {"ended": 1}
-    text = "\n".join(map(json.dumps, [first, *judged[:2]])) + "\n"
+    text = "\n".join(map(journal.written, [first, *judged[:2]])) + "\n"
     (folder / "run.jsonl").write_text(text)
     asked: list[str] = []
     judge_one = door.judged

@@ -92,7 +92,10 @@ def test_what_trickles_in_has_an_end(ends: tuple[Wire, Wire], piece: bytes) -> N
         sender.join()
 
 
-def test_half_a_character_is_none(ends: tuple[Wire, Wire]) -> None:
+def test_half_a_character_of_a_stranger_is_none(ends: tuple[Wire, Wire]) -> None:
+    """Of the checker's own it may be part of a path."""
     one, other = ends
-    one.send({"\N{PILE OF POO}": "a\ud800b\\ud800"})
-    assert other.receive() == {"\N{PILE OF POO}": "a?b\\ud800"}
+    for stranger, comes in ((True, "a?b\\ud800"), (False, "a\ud800b\\ud800")):
+        other.stranger = stranger
+        one.send({"\N{PILE OF POO}": "a\ud800b\\ud800"})
+        assert other.receive() == {"\N{PILE OF POO}": comes}

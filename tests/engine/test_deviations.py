@@ -93,6 +93,11 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ({"when": "keys > 2 or scale <= 0"}, "makes no sense of Case()"),
         ({"case": "Case(kees=3)"}, "a case has no field 'kees'"),
         ({"case": "Case(keys=3, values='nrmal')"}, "did you mean 'normal'?"),
+        ({"kind": "a bug"}, "kind is 'a bug'; it can be 'library bug' or"),
+        ({"version": "2.13"}, "version is '2.13'; it can be a library and its version, such as 'torch 2.13'"),
+        ({"fixed": "soon"}, "fixed is 'soon'; it can be a version such as '2.13'"),
+        ({"properties": ["softmax", "rows_sum_to_on"]}, "properties names no property: 'softmax'"),
+        ({"properties": "rows_sum_to_on"}, "did you mean rows_sum_to_one"),
     ],
 )
 def test_a_wrong_entry_is_named(changes: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -141,7 +141,9 @@ def test_a_first_failing_case_is_written_down_before_it_is_made_smaller(folder: 
     assert main([*FEW, "-n", "1", "--record", "run.jsonl"]) == 1
     lines = journal.lines("run.jsonl")
     at = next(at for at, line in enumerate(lines) if "failing" in line)
-    Path("cut.jsonl").write_text("\n".join(map(json.dumps, lines[: at + 1])) + '\n{"target": "kernel.py:atte')  # killed while it writes
+    Path("cut.jsonl").write_text(
+        "\n".join(map(journal.written, lines[: at + 1])) + '\n{"target": "kernel.py:atte'
+    )  # killed while it writes
     capsys.readouterr()
     assert main(["resume", "cut.jsonl"]) == 1
     out = capsys.readouterr().out
@@ -162,7 +164,7 @@ def test_a_run_that_came_to_its_end_is_told(folder: Path, capsys: pytest.Capture
 @pytest.mark.nightly
 def test_another_kernel_is_tried_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FEW, "-n", "1", "--record", "run.jsonl"]) == 1
-    (folder / "run.jsonl").write_text((folder / "run.jsonl").read_text().replace('{"ended": 1}\n', ""))
+    (folder / "run.jsonl").write_text((folder / "run.jsonl").read_text().replace(journal.written({"ended": 1}), ""))
     (folder / "kernel.py").write_text(KERNEL.replace("k=2", "k=1"))
     sys.modules.pop("kernel", None)
     assert main(["resume", "run.jsonl"]) == 0

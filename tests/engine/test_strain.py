@@ -112,7 +112,16 @@ def test_what_ends_the_process_on_import_cannot_be_run(tmp_path: Path, code: str
 
 
 EMPTY = [[f"--{name}", ""] for name in ("case", "json", "supports", "deviations", "device")]
-REFUSED = [*EMPTY, ["--time", "inf"], ["--time", "nan"], ["--time", "0"], ["--workers", "1000"], ["--workers", "0"], ["--cases", "-1"]]
+REFUSED = [
+    *EMPTY,
+    ["--time", "inf"],
+    ["--time", "nan"],
+    ["--time", "0"],
+    ["--time", "99999999h"],
+    ["--workers", "1000"],
+    ["--workers", "0"],
+    ["--cases", "-1"],
+]
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
@@ -159,6 +168,30 @@ def test_a_place_that_holds_no_target_gets_a_sentence(
     for target in (place, "folder.py:attention"):
         status, err = main([target]), capsys.readouterr().err
         assert status == 2 and err.startswith("attncheck: ") and "Traceback" not in err, err
+
+
+def test_a_notebook_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebook.ipynb").write_text("{}")
+    for words in (["notebook.ipynb"], ["notebook.ipynb:attention"]):
+        assert main(words) == 2
+        assert "notebook.ipynb is a notebook: verify(attention) checks a function in it" in capsys.readouterr().err
+    assert main(["judge", "notebook.ipynb", "--json", "s.jsonl"]) == 2
+    assert "notebook.ipynb is a notebook" in (tmp_path / "s.jsonl").read_text()
+
+
+def test_a_path_that_is_no_text_is_a_path(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(folder)
+    with open(folder + b"/kernel.py", "w") as file:
+        file.write(KERNEL)
+    few = ("--property", "rows_sum_to_one", "--cases", "3")
+    for words in ((b"judge", folder + b"/kernel.py", b"--json", b"s.jsonl", b"--sarif", b"s.sarif"), (folder + b"/kernel.py:attention",)):
+        command = [sys.executable, "-m", "properties", *words, *few, "--junit", "j.xml"]
+        ran = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=120, check=False
+        )
+        assert ran.returncode == 0 and b"NOTHING FOUND" in ran.stdout, ran.stderr
 
 
 def test_gates_read_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

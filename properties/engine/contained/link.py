@@ -159,7 +159,7 @@ class Link:
         with other:
             self._born(other)
         lives = weakref.WeakMethod(self._lives)  # what ends its process when nobody holds this any more holds the wire
-        self.socket = wire.Wire(own, lambda: bool((asked := lives()) and asked()))
+        self.socket = wire.Wire(own, lambda: bool((asked := lives()) and asked()), stranger=True)
         self.generation += 1
         self.live.clear()
         self.alive.clear()

@@ -48,6 +48,10 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
     """
     text, given = _given(text)
     place, colon, attribute = text.rpartition(":")
+    if ".ipynb" in (Path(text).suffix, Path(place).suffix):
+        raise NotLoaded(
+            f"{place if colon else text} is a notebook: verify(attention) checks a function in it, or a file.py that holds it here"
+        )
     if not colon and text.endswith(".py"):
         raise NotLoaded(f"which callable of {text}? Give {text}:attribute")
     if colon and not attribute:

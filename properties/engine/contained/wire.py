@@ -29,8 +29,9 @@ class Late(Exception):
 class Wire:
     """One end of it."""
 
-    def __init__(self, end: socket.socket, lives: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, end: socket.socket, lives: Callable[[], bool] = lambda: True, stranger: bool = False) -> None:
         self.lives = lives  # whether there is still somebody who could send; asked when nothing comes
+        self.stranger = stranger  # whether nobody vouches for what comes: of its characters there are none that no file could hold
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(SLICE * 1e6)))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
@@ -62,7 +63,7 @@ class Wire:
         try:
             text = str(whole[4 : length + 4], "utf-8")
             message = json.loads(text)
-            if "\\ud" in text:  # half of a character, perhaps, which no file could hold
+            if self.stranger and "\\ud" in text:  # half of a character, perhaps
                 message = json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace"))
             return message
         except (ValueError, RecursionError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import difflib
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Wrong = Callable[[Any], str]  # what is wrong with a value, in the words that follow its name; empty if nothing is
 SEVERAL = (list, tuple, set, frozenset)
+LARGEST = 2**16  # of the sizes that a target can be declared to need: larger arrays take more memory than a machine has
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ DATE: Wrong = _unless(lambda value: type(value) is datetime.date, "a date such a
 POSITIVE: Wrong = _unless(
     lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf, "a number above 0"
 )
+
+
+def like(pattern: str, says: str) -> Wrong:
+    """A text of some form."""
+    return _unless(lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)), says)
 
 
 def optional(wrong: Wrong) -> Wrong:
@@ -111,8 +118,8 @@ def sides(value: Any) -> str:
 
 
 def sizes(value: Any) -> str:
-    """A whole number from 1 on, or several."""
+    """A whole number that arrays can have as a size, or several."""
     values = (value,) if whole(value) else value
-    if not isinstance(values, SEVERAL) or not all(whole(one) and one > 0 for one in values):
-        return f"is {value!r}; it can be one or several whole numbers from 1 on"
+    if not isinstance(values, SEVERAL) or not all(whole(one) and 0 < one <= LARGEST for one in values):
+        return f"is {value!r}; it can be one or several whole numbers from 1 to {LARGEST:,}"
     return "" if values else "is empty; leave it out, if nothing is to be declared"

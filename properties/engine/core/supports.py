@@ -13,7 +13,7 @@ from ...exact.arithmetic import KINDS, Arithmetic, arithmetic, default_arithmeti
 from ..cases.dtypes import DTYPES
 from ..cases.masks import MASK_AXES, MASK_KINDS
 from .contract import contracts
-from .schema import FLAG, NAME, POSITIVE, Key, checked, number, one_of, optional, sides, sizes, some_of
+from .schema import FLAG, LARGEST, NAME, POSITIVE, Key, checked, number, one_of, optional, sides, sizes, some_of
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -195,7 +195,7 @@ SCHEMA: dict[str, Key] = {
     "head_dims": Key(sizes),
     "groups": Key(sizes),
     "max_length": Key(optional(number(1))),
-    "length_multiple": Key(number(1)),
+    "length_multiple": Key(number(1, LARGEST)),
     "window": Key(optional(sides)),
     "value_dim": Key(FLAG),
     "zero_sizes": Key(FLAG),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+YEAR = 366 * 24 * 3600.0
+
 
 def count(text: str) -> int:
     """A whole number from 1 on."""
@@ -29,12 +31,14 @@ def given(text: str) -> str:
 
 
 def duration(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``30m`` or ``2h``."""
+    """Seconds from ``90``, ``90s``, ``30m`` or ``2h``; a year at most."""
     unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:])
     try:
         seconds = float(text[:-1]) * unit if unit else float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    if seconds > YEAR:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than a year")
+    if not seconds > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m or 2h")
     return seconds

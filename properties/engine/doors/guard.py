@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ..contained.limits import PR_SET_DUMPABLE, prctl
 from ..contained.watch import wait_for_me
 from ..core.crash import CAN_FORK, ended, forked
+from ..search.interrupt import ENDING
 
 DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGALRM))
 ANSWERED = b"."
@@ -45,7 +46,7 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int], again: bool 
         return status
 
     prctl(PR_SET_DUMPABLE, 0)  # nor may a target look into this process
-    status = forked(run, forwards=(signal.SIGTERM,))
+    status = forked(run, forwards=ENDING)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()

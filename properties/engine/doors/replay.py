@@ -34,7 +34,7 @@ def keep(database: ExampleDatabase | None, findings: Iterable[Finding]) -> None:
     """Keep the replay lines of findings; those that need earlier calls, or that no command finds, have none."""
     for finding in findings:
         if database is not None and finding.alone and finding.address is not None:
-            database.save(KEY, replay_line(finding).encode())
+            database.save(KEY, replay_line(finding).encode(errors="surrogateescape"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     """Try each; 1 if something is still wrong, else 2 if something cannot be tried, else 0. Raises ValueError for what is no report."""
     report = parser().parse_args(arguments).report
     database = DirectoryBasedExampleDatabase(DATABASE)
-    lines = in_report(Path(report)) if report else sorted(text.decode() for text in database.fetch(KEY))
+    lines = in_report(Path(report)) if report else sorted(text.decode(errors="surrogateescape") for text in database.fetch(KEY))
     states = []
     for line in lines:
         with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         states.append(state)
         print(f"{state:<12}{says}\n            {line}", flush=True)
         if state == "FIXED" and not report:
-            database.delete(KEY, line.encode())
+            database.delete(KEY, line.encode(errors="surrogateescape"))
     counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in ("FIXED", "STILL WRONG", "ERROR"))
     print(f"{len(states)} {'finding' if len(states) == 1 else 'findings'}: {counts}" if states else "no finding is kept here")
     return 1 if "STILL WRONG" in states else 2 if "ERROR" in states else 0

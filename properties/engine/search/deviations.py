@@ -20,7 +20,7 @@ from typing import Any
 
 from ..cases.case import Case
 from ..core.declare import Property, declared
-from ..core.schema import DATE, NAME, TEXT, Key, checked, optional, some_of
+from ..core.schema import DATE, NAME, TEXT, Key, checked, like, one_of, optional, some_of
 from ..frameworks.machine import FACTS, LIBRARIES, numbers
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -131,17 +131,27 @@ def _tables(value: Any) -> str:
     return "" if fits else f"is {value!r}; it can be one or several tables [[deviation]]"
 
 
+def _globs(value: Any) -> str:
+    if wrong := some_of()(value):
+        return wrong
+    strange = [glob for glob in _several(value) if not fnmatch.filter(declared(), glob)]
+    near = difflib.get_close_matches(strange[0], declared(), 3, 0.5) if strange else []
+    return f"names no property: {strange[0]!r}" + f"; did you mean {', '.join(near)}?" * bool(near) if strange else ""
+
+
+KINDS = ("library bug", "undocumented", "convention", "crash")
+NUMBERS = r"\d+(\.\d+)*"
 SCHEMA: dict[str, Key] = {
     "targets": Key(some_of(), needed=True),
-    "properties": Key(some_of(), needed=True),
+    "properties": Key(_globs, needed=True),
     "when": Key(NAME, needed=True),
-    "kind": Key(NAME, needed=True),
+    "kind": Key(one_of(lambda: KINDS), needed=True),
     "reason": Key(TEXT, needed=True),
-    "version": Key(TEXT, needed=True),
+    "version": Key(like(rf"\S+ {NUMBERS}", "a library and its version, such as 'torch 2.13'"), needed=True),
     "case": Key(NAME, needed=True),
     "shows": Key(NAME, needed=True),
     "expires": Key(optional(DATE)),
-    "fixed": Key(TEXT),
+    "fixed": Key(like(f"({NUMBERS})?", "a version such as '2.13'")),
     "where": Key(TEXT),
 }
 

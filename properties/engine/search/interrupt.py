@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that are not lost: Python drops an interruption that comes while a callback of its own runs, as of the collector."""
+"""Ctrl-C, SIGTERM and SIGHUP that are not lost: Python drops an interruption that comes while a callback of its own runs, as of the collector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SAME = 1.0  # seconds within which a second Ctrl-C is the first, which a terminal and the process that started this one have sent
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))  # what asks a process to end
+SAME = 1.0  # seconds within which a second signal of a terminal is the first, which that and the process that started this one have sent
 _asked = 0  # the signal that asked for an end
 _at = 0.0  # when
 _ended = 0  # the same, of the last run
@@ -23,7 +24,7 @@ def listening() -> Iterator[None]:
     Who has a handler of his own keeps it. None can be set but in the main thread.
     """
     global _asked, _ended
-    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(ENDING, signal.SIG_DFL)}
     here = threading.current_thread() is threading.main_thread()
     before = {number: handler for number, handler in usual.items() if here and signal.getsignal(number) in (handler, _again)}
     if not before:
@@ -39,7 +40,7 @@ def listening() -> Iterator[None]:
         sys.unraisablehook = hook
         _ended = _asked
         for number, handler in before.items():  # the second SIGINT of one Ctrl-C may come between any two of these lines
-            signal.signal(number, _again if number == _ended == signal.SIGINT else handler)
+            signal.signal(number, _again if number == _ended != signal.SIGTERM else handler)
         _asked = 0
 
 
@@ -51,7 +52,7 @@ def _again(*_: Any) -> None:
 
 def _ask(number: int, *_: Any) -> None:
     global _asked, _at
-    if number == _asked == signal.SIGINT and time.monotonic() - _at < SAME:
+    if number == _asked != signal.SIGTERM and time.monotonic() - _at < SAME:
         return
     _asked, _at = number, time.monotonic()
     raise KeyboardInterrupt
@@ -64,7 +65,7 @@ def _dropped(what: Any) -> None:
 
 
 def status() -> int:
-    """The exit status of a run that was interrupted: 130 after Ctrl-C, 143 after SIGTERM."""
+    """The exit status of a run that was interrupted: 130 after Ctrl-C, 143 after SIGTERM, 129 where the terminal was closed."""
     return 128 + (_asked or _ended or signal.SIGINT)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -53,7 +54,7 @@ class Journal:
             size = os.fstat(self.file).st_size
             if size and os.pread(self.file, 1, size - 1) != b"\n":  # the line that was being written
                 os.write(self.file, b"\n")
-        os.write(self.file, json.dumps(what).encode() + b"\n")
+        os.write(self.file, written(what).encode() + b"\n")
 
     def begin(self, arguments: Sequence[str], **more: Any) -> None:
         """The first line: how the run was called, and what says that a file is still the same. Raises OSError."""
@@ -88,7 +89,11 @@ class Journal:
         named = {prop.name: prop for prop in properties}
         place = (target.name, plan.round, plan.part)
         lines = [line for line in self.before if "outcome" in line and (line["target"], line["round"], line["part"]) == place]
-        return {line["property"]: _read(line["outcome"], named[line["property"]], target) for line in lines if line["property"] in named}
+        known = {}
+        for line in lines:
+            with suppress(KeyError, TypeError, ValueError):  # of another version: it is tried again
+                known[line["property"]] = _read(line["outcome"], named[line["property"]], target)
+        return known
 
 
 def new() -> Journal:
@@ -110,16 +115,26 @@ def forget() -> None:
 
 def lines(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a journal; what is none, such as one that was not finished, is left out. Raises OSError, and ValueError for no journal."""
-    found = []
-    for text in Path(path).read_bytes().splitlines():
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        found.append(line)
-    if not found or not isinstance(found[0], dict) or not {"arguments", "folder"} <= set(found[0]):
+    found = [line for text in Path(path).read_bytes().splitlines() if (line := _read_back(text))]
+    if not found or not {"arguments", "folder"} <= set(found[0]):
         raise ValueError(f"{path} is not what a run has written down")
-    return [line for line in found if isinstance(line, dict)]
+    return found
+
+
+def written(what: Mapping[str, Any]) -> str:
+    """A line, with a sum that shows whether it is still what was written: what a disk, or a hand, has changed would be believed."""
+    text = json.dumps(what)
+    return f'{text[:-1]}, "sum": {zlib.crc32(text.encode())}}}'
+
+
+def _read_back(text: bytes) -> dict[str, Any]:
+    """What a line says; nothing if it is none."""
+    try:
+        line = json.loads(text)
+        fits = zlib.crc32(json.dumps({name: value for name, value in line.items() if name != "sum"}).encode()) == line.pop("sum")
+    except (ValueError, RecursionError, AttributeError, KeyError):
+        return {}
+    return line if fits else {}
 
 
 def digests(texts: Iterable[str | None]) -> dict[str, str]:

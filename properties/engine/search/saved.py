@@ -23,7 +23,7 @@ class Saved:
     def __init__(self, database: ExampleDatabase | None, target: Target, prop: Property) -> None:
         self.database, self.kind = database, prop.topic.case
         facts = (target.supports, target.parameters, target.dtypes)
-        self.key = "\0".join(("attncheck", prop.name, target.name, repr(facts))).encode()
+        self.key = "\0".join(("attncheck", prop.name, target.name, repr(facts))).encode(errors="surrogateescape")
 
     def first(self, wanted: Callable[[Case], bool], refutes: Callable[[Case], bool]) -> Case | None:
         """A wanted case that still fails; those that are tried and do not are forgotten."""

@@ -140,7 +140,7 @@ class Plan:
 
 def seed_of(*parts: object) -> int:
     """A seed for the search from names, the same on every machine."""
-    return zlib.crc32("\0".join(map(str, parts)).encode())
+    return zlib.crc32("\0".join(map(str, parts)).encode(errors="surrogateescape"))
 
 
 def concerns(prop: Property, target: Target) -> bool:
