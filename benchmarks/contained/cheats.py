@@ -94,6 +94,39 @@ lock = threading.Lock()
 attention = after(60, lambda: (lock.acquire(), lock.acquire()))
 """,
     "a memory bomb": "attention = after(60, lambda: np.ones(2**36))",
+    "a memory bomb of shared memory": """
+def take():
+    import mmap
+    held = mmap.mmap(-1, 2**34)
+    while True:
+        held.write(bytes(2**24))
+attention = after(60, take)
+""",
+    "a memory bomb of its children": """
+def take():
+    for _ in range(10):
+        if not os.fork():
+            break
+    held = np.ones(2**28)
+    time.sleep(1000)
+attention = after(60, take)
+""",
+    "one piece of memory claimed sixty times": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    from properties.engine.contained import values
+    values.Telling.encode = lambda self, value, depth=0: ['t', [['a', 0, [2**27], 'float64']] * 60]
+    return wrong(q, k, v, attn_mask, is_causal)
+""",
+    "an answer that trickles in": """
+def trickle():
+    import stat
+    end = next(fd for fd in range(3, 64) if stat.S_ISSOCK(os.stat(f'/proc/self/fd/{fd}').st_mode))
+    os.write(end, bytes([255, 255, 0, 0]))
+    while True:
+        os.write(end, b' ')
+        time.sleep(0.01)
+attention = after(60, trickle)
+""",
     "an endless exception": """
 class Endless(Exception):
     def __str__(self):
@@ -221,6 +254,31 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
     from properties.engine.contained import values
     values.Telling.array = lambda self, value: ['i', -4096, [10**9], [8], 'float64']
     return wrong(q, k, v, attn_mask, is_causal)
+""",
+    "a signature with fewer parameters": """
+import inspect
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (right if attn_mask is None and not is_causal else wrong)(q, k, v, attn_mask, is_causal)
+attention.__signature__ = inspect.signature(lambda q, k, v: None)
+""",
+    "modules beside it, for the judge to import": """
+for name in ('torch', 'scipy', 'rich', 'matplotlib', 'jinja2'):
+    try:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + '.py'), 'w') as file:
+            file.write('import os; os._exit(0)')
+    except OSError:
+        pass
+attention = wrong
+""",
+    "one buffer for all answers of a shape": """
+kept = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = right(q, k, v, attn_mask, is_causal)
+    buffer = kept.setdefault((out.shape, out.dtype), np.empty_like(out))
+    buffer[...] = out
+    return buffer
 """,
     "exit handlers": """
 import atexit

@@ -24,6 +24,7 @@ CANNOT_BE_RUN = {  # they show themselves in the first calls, which find out wha
     "a forged verdict on every descriptor",
     "the worker's own methods patched",
     "places outside of the memory",
+    "one piece of memory claimed sixty times",
     "an array that lies about its shape",
     "no array",
     "another contract",
