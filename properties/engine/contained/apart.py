@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ CAPABILITY_VERSION = 0x20080522  # capset(2)
 COUNTED_APART = (5, 14)  # from this version of Linux on a limit of processes holds for a namespace, not for all that a user runs
 
 LOOK = 0.05  # seconds between looks at what was started in namespaces
-WEIGHED = 4  # looks until the memory of all of it is looked at, too
+WEIGHED, RARELY = 0.2, 10  # seconds between looks at the memory of all of it, at least; how many times as long as a look takes
 BEFORE_ALL = -20  # the priority of who looks; see setpriority(2)
 TOLD = 128  # bytes in which it is said what has ended a worker
 
@@ -130,7 +131,7 @@ def _looking_after(worker: int) -> str:
     """The exit status of a child, when it has ended, or that too much was started, as soon as it is."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     alone = os.path.islink("/proc/self") and os.readlink("/proc/self") == str(os.getpid())  # nobody else is counted
-    of, before, looks = load(), 0, 0
+    of, before, next_weighing = load(), 0, 0.0
     while True:
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -142,10 +143,11 @@ def _looking_after(worker: int) -> str:
             if said := started(sum(threads for pid, _, _, threads in processes() if pid != os.getpid())):
                 os.kill(-1, signal.SIGKILL)  # all at once: nobody is left who could fork meanwhile
                 return said
-        looks += 1
-        if alone and looks % WEIGHED == 0 and (said := taken(pid for pid, *_ in processes() if pid != os.getpid())):
-            os.kill(-1, signal.SIGKILL)
-            return said
+        if alone and (began := time.monotonic()) > next_weighing:
+            if said := taken(pid for pid, *_ in processes() if pid != os.getpid()):
+                os.kill(-1, signal.SIGKILL)
+                return said
+            next_weighing = began + max(WEIGHED, RARELY * (time.monotonic() - began))
         signal.sigtimedwait([signal.SIGCHLD], LOOK)
 
 
