@@ -249,7 +249,8 @@ def test_a_judge_that_is_ended_says_nothing_of_whom_it_had_not_judged(number: si
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def heed() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for one in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(one, signal.SIG_DFL)
 
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=-1, stderr=-1, text=True, preexec_fn=heed, process_group=0) as run:
         until = time.monotonic() + 60

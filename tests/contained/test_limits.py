@@ -82,7 +82,7 @@ def test_all_that_it_starts_may_take_so_much_memory(there: bool, code: str, tmp_
     monkeypatch.setattr(counted, "SHARED", 2**29)
     monkeypatch.setattr(counted, "memory_allowed", lambda: 2**29)
     if not there:
-        monkeypatch.setattr(apart, "taken", lambda pids: "")
+        monkeypatch.setattr(apart, "taken", lambda *_: "")
     (finding,) = searched(tmp_path, f"def take():\n    {code}\nattention = after(20, take)").findings
     assert "GiB of memory, with all that it started" in finding.violation.says and kind(finding.violation) == "exhausts memory"
     for one in links.Link.templates:

@@ -18,6 +18,7 @@ from impls import numpy_matmul
 from properties import catalogue
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
+from properties.engine.contained import template
 from properties.engine.core import words
 from properties.engine.core.contract import contracts
 from properties.engine.core.declare import Property
@@ -253,9 +254,11 @@ class Pool:
 
     made: ClassVar[list[Pool]] = []
 
-    def __init__(self, count: int, mp_context: Any, initializer: Any, initargs: tuple[type, ...]) -> None:
+    def __init__(self, count: int, mp_context: Any, initializer: Any, initargs: tuple[Any, ...]) -> None:
         assert mp_context.get_start_method() == "spawn" and initializer is run.obey
-        assert set(initargs) == {type(kind) for kind in contracts().values()}  # so that they are known there
+        kept, kinds = initargs
+        assert kept == template.kept_from_targets()
+        assert set(kinds) == {type(kind) for kind in contracts().values()}  # so that they are known there
         self.count, self.tasks, self.ended = count, [], dict[str, bool]()
         self.made.append(self)
 
@@ -292,10 +295,13 @@ def test_one_pool_is_asked_for_every_property(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_worker_ends_with_its_parent_and_leaves_interruptions_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tied: list[str] = []
+    for name in ("HIDDEN", "HELD"):
+        monkeypatch.setattr(template, name, [])
     monkeypatch.setattr(run, "dies_with_parent", lambda: tied.append("to its parent"))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run.obey()
+        run.obey((["/nowhere/hidden"], ["/nowhere/held"]))
+        assert template.kept_from_targets() == (["/nowhere/hidden"], ["/nowhere/held"])
         assert tied and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

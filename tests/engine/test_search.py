@@ -72,7 +72,7 @@ def test_passes_grow(examples: int, passes: list[int]) -> None:
 
 
 def test_what_is_not_said() -> None:
-    assert Plan() == Plan(150, 0, "cpu", None, None, (), True, False, None, None, True, 0)
+    assert Plan() == Plan(150, 0, "cpu", None, None, True, (), True, False, None, None, True, 0)
     outcome = Outcome(SUMS, "right")
     assert (outcome.cases, outcome.set_aside, outcome.seconds, outcome.not_exercised, outcome.right, outcome.edges) == (
         0,

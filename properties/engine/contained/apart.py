@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .counted import load, processes, started, taken, tasks
+from .counted import load, memory, processes, started, taken, tasks
 from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, prctl
 from .written import into_a_domain, only_temporary_files
 
@@ -131,7 +131,7 @@ def _looking_after(worker: int) -> str:
     """The exit status of a child, when it has ended, or that too much was started, as soon as it is."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     alone = os.path.islink("/proc/self") and os.readlink("/proc/self") == str(os.getpid())  # nobody else is counted
-    of, before, next_weighing = load(), 0, 0.0
+    of, before, next_weighing, (held, _) = load(), 0, 0.0, memory("self")
     while True:
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -144,7 +144,7 @@ def _looking_after(worker: int) -> str:
                 os.kill(-1, signal.SIGKILL)  # all at once: nobody is left who could fork meanwhile
                 return said
         if alone and (began := time.monotonic()) > next_weighing:
-            if said := taken(pid for pid, *_ in processes() if pid != os.getpid()):
+            if said := taken((pid for pid, *_ in processes() if pid != os.getpid()), held):
                 os.kill(-1, signal.SIGKILL)
                 return said
             next_weighing = began + max(WEIGHED, RARELY * (time.monotonic() - began))

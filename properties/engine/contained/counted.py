@@ -11,7 +11,7 @@ from pathlib import Path
 from .limits import TASKS, memory_allowed
 
 SHARED = 2**30  # bytes of memory that are not a target's, at most: of libraries, and of the arrays that it is given
-PAGE = os.sysconf("SC_PAGE_SIZE")
+FEW = 32  # processes of which it is worth while to count what each has of what they share
 
 
 def started(crowd: int) -> str:
@@ -63,27 +63,30 @@ def processes() -> list[tuple[int, int, int, int]]:
     return found
 
 
-def taken(pids: Iterable[int]) -> str:
-    """What is said of a target whose processes take so much memory together; "" if they may.
+def taken(pids: Iterable[int], held: int = 0) -> str:
+    """What is said of a target whose processes take so much memory together; "" if they may. ``held``: what each had from the beginning.
 
     A limit of the system counts one process, and not what is mapped to be shared.
     """
     pids, most = list(pids), memory_allowed() + SHARED
-    if sum(map(_resident, pids)) <= most or (whole := sum(map(_own, pids))) <= most:
-        return ""
-    return f"took {whole / 2**30:.1f} GiB of memory, with all that it started"
+    each = [memory(pid) for pid in pids]
+    whole = sum(max(own - held, 0) for own, _ in each) + max((shared for _, shared in each), default=0)
+    if whole > most and len(pids) <= FEW:  # what a fork has in common with its parent was counted twice
+        whole = sum(map(_part, pids))
+    return f"took {whole / 2**30:.1f} GiB of memory, with all that it started" if whole > most else ""
 
 
-def _resident(pid: int) -> int:
-    """Bytes of memory, with what it shares; see proc_pid_statm(5)."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    return 0
+def memory(pid: int | str) -> tuple[int, int]:
+    """Bytes of memory of a process's own, and of what is made to be shared; see proc_pid_status(5)."""
+    with suppress(OSError):
+        said = dict(re.findall(r"^Rss(Anon|Shmem):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
+        return 1024 * int(said.get("Anon", 0)), 1024 * int(said.get("Shmem", 0))
+    return 0, 0
 
 
-def _own(pid: int) -> int:
+def _part(pid: int) -> int:
     """Bytes of memory, with its part of what it shares, which takes time to count; see proc_pid_smaps(5)."""
     with suppress(OSError):
         if told := re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE):
             return 1024 * int(told[1])
-    return _resident(pid)
+    return sum(memory(pid))

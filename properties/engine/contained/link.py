@@ -21,7 +21,7 @@ import numpy as np
 from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, shared_file
-from .counted import load, processes, running, started, taken, tasks, threads
+from .counted import load, memory, processes, running, started, taken, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded
 from .template import Template
@@ -204,7 +204,7 @@ class Link:
         below = {pid for pid, parent, _, _ in running if parent == self.template.pid} - self.template.workers | {self.pid}
         for _ in range(DEEPEST):
             below |= {pid for pid, parent, _, _ in running if parent in below}
-        self.crowd = started(sum(threads for pid, _, _, threads in running if pid in below)) or taken(below)
+        self.crowd = started(sum(threads for pid, _, _, threads in running if pid in below)) or taken(below, memory(self.template.pid)[0])
         return bool(self.crowd)
 
     def _too_many(self) -> str:
