@@ -17,6 +17,7 @@ import pytest
 
 from impls import numpy_matmul
 from properties import catalogue
+from properties.engine.doors import cli
 from properties.engine.doors.cli import main
 from properties.engine.doors.options import parser
 from properties.engine.report.text import verdict_text
@@ -220,8 +221,8 @@ def test_gates_read_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 # ---------------------------------------------------------------- how much was tried
 
 
-def slow_report(monkeypatch: pytest.MonkeyPatch, seconds: float, wrong: bool = False) -> Any:
-    """A search of nine seconds, by a clock that only the target moves."""
+def slow_report(monkeypatch: pytest.MonkeyPatch, seconds: float, wrong: bool = False, **how: Any) -> Any:
+    """A search of nine seconds, or of what is given, by a clock that only the target moves."""
     clock = [0.0]
 
     def slow(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -231,7 +232,7 @@ def slow_report(monkeypatch: pytest.MonkeyPatch, seconds: float, wrong: bool = F
     for module in (run, search):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     target = make_target("mine", slow, {"framework": "numpy"})
-    return run.verify_target(target, catalogue.select(("values",)), search.Plan(), seconds=9)
+    return run.verify_target(target, catalogue.select(("values",)), search.Plan(), **how or {"seconds": 9})
 
 
 def test_a_slow_target_is_not_called_right_after_a_few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +248,33 @@ def test_a_fast_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slow_one_that_is_wrong_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "REFUTED  mine" in verdict_text(slow_report(monkeypatch, 0.5, wrong=True))
+
+
+@pytest.mark.parametrize("seconds, least, most", [(2.0, 4, 4), (0.1, 12, 149), (0.001, 150, 150)])
+def test_a_run_of_which_nobody_has_said_how_long_it_may_be_takes_a_minute(
+    seconds: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the first cases of each property, whatever they take; of less than was planned it says how much."""
+    report = slow_report(monkeypatch, seconds, usual=60.0)
+    had = [outcome.tried for outcome in report.outcomes.values() if not outcome.not_exercised]
+    assert report.ok and not report.incomplete and least <= min(had) <= max(had) <= most
+    said = f"{min(had)}" + f" to {max(had)}" * (min(had) < max(had)) + " of 150 cases of each"
+    assert (report.shortened == "") is (least == 150) and (f"shortened {said}" in " ".join(verdict_text(report).split())) is (least < 150)
+
+
+def test_only_a_run_of_which_nobody_has_said_how_long_it_may_be_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    asked: list[float | None] = []
+
+    def asks(*arguments: Any, **how: Any) -> Any:
+        asked.append(how["usual"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "verify_target", asks)
+    for words in ([], ["--cases", "3"], ["--time", "9s"], ["--round", "0"], ["--baseline", "b.json", "--write-baseline"]):
+        main(["kernel.py:attention", "-n", "1", *words])
+    assert asked[0] and 30 <= asked[0] <= 60 and asked[1:] == [None] * 4
 
 
 def test_the_verdict_says_which_sizes_were_tried() -> None:

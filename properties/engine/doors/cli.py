@@ -8,10 +8,11 @@ import dataclasses
 import os
 import shlex
 import sys
+import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TextIO
 
@@ -63,6 +64,7 @@ WORDS: dict[str, Any] = {
     "init": init,
     "completion": completion,
 }
+MINUTE = 60.0  # seconds that a run takes of which nobody has said how long it may be, beyond the first cases of each property
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
 
 
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     if given and given[0] in WORDS:
         return word(given[0], given[1:])
     options = parser().parse_args(given)
-    options.given, options.journal = given, journal
+    options.given, options.journal, options.began = given, journal, time.monotonic()
     if options.version:
         print(f"attncheck {version()}")
         if options.verbose:
@@ -170,11 +172,25 @@ def run(options: argparse.Namespace) -> int:
     out = sys.stdout
     console = sys.stderr if options.json == "-" else out
     # what a target prints is no part of the report, and standard output may be for the JSON alone
-    with contextlib.redirect_stdout(sys.stderr), link.allowing(options.time), Files(options, out, console) as files:
+    with contextlib.redirect_stdout(sys.stderr), link.allowing(options.time), Files(options, out, console) as files, compiled_once():
         status = search_all(options, console, files)
     if options.journal:
         options.journal.note(ended=status)
     return status
+
+
+@contextlib.contextmanager
+def compiled_once() -> Iterator[None]:
+    """Meanwhile what JAX compiles in one process of a run it does not compile in another; none of it is left to a later run."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        kept = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        mine = {} if any(name in os.environ for name in kept) else kept
+        os.environ.update(mine)
+        try:
+            yield
+        finally:
+            for name in mine:
+                del os.environ[name]
 
 
 def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
@@ -300,6 +316,7 @@ def check(
 ) -> Report:
     """Search one target and print what was found and what was verified."""
     several = options.target is None
+    fixed = any(one is not None for one in (options.cases, options.time, options.round, options.baseline))  # how much is tried
     if options.isolate and not target.framework.forks:
         raise CannotRun(f"--isolate forks the process, which {target.framework.name} does not survive")
     target = addressed(target, options)
@@ -328,6 +345,7 @@ def check(
         properties,
         plan,
         seconds=options.time,
+        usual=None if several or fixed else max(MINUTE / 2, MINUTE - (began - options.began)),
         reading=reading_time(options.time),
         progress=progress,
         workers=None if options.like else workers,

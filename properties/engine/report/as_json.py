@@ -40,6 +40,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "ok": report.ok,
         "interrupted": report.interrupted,
         "incomplete": report.incomplete,
+        "shortened": report.shortened,
         "declares": dict(report.own_words),
         "cases": report.cases,
         "rounds": report.rounds,

@@ -59,6 +59,7 @@ class Report(Shown):
     interrupted: bool = False
     least: int = FIRST_PASS  # cases that a property must have had for it to be tried
     incomplete: str = ""  # why too little was tried to say that nothing was found
+    shortened: str = ""  # how much less than planned was tried, where the time for a run that nobody has given a length was over
 
     @property
     def findings(self) -> list[Finding]:
@@ -143,6 +144,7 @@ def verify_target(
     plan: Plan,
     *,
     seconds: float | None = None,
+    usual: float | None = None,
     reading: float = 0.0,
     progress: Callable[[Property, Outcome | int], None] = lambda *_: None,
     workers: Workers | None = None,
@@ -152,7 +154,8 @@ def verify_target(
 ) -> Report:
     """Search all properties, breadth first: a few cases of each before any gets more; with ``seconds``, round after round until they are over.
 
-    ``reading``: so many of the seconds are left to read what was found, once something is.
+    ``usual``: after so many seconds nothing is drawn beyond the first cases of each. ``reading``: so many of the seconds are left to read what
+    was found, once something is.
 
     A refuted property is not searched again, the others are; with ``first`` nothing is, once one is refuted. The properties of a low
     ``rank`` come first. ``workers`` divide each pass; they load the target again from ``source`` (``load``). What the plan's journal says
@@ -167,6 +170,8 @@ def verify_target(
     parts = len(plan.passes())
     number, cut = 0, math.inf
     while True:
+        if number == 1 and usual is not None:
+            deadline = min(deadline or math.inf, began + usual)
         this = dataclasses.replace(plan, round=plan.round + number // parts, part=number % parts, deadline=deadline)
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
         left = [] if first and target.wrong else left  # that is the first finding
@@ -174,7 +179,8 @@ def verify_target(
         known = plan.journal.known(target, left, this) if plan.journal else {}
         new = [p for p in left if p.name not in known]
         search: Callable[[list[Property]], Generator[Outcome]] = partial(_serial, target, plan=this, progress=progress)
-        if new and workers is not None and workers.wanted(_ahead(plan, number, time.monotonic() - began, deadline)):
+        ahead = math.inf if target.costly_shapes else _ahead(plan, number, time.monotonic() - began, deadline)
+        if new and workers is not None and workers.wanted(ahead):
             search = partial(workers.search, source or {}, plan=this)
         short = [p for p in new if number and report.outcomes[p.name].tried < report.least]  # their part of the time was too short
         slices = _in_turn((short, [p for p in new if p not in short]), search)
@@ -205,9 +211,20 @@ def verify_target(
             break
     report.rounds = number // parts
     over = deadline is not None and time.monotonic() > deadline
+    if over and usual is not None:
+        report.shortened = _how_much(report, plan)
     report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, ends)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _how_much(report: Report, plan: Plan) -> str:
+    """How many cases properties had, of those that they were to have; empty if they had all."""
+    had = [o.tried for o in report.outcomes.values() if not (o.not_exercised or o.finding)]
+    if not had or min(had) >= plan.examples:
+        return ""
+    each = f"{min(had)}" + f" to {max(had)}" * (max(had) > min(had))
+    return f"{each} of {plan.examples} cases of each: a minute was over; --cases {plan.examples} tries all"
 
 
 def _in_turn(groups: Iterable[list[Property]], search: Callable[[list[Property]], Generator[Outcome]]) -> Generator[Outcome]:
