@@ -49,6 +49,19 @@ CONFIGURATIONS = 4  # classes of configurations that are tried, the made-up one 
 SQUARE = ("window", "resolution")  # roles of one number, or of two
 # What is said of an argument that stands in no table, by the first or the last word of its name.
 FLAGS = {"is", "use", "has", "with", "enable", "apply"}
+UNSEEN = {
+    "inplace",
+    "freeze",
+    "frozen",
+    "trainable",
+    "verbose",
+    "debug",
+    "checkpoint",
+    "checkpointing",
+    "compile",
+    "jit",
+    "profile",
+}  # flags
 NUMBERS = {"num", "n", "max", "nb"}
 PLACES = {"idx", "id", "index"}
 LENGTHS = {"size", "len", "length"}
@@ -211,6 +224,12 @@ def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:
         )
         named += [p for p in (_parameters(base) if base else []) if p.name not in {known.name for known in named}]
     return named
+
+
+def flags_of(cls: Callable[..., Any]) -> dict[str, bool]:
+    """The arguments of a constructor that are true or false by default, and serve something other than training and tracing."""
+    flags = {p.name: p.default for p in _parameters(cls) if isinstance(p.default, bool)}
+    return {name: default for name, default in flags.items() if not UNSEEN & set(name.lower().split("_"))}
 
 
 def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapping[str, Any], small: bool) -> Maker | None:

@@ -7,7 +7,7 @@ weights that takes q, k and v is an attention like any other callable.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..engine.cases.draws import Strategy
@@ -47,6 +47,10 @@ class Module(Contract):
     topics = (MODULE,)
     pair: tuple[str, ...] = ("module_the_same_call_gives_the_same_bits",)
     readings = False  # other weights, other answers: no mutant answers like a module of somebody else
+
+    def relatives(self, target: Target) -> Mapping[str, str]:
+        flags = [f"{name}={not default}" for name, default in _of(target).flags.items()]
+        return {f"{target.name}({flag})": flag for flag in flags} if ":" in target.name else {}
 
     def recognise(self, formal: Formal) -> bool:
         """No signature says it: the class does."""

@@ -18,7 +18,7 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Buffers, Framework
 from . import weights
 from .away import Away, Shop
-from .construct import Maker, make, question, recipes
+from .construct import SIZED, Maker, flags_of, make, question, recipes
 from .names import CONSTRUCTOR_ROLES, Sizes, role
 from .speech import Speech, Tokens, call, hooks, read
 
@@ -77,6 +77,8 @@ class Subject:
     headed: bool = False  # whether linear layers of known names project for heads of one width
     untold: str = ""  # why its cache is not understood
     guesses: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor of which little is known, and what they were
+
+    flags: Mapping[str, bool] = field(default_factory=dict)  # arguments of its constructor that are true or false by default
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError(f"{self.name} is a module: it is made anew for every case")
@@ -204,7 +206,8 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
         if begun.get("weightless"):
             return thing.as_made()
         guesses = {str(argument): str(value) for argument, value in begun.get("guesses", {}).items()}
-        return Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True, guesses=guesses)
+        flags = {str(flag): bool(default) for flag, default in begun.get("flags", {}).items()}
+        return Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True, guesses=guesses, flags=flags)
     given: Mapping[str, Any] = {}
     if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):
         formal = inspect.signature(thing.func).parameters
@@ -230,5 +233,6 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             continue
         if not any(True for _ in made.parameters()):
             return cast(Callable[..., Any], made.eval())
-        return Subject(name, maker, fw, fixed=bool(given), guesses=maker.guesses)
+        fixed = any(role(argument, CONSTRUCTOR_ROLES) in SIZED for argument in given)
+        return Subject(name, maker, fw, fixed=fixed, guesses=maker.guesses, flags={} if given else flags_of(cls))
     raise said[0]

@@ -44,7 +44,7 @@ class Workshop:
         found = subject_of(name, self.found, self.fw)
         if isinstance(found, Subject):
             self.subject = found
-            return {"fixed": found.fixed, "guesses": dict(found.guesses)}
+            return {"fixed": found.fixed, "guesses": dict(found.guesses), "flags": dict(found.flags)}
         return None if found is None else {"weightless": True}
 
     def weightless(self, name: str) -> Callable[..., Any]:

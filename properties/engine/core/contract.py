@@ -139,6 +139,10 @@ class Contract(ABC):
         """Every question of the handshake → the target's answer, the usual ones included."""
         return {}
 
+    def relatives(self, target: Target) -> Mapping[str, str]:
+        """What names targets that are this one but for a flag → the flag as it is given to them."""
+        return {}
+
     def learned_supports(self, target: Target) -> dict[str, Any]:
         """What the handshake has found out, as keys of supports."""
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import io
 import os
 import shlex
 import sys
@@ -41,7 +42,7 @@ from ..search.interrupt import status as interrupted_status
 from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
 from ..search.run import Report, Workers, load, verify_target
-from ..search.search import Plan, try_only, written_cases
+from ..search.search import FIRST_PASS, Plan, try_only, written_cases
 from . import completion, explain_case, init, judge, new, replay, resume, show
 from .files import Files
 from .gates import version
@@ -65,6 +66,7 @@ WORDS: dict[str, Any] = {
     "completion": completion,
 }
 MINUTE = 60.0  # seconds that a run takes of which nobody has said how long it may be, beyond the first cases of each property
+FLAGS_SECONDS = 10.0  # of them at least some are for flags of constructors that are not as by default
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
 
 
@@ -213,6 +215,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     names = [options.target] if options.target else list(builtins.entries)
     absent: dict[str, str] = {}
     reports: list[Report] = []
+    flagged: list[Report] = []
     progress = Progress(options.quiet, out)
     workers = Workers(options.workers or cores(), always=(options.workers or 1) > 1) if options.workers != 1 else None
     interrupted = False
@@ -240,6 +243,12 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
                 interrupted = reports[-1].interrupted
                 if interrupted:
                     break
+            if options.target and not (interrupted or options.like or options.property or options.handshake):
+                try:
+                    flagged += with_other_flags(target, properties, options, recorded, builtins, out)
+                    interrupted = any(report.interrupted for report in flagged)
+                except KeyboardInterrupt:  # while it is asked what it speaks
+                    interrupted = True
             if interrupted:
                 break
         if interrupted:
@@ -250,7 +259,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
         write_supports(options.write_supports, [report.target for report in reports] or spoken, reports)
     if options.handshake:
         return 1 if any(target.wrong for target in spoken) else 0
-    records = files.tell(reports, absent)
+    records = files.tell([*reports, *flagged], absent)
     if options.html:
         print(page_line(options.html, out), end="", file=out)
     if interrupted:
@@ -260,7 +269,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if not any(report.cases or report.found for report in reports):
         raise CannotRun("nothing was tried")
     enough = all(report.enough for report in reports) or options.property
-    status = 1 if any(report.found for report in reports) else 0 if enough and all(report.ok for report in reports) else 2
+    status = 1 if any(report.found for report in [*reports, *flagged]) else 0 if enough and all(report.ok for report in reports) else 2
     return files.status(records, out, status)
 
 
@@ -377,6 +386,48 @@ def check(
     else:
         print(paint(text.verdict_text(report, options.verbose), out), file=out, flush=True)
     return report
+
+
+def with_other_flags(
+    target: Target,
+    properties: Sequence[Property],
+    options: argparse.Namespace,
+    deviations: tuple[Deviation, ...],
+    builtins: Builtins,
+    out: TextIO,
+) -> list[Report]:
+    """The target with each flag of its constructor the other way round, a few cases of each property: what is wrong is told in full."""
+    spent = time.monotonic() - options.began
+    until = time.monotonic() + (max(FLAGS_SECONDS, MINUTE - spent) if options.time is None else options.time / 4)
+    became: dict[str, list[str]] = {}
+    reports: list[Report] = []
+    supports = Supports.in_file(options.supports) if options.supports else None
+    for name, flag in target.kind.relatives(target).items():
+        if time.monotonic() > until:
+            became.setdefault("not tried, the time for it was over", []).append(flag)
+            continue
+        few = {"cases": min(FIRST_PASS, options.cases or FIRST_PASS), "time": None, "journal": None, "quiet": True}
+        told = io.StringIO()
+        try:
+            (one,) = find_targets(name, builtins, supports, options.device)
+            one = one if options.strict else one.kind.handshake(one, options.device)
+            report = check(
+                one, properties, argparse.Namespace(**{**vars(options), **few}), deviations, Progress(True, told), builtins, told, None
+            )
+        except (CannotRun, Gone) as error:
+            became.setdefault(f"it cannot be tried: {' '.join(str(error).split()).removeprefix(f'{name} ')}", []).append(flag)
+            continue
+        reports.append(report)
+        if report.found:
+            print(f"\n{told.getvalue().rstrip()}", file=out, flush=True)
+        else:
+            what = "nothing found" if report.ok and report.enough else f"too little was tried: {report.incomplete}".rstrip(": ")
+            became.setdefault(f"{what}, {few['cases']} cases of each property", []).append(flag)
+        if report.interrupted or (options.first and report.found):
+            break
+    for what, flags in became.items():
+        print("\n".join(dialect.wrapped(f"  also      {', '.join(flags)}: {what}")), file=out, flush=True)
+    return reports
 
 
 def reading_left(began: float, seconds: float | None) -> float:
