@@ -421,7 +421,7 @@ def with_other_flags(
         if report.found:
             print(f"\n{told.getvalue().rstrip()}", file=out, flush=True)
         else:
-            what = "nothing found" if report.ok and report.enough else f"too little was tried: {report.incomplete}".rstrip(": ")
+            what = report.incomplete or "nothing found"
             became.setdefault(f"{what}, {few['cases']} cases of each property", []).append(flag)
         if report.interrupted or (options.first and report.found):
             break
