@@ -303,10 +303,12 @@ def activation_is_the_declared_one(t: BlockTrial) -> None:
 
 @declare("twice the same call, the same bits", contract="block", exact=True, dtypes="all")
 def block_repeats_itself(t: BlockTrial) -> None:
-    """The same call gives the same bits, also after a call of another form: nothing is remembered, nothing is drawn."""
+    """The same call gives the same bits, also after a call of another form: nothing is remembered, nothing is drawn. Nor is an answer changed
+    that was given."""
     first = t.run_block().out
     t.run_block(t.block.but(x=t.block.x[:, :1], mask=None, padding=None, memory_mask=None))
     t.same_bits(t.run_block().out, first, "row {row} differs in a second call")
+    t.stays(t.own, lambda: t.run_block(t.block.but(x=-t.block.x)))
 
 
 @declare("arguments after = before", contract="block", exact=True, dtypes="all")

@@ -88,7 +88,7 @@ def answer(target: Target, inputs: BlockInputs, buffers: Buffers) -> Any:
     return result
 
 
-def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
-    """(the answer as a carrier, its shape, dtype and device). Raises Raised."""
+def call_block(target: Target, inputs: BlockInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str], Any]:
+    """(the answer as a carrier, its shape, dtype and device, the array itself). Raises Raised."""
     result = answer(target, inputs, buffers)
-    return target.framework.read(result), target.framework.describe(result)
+    return target.framework.read(result), target.framework.describe(result), result

@@ -48,7 +48,7 @@ class Layer(Contract):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         inputs = self._small(target, dtype, device)
-        out, _ = call_block(target, inputs, target.buffers())
+        out, *_ = call_block(target, inputs, target.buffers())
         if out.shape == inputs.x.shape:
             return ""
         if out.shape == (5, 2, 6):

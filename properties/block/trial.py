@@ -115,6 +115,7 @@ class BlockTrial(Trial):
     """What a property of encoder and decoder layers sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+    own: Any  # the last answer, as the target has given it
 
     @cached_property
     def block(self) -> BlockInputs:
@@ -131,7 +132,7 @@ class BlockTrial(Trial):
         inputs = self.block if inputs is None else inputs
         run = BlockRun(self, inputs)
         self.meanwhile(run.number, lambda: run.exact)
-        run.out, self.form = call_block(self.target, inputs, self.buffers)
+        run.out, self.form, self.own = call_block(self.target, inputs, self.buffers)
         if run.out.shape != inputs.x.shape:
             self.fail(f"the output has shape {run.out.shape}, expected {inputs.x.shape}")
         self.runs.append(run)

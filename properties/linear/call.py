@@ -40,15 +40,15 @@ class LinearInputs:
         return dataclasses.replace(self, **changes)
 
 
-def call(target: Target, x: LinearInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
-    """(out (B, H, L, Dv) as a carrier, its shape, dtype and device). Raises Raised."""
+def call(target: Target, x: LinearInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str], Any]:
+    """(out (B, H, L, Dv) as a carrier, its shape, dtype and device, the array itself). Raises Raised."""
     tensors = [buffers.array(name, getattr(x, name), x.dtype, x.device, x.layout) for name in ("q", "k", "v")]
     formal = inspect.signature(target.function).parameters
     options = {next((name for name in CAUSAL if name in formal), CAUSAL[0]): True} if x.is_causal else {}
     result = target.first(target.apply(*tensors, **options))
     if not target.framework.is_array(result):
         raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
-    return target.framework.read(result), target.framework.describe(result)
+    return target.framework.read(result), target.framework.describe(result), result
 
 
 def smoke_inputs(target: Target, dtype: str, device: str) -> LinearInputs:

@@ -43,7 +43,7 @@ class Linear(Contract):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         x = smoke_inputs(target, dtype, device)
-        out, _ = call(target, x, target.buffers())
+        out, *_ = call(target, x, target.buffers())
         wanted = (*x.q.shape[:3], x.v.shape[3])
         shapes = f"it returns shape {out.shape} for q of {x.q.shape}; expected {wanted}"
         return "" if out.shape == wanted else f"{shapes}: (batch, heads, queries, value_dim)"

@@ -94,9 +94,9 @@ def states_are_not_shared(t: LinearTrial) -> None:
     t.same_bits(t.run(other).out, t.run().out, "row {row} of batch element {batch}, head {head} changed with another one", here)
 
 
-@declare("shape, dtype, device; arguments after = before; twice the same bits", contract="linear", exact=True, dtypes="all")
+@declare("shape, dtype, device; arguments and answers after = before; twice the same bits", contract="linear", exact=True, dtypes="all")
 def linear_output_has_the_right_form(t: LinearTrial) -> None:
-    """The output has the type and device of the queries, the arguments are left alone, and the same call gives the same bits."""
+    """The output has the type and device of the queries, the arguments are left alone, as are earlier answers; the same call gives the same bits."""
     first = t.run()
     _, dtype, device = t.form
     if (dtype, device) != (t.case.dtype, t.case.device):
@@ -105,3 +105,4 @@ def linear_output_has_the_right_form(t: LinearTrial) -> None:
         if not np.array_equal(held, getattr(t.inputs, name)):
             t.fail(f"{name} was changed by the call")
     t.same_bits(t.run().out, first.out, "the same call gave different bits at row {row}")
+    t.stays(t.own, lambda: t.run(t.inputs.but(v=-t.inputs.v)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class LinearTrial(Trial):
     """What a property of linear attention sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+    own: Any  # the last answer, as the target has given it
 
     @cached_property
     def inputs(self) -> LinearInputs:
@@ -52,7 +54,7 @@ class LinearTrial(Trial):
         solved = cache(lambda: exact.solve(x.q, x.k, x.v, self.visible(x), self.arithmetic))
         self.bounds.add(len(self.runs))
         self.meanwhile(len(self.runs), solved)
-        out, self.form = call(self.target, x, self.buffers)
+        out, self.form, self.own = call(self.target, x, self.buffers)
         wanted = (*x.q.shape[:3], x.v.shape[3])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")

@@ -100,14 +100,14 @@ def arguments(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[list[A
     return tensors, {own[name]: wanted[name] for name in able}
 
 
-def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
-    """(out (total queries, H, Dv) as a carrier, its shape, dtype and device). Raises Raised."""
+def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tuple[tuple[int, ...], str, str], Any]:
+    """(out (total queries, H, Dv) as a carrier, its shape, dtype and device, the array itself). Raises Raised."""
     tensors, options = arguments(target, x, buffers)
     result = target.apply(*tensors, **options)
     result = result[0] if isinstance(result, tuple | list) and result else result
     if not target.framework.is_array(result):
         raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
-    return target.framework.read(result), target.framework.describe(result)
+    return target.framework.read(result), target.framework.describe(result), result
 
 
 def smoke_inputs(target: Target, dtype: str, device: str) -> PackedInputs:

@@ -49,7 +49,7 @@ class Packed(Contract):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         x = smoke_inputs(target, dtype, device)
-        out, _ = call(target, x, target.buffers())
+        out, *_ = call(target, x, target.buffers())
         return "" if out.shape == x.q.shape else f"it returns shape {out.shape} for q of {x.q.shape}; expected (total queries, heads, dim)"
 
     def handshake(self, target: Target, device: str) -> Target:

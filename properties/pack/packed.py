@@ -112,9 +112,9 @@ def larger_max_seqlen_changes_nothing(t: PackedTrial) -> None:
         t.close(more.out, plain.out, more.bound + plain.bound, "row {row} changed under a larger max_seqlen")
 
 
-@declare("shape, dtype, device; arguments after = before; twice the same bits", contract="packed", exact=True, dtypes="all")
+@declare("shape, dtype, device; arguments and answers after = before; twice the same bits", contract="packed", exact=True, dtypes="all")
 def packed_output_has_the_right_form(t: PackedTrial) -> None:
-    """The output has the type and device of the queries, the arguments are left alone, and the same call gives the same bits."""
+    """The output has the type and device of the queries, the arguments are left alone, as are earlier answers; the same call gives the same bits."""
     first = t.run_pack()
     _, dtype, device = t.form
     if (dtype, device) != (t.case.dtype, t.case.device):
@@ -123,6 +123,7 @@ def packed_output_has_the_right_form(t: PackedTrial) -> None:
         if not np.array_equal(held, getattr(t.pack, name)):
             t.fail(f"{name} was changed by the call")
     t.same_bits(t.run_pack().out, first.out, "the same call gave different bits at row {row}")
+    t.stays(t.own, lambda: t.run_pack(t.pack.but(v=-t.pack.v)))
 
 
 @declare("|dQ − exact|, |dK − exact|, |dV − exact| ≤ E, sequence by sequence", contract="packed", needs=("packed_gradients",), dtypes="all")

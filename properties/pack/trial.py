@@ -49,6 +49,7 @@ class PackedTrial(Trial):
     """What a property of packed sequences sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+    own: Any  # the last answer, as the target has given it
 
     @cached_property
     def pack(self) -> PackedInputs:
@@ -80,7 +81,7 @@ class PackedTrial(Trial):
         solved = cache(lambda: self.solve_pack(x))
         self.bounds.add(len(self.runs))
         self.meanwhile(len(self.runs), solved)
-        out, self.form = call(self.target, x, self.buffers)
+        out, self.form, self.own = call(self.target, x, self.buffers)
         wanted = (x.q.shape[0], x.q.shape[1], x.v.shape[2])
         if out.shape != wanted:
             self.fail(f"the output has shape {out.shape}, expected {wanted}")

@@ -10,12 +10,12 @@ from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target, raising
 
 
-def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tuple[tuple[int, ...], str, str]]:
-    """(the answer as a carrier, its shape, dtype and device). A list of numbers counts as a NumPy array. Raises Raised."""
+def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tuple[tuple[int, ...], str, str], Any]:
+    """(the answer as a carrier, its shape, dtype and device, the answer itself). A list of numbers counts as a NumPy array. Raises Raised."""
     with raising({}):
         result = target.function(*arguments, **options)
         if isinstance(result, list | tuple) and target.framework.name == "numpy":
             result = np.array(result)
     if not target.framework.is_array(result):
         raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
-    return target.framework.read(result), target.framework.describe(result)
+    return target.framework.read(result), target.framework.describe(result), result

@@ -227,7 +227,7 @@ class Buckets(Positions):
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         distances = np.arange(5.0) - np.arange(4.0)[:, None]
-        _, (shape, kind, _) = answer(target, target.framework.integers(distances, device))
+        _, (shape, kind, _), _ = answer(target, target.framework.integers(distances, device))
         if dtype != "float64":
             return "buckets are integers, whatever the type"
         if "int" not in kind:
@@ -247,7 +247,7 @@ def _wrong(
     target: Target, wanted: tuple[int, ...], dtype: str, asked: bool, *arguments: object, options: dict[str, Any] | None = None
 ) -> str:
     """What is wrong with an answer. Where no argument says in which type to answer, the type of the answer is the only one tried."""
-    _, (shape, given, _) = answer(target, *arguments, **(options or {}))
+    _, (shape, given, _), _ = answer(target, *arguments, **(options or {}))
     if shape != wanted:
         return f"it returns shape {shape}, expected {wanted}"
     return "" if asked or given == dtype else f"it answers in {given}"

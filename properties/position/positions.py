@@ -300,10 +300,12 @@ def table_gradient_sums_over_repeated_positions(t: PositionTrial) -> None:
 
 @declare("shape, dtype and device as asked", contract="positions", exact=True, dtypes="all")
 def positions_have_the_right_form(t: PositionTrial) -> None:
-    """The answer has the shape, the type and the device that were asked for; twice the same call gives the same bits."""
+    """The answer has the shape, the type and the device that were asked for; twice the same call gives the same bits, and none changes an answer
+    that was given."""
     first = t.answer_again()
     _shape, dtype, device = t.form
     asked = t.target.contract != "buckets" and (t.target.contract in ("rotary", "learned") or "dtype" in t.target.parameters)
     if (asked and dtype != t.case.dtype) or device != t.case.device:
         t.fail(f"returned {dtype} on {device}, expected {t.case.dtype} on {t.case.device}")
     t.same_bits(t.answer_again(), first, "the same call gave different bits")
+    t.stays(t.own, t.another_answer)

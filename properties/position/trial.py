@@ -45,6 +45,7 @@ class PositionTrial(Trial):
     """What a property of positions sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+    own: Any  # the last answer, as the target has given it
 
     def _noted(self, out: Array, exact: exactly.Exact, allowed: Array) -> PositionRun:
         run = PositionRun(out, exact, allowed)
@@ -81,7 +82,7 @@ class PositionTrial(Trial):
         length = case.queries if length is None else length
         offset = case.offset if offset is None else offset
         options = self._options(offset=offset or None, base=case.base)
-        out, self.form = answer(self.target, length, case.dim, **options)
+        out, self.form, self.own = answer(self.target, length, case.dim, **options)
         out = self._settled(out, (length, case.dim))
         t = self.turn(offset + np.arange(length, dtype=np.float64))
         return self._noted(out, *exactly.sinusoid(t, case.dim, self.pairing, self.arithmetic))
@@ -135,7 +136,7 @@ class PositionTrial(Trial):
         given = self.buffers.array("x", x, case.dtype, case.device, case.layout)
         self.given = self.target.framework.integers(positions, case.device)
         options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
-        out, self.form = answer(self.target, given, self.given, **options)
+        out, self.form, self.own = answer(self.target, given, self.given, **options)
         out = self._settled(out, x.shape)
         return self._noted(out, *exactly.rotation(x, self.turns(positions), self.pairing, self.arithmetic))
 
@@ -192,7 +193,7 @@ class PositionTrial(Trial):
         given = self.buffers.array("table", table, case.dtype, case.device, case.layout)
         options = self._options(offset=case.offset or None)
         self.given = self.target.framework.integers(places, case.device)
-        out, self.form = answer(self.target, given, self.given, **options)
+        out, self.form, self.own = answer(self.target, given, self.given, **options)
         self.answers.append((self._settled(out, (len(places), case.dim)), np.zeros(out.shape)))
         return out
 
@@ -206,7 +207,7 @@ class PositionTrial(Trial):
 
     def slopes(self) -> PositionRun:
         """The slopes of all heads."""
-        out, self.form = answer(self.target, self.case.kv_heads, **self._options())
+        out, self.form, self.own = answer(self.target, self.case.kv_heads, **self._options())
         out = self._settled(out, (self.case.kv_heads,))
         return self._noted(out, *exactly.slopes(self.case.kv_heads, self.arithmetic))
 
@@ -240,10 +241,19 @@ class PositionTrial(Trial):
             name: value for name, value in wanted.items() if name in self.target.parameters and (case.explicit or value != usual[name])
         }
         self.given = self.target.framework.integers(relative, case.device)
-        out, self.form = answer(self.target, self.given, **options)
+        out, self.form, self.own = answer(self.target, self.given, **options)
         out = self._settled(out, relative.shape)
         self.runs.append(Buckets(out))
         return out
+
+    def another_answer(self) -> None:
+        """A call whose answer has the same shape and other numbers, if it can have."""
+        if self.target.contract == "learned":
+            self.look_up(-self.table)
+        elif self.target.contract == "rotary":
+            self.rotate(-self.x)
+        elif self.target.contract == "sinusoidal" and "offset" in self.target.parameters:
+            self.sinusoid(offset=self.case.offset + 1)
 
     def answer_again(self) -> Array:
         """The call that the case stands for, whatever the contract."""

@@ -323,3 +323,38 @@ def test_a_target_that_nobody_holds_has_no_process(tmp_path: Path) -> None:
     assert not [one for one in alive() if one not in before]
     links.template()  # starts the next one, and looks that nothing is left of those
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+REUSED = {
+    "positions_have_the_right_form": ("rotary", "positions_numpy", "rotary", "x, positions"),
+    "packed_output_has_the_right_form": ("packed", "packed_numpy", "attention", "q, k, v, cu_seqlens_q, cu_seqlens_k"),
+    "linear_output_has_the_right_form": ("linear", "linear_attention", "parallel", "q, k, v"),
+}
+AGAIN = """
+import numpy as np
+from impls import {module}
+kept = {{}}
+
+def mine({names}):
+    out = {module}.{name}({names})
+    buffer = kept.setdefault((out.shape, out.dtype), np.empty_like(out))
+    buffer[...] = out
+    return {given}
+
+mine.supports = {module}.{name}.supports | {{"contract": "{contract}"}}
+"""
+
+
+@pytest.mark.parametrize("where", [ALWAYS, NEVER])
+@pytest.mark.parametrize("prop", REUSED)
+def test_an_answer_is_not_overwritten_by_a_later_one(prop: str, where: str, tmp_path: Path) -> None:
+    """Of any contract; the same function with an array for each answer is right."""
+    contract, module, name, names = REUSED[prop]
+    for given, wrong in (("buffer", True), ("buffer.copy()", False)):
+        file = tmp_path / f"mine_{wrong}.py"
+        file.write_text(AGAIN.format(contract=contract, module=module, name=name, names=names, given=given))
+        with containing(where):
+            (target,) = find_targets(f"{file}:mine", Builtins())
+        found = search(target, catalogue.PROPERTIES[prop], Plan(examples=4, shrink=False)).finding
+        assert (found is not None) is wrong, found
+        assert found is None or "an answer already given was changed by a later call" in found.violation.says

@@ -122,6 +122,16 @@ class Trial:
 
             self.target.framework.meanwhile(ask)
 
+    def stays(self, given: Any, later: Callable[[], object]) -> None:
+        """Raises Refuted where a later call, of arrays in memory of its own, writes into an answer that was given, an array of the framework."""
+        first = self.target.framework.read(given)
+        buffers, self.buffers = self.buffers, self.target.buffers()
+        try:
+            later()
+        finally:
+            self.buffers = buffers
+        self.same_bits(self.target.framework.read(given), first, "an answer already given was changed by a later call")
+
     # ------------------------------------------------------------ choices that belong to the case
 
     def choice(self, name: str, count: int) -> int:

@@ -147,13 +147,13 @@ def _linear(target: Target, wanted: Wanted) -> Scene:
     heads, dim, count = wanted.heads, x.q.shape[3], wanted.count
     q, k = embedded(wanted.words or list(map(str, range(count))), heads, dim, wanted.seed)
     inputs = x.but(q=q, k=k, v=np.broadcast_to(np.eye(count), (1, heads, count, count)), is_causal=wanted.causal)
-    out, _ = linear_call(target, inputs, target.buffers())
+    out, *_ = linear_call(target, inputs, target.buffers())
     names = wanted.words or range(count)
     return Scene(f"{target.name}: weights{_said(wanted)}", [(f"head {h}", out[0, h]) for h in range(heads)], names, names, ("query", "key"))
 
 
 def _sinusoidal(target: Target, wanted: Wanted) -> Scene:
-    out, _ = answer(target, wanted.count, wanted.dim, **_typed(target))
+    out, *_ = answer(target, wanted.count, wanted.dim, **_typed(target))
     return Scene(f"{target.name}: a row a position", [("", out)], range(wanted.count), range(wanted.dim), ("position", "feature"))
 
 
@@ -169,13 +169,13 @@ def _rotary(target: Target, wanted: Wanted) -> Scene:
     x = np.zeros((1, 1, wanted.count, dim))
     x[..., first] = 1
     given = fw.assign(fw.full(x.shape, 0.0, target.dtypes[0], "cpu"), x)
-    out, _ = answer(target, given, fw.integers(np.arange(wanted.count, dtype=np.float64), "cpu"))
+    out, *_ = answer(target, given, fw.integers(np.arange(wanted.count, dtype=np.float64), "cpu"))
     angle = np.arctan2(out[0, 0][:, second], out[0, 0][:, first])
     return Scene(f"{target.name}: angles, −π to π", [("", angle)], range(wanted.count), range(dim // 2), ("position", "pair"))
 
 
 def _slopes(target: Target, wanted: Wanted) -> Scene:
-    out, _ = answer(target, wanted.heads, **_typed(target))
+    out, *_ = answer(target, wanted.heads, **_typed(target))
     distance = np.abs(np.arange(wanted.count) - np.arange(wanted.count)[:, None])
     panels = [(f"head {head}, slope {slope:.3g}", -slope * distance) for head, slope in enumerate(out)]
     return Scene(f"{target.name}: what is added to the logits", panels, range(wanted.count), range(wanted.count), ("query", "key"))
@@ -183,7 +183,7 @@ def _slopes(target: Target, wanted: Wanted) -> Scene:
 
 def _buckets(target: Target, wanted: Wanted) -> Scene:
     relative = np.arange(wanted.count) - np.arange(wanted.count)[:, None]
-    out, _ = answer(target, target.framework.integers(relative, "cpu"))
+    out, *_ = answer(target, target.framework.integers(relative, "cpu"))
     return Scene(f"{target.name}: buckets", [("", out.astype(float))], range(wanted.count), range(wanted.count), ("query", "key"))
 
 
