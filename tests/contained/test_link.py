@@ -339,7 +339,7 @@ def mine({names}):
     out = {module}.{name}({names})
     buffer = kept.setdefault((out.shape, out.dtype), np.empty_like(out))
     buffer[...] = out
-    return {given}
+    return {answer}
 
 mine.supports = {module}.{name}.supports | {{"contract": "{contract}"}}
 """
@@ -350,9 +350,9 @@ mine.supports = {module}.{name}.supports | {{"contract": "{contract}"}}
 def test_an_answer_is_not_overwritten_by_a_later_one(prop: str, where: str, tmp_path: Path) -> None:
     """Of any contract; the same function with an array for each answer is right."""
     contract, module, name, names = REUSED[prop]
-    for given, wrong in (("buffer", True), ("buffer.copy()", False)):
+    for answer, wrong in (("buffer", True), ("buffer.copy()", False)):
         file = tmp_path / f"mine_{wrong}.py"
-        file.write_text(AGAIN.format(contract=contract, module=module, name=name, names=names, given=given))
+        file.write_text(AGAIN.format(contract=contract, module=module, name=name, names=names, answer=answer))
         with containing(where):
             (target,) = find_targets(f"{file}:mine", Builtins())
         found = search(target, catalogue.PROPERTIES[prop], Plan(examples=4, shrink=False)).finding
