@@ -19,7 +19,7 @@ from ..engine.core.target import first_line
 from .facts import MEMORY, NEGLIGIBLE, with_hidden
 from .names import FORWARD_ROLES, role
 from .readings import formal_of
-from .speech import PACKED, SAYINGS, Saying, Speech, Tokens, under
+from .speech import PACKED, SAYINGS, Saying, Speech, Tokens, never_given, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH = 3, 6
@@ -202,12 +202,18 @@ def _makes_causal(subject: Subject, module: Any) -> str:
 
 
 def _named(subject: Subject, module: Any) -> list[tuple[str, str]]:
-    """(name, what it means) of the masks that it takes."""
-    speech = subject.speech
-    taken = [(name, role(name, FORWARD_ROLES)) for name in formal_of(module)]
+    """(name, what it means) of the masks that it takes; not those of an argument that is never given, as ``mem_mask`` beside ``mem``."""
+    speech, formal = subject.speech, formal_of(module)
+    left = {name for name, parameter in formal.items() if never_given(parameter, speech)}
+    taken = [(name, role(name, FORWARD_ROLES)) for name in formal if not _stems(name) & left]
     return [(name, meant) for name, meant in taken if meant in SHAPES and name not in speech.roles and name != speech.hinted] + [
         (name, meant) for name, meant in taken if meant in SHAPES and name == speech.hinted
     ]
+
+
+def _stems(name: str) -> set[str]:
+    """What a mask may be one of, by its name: ``mem`` for ``mem_mask``."""
+    return {name.removesuffix(end) for end in ("_key_padding_mask", "_padding_mask", "_mask", "_masks") if name.endswith(end)}
 
 
 def _forms(subject: Subject, name: str, meant: str, **target: Any) -> Iterator[Saying]:
