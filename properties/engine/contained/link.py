@@ -419,6 +419,18 @@ class Link:
         """Anything else. Raises as the target does, and Gone."""
         return self._ask(what, LEAST, **values)
 
+    def number(self, answer: Any) -> float:
+        """An answer that is to be a number. Raises Gone."""
+        if type(answer) not in (int, float) or abs(answer) > 1e300:
+            raise self._broken("answered what is no answer")
+        return float(answer)
+
+    def names(self, answer: Any) -> list[str]:
+        """An answer that is to be some names. Raises Gone."""
+        if not isinstance(answer, list) or not all(isinstance(name, str) for name in answer):
+            raise self._broken("answered what is no answer")
+        return answer
+
     def remote(self, fw: Framework, handle: int, name: str, methods: Any, held: Any) -> Any:
         """What stands for an object of the target's: see ``stub``."""
         raise NotImplementedError

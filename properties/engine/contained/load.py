@@ -156,7 +156,7 @@ def library_of(thing: Any) -> str:
 def the_callable(module: Any, place: str, first: str) -> str:
     """The callable of a file of which nobody has said which: by name, or the only one that takes three arguments. Raises NotLoaded."""
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
-    for name in (first, *KNOWN, *MODELS):
+    for name in (MODELS[0], first, *KNOWN, *MODELS):  # a file with a ModelNew is about that, whatever else it defines
         if name in own:
             return name
     able = [

@@ -11,6 +11,7 @@ from typing import Any
 from ..cases.coordinates import Array
 from ..frameworks import Framework, frameworks
 from ..frameworks.protocol import Answered
+from .documentation import LONGEST
 from .link import Gone, Link
 from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
 
@@ -26,7 +27,7 @@ class Stub:
         self.callable = bool(known.get("callable"))
         self.is_class = bool(known.get("is_class"))
         self.library = str(known.get("library", ""))
-        self.words = str(known.get("words", ""))  # what is written about it
+        self.words = str(known.get("words", ""))[:LONGEST]  # what is written about it
         modules = known.get("modules")
         self.modules = tuple(name for name in modules if name in frameworks()) if isinstance(modules, list) else ()  # of which it is one
         self.is_module = bool(self.modules)
@@ -271,11 +272,11 @@ class Shared:
         self._link.meanwhile = work
 
     def drawn(self) -> float:
-        return float(self._link.ask("drawn", fw=self._base.name))
+        return self._link.number(self._link.ask("drawn", fw=self._base.name))
 
     @contextmanager
     def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
-        yield lambda: [str(name) for name in self._link.ask("changed")]
+        yield lambda: self._link.names(self._link.ask("changed"))
 
 
 def contain(text: str, made: bool = False) -> Stub:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-LARGEST = 2**26
+LARGEST = 2**23  # bytes of a message: arrays lie elsewhere
 AT_ONCE = 2**16
 SLICE = 0.25  # seconds for which the kernel of the system waits before the clock is looked at
 AWAKE = 0.002  # seconds for which an idle core may look for a message again and again: to be woken costs 0.1 ms

@@ -66,7 +66,7 @@ def _plain(text: str) -> str:
 def _of(text: str, name: str, names: Sequence[str]) -> str:
     """The lines from the name on, up to another name, each at the beginning of a line."""
     begins = re.compile(
-        rf"^[\s`*:-]*(?:param\s+)?`*({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b[`*]*", re.MULTILINE
+        rf"^[ \t`*:-]*(?:param[ \t]+)?`*({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b[`*]*", re.MULTILINE
     )
     places = [(found[1], found.end()) for found in begins.finditer(text)]
     ends = [*(at for _, at in places), len(text)][1:]

@@ -57,7 +57,11 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit status: 0 nothing found in any, 1 one is refuted, or worse than the baseline, 2 one cannot be judged",
     )
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="file.py, file.py:attribute, a folder of files, or - for JSON Lines with name and code"
+        "paths",
+        nargs="+",
+        type=given,
+        metavar="PATH",
+        help="file.py, file.py:attribute, a folder of files, or - for JSON Lines with name and code",
     )
     parser.add_argument("--contract", type=given, default="attention", help="what a candidate must be (default attention)")
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
@@ -97,6 +101,8 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     warnings.simplefilter("ignore")
     names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
     supports = Supports.in_file(options.supports) if options.supports else None
+    if options.reference:
+        referee(whole(options.reference))  # what is wrong with it is no candidate's fault
     number = secrets.randbelow(2**31) if options.round is None else options.round
     journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
     how = {

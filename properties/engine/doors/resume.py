@@ -55,7 +55,11 @@ def main(arguments: Sequence[str], go_on: Callable[[list[str], Journal | None], 
 
 
 def begin(arguments: Sequence[str], to: str | None, **more: Any) -> Journal | None:
-    """The journal of a run that begins; None where nothing can be written. Raises OSError for a place that somebody has named."""
+    """The journal of a run that begins; None where nothing can be written. Raises OSError for a place that somebody has named, ValueError if
+    something else is kept there.
+    """
+    if to and os.path.exists(to) and os.path.getsize(to):
+        journal.lines(to)  # another file is not overwritten
     made = Journal(to) if to else journal.new()
     try:
         made.begin(arguments, **more)

@@ -313,7 +313,12 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
     except (NoSuchExample, TimeIsOver):
         pass
     except Flaky:
-        outcome.finding = diagnose(target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], killed=killed.get(failing[-1]))
+        if failing:
+            outcome.finding = diagnose(
+                target, prop, failing[-1], int(first[0]), time.monotonic() - first[1], killed=killed.get(failing[-1])
+            )
+        else:
+            outcome.not_exercised = "what was drawn could not be drawn again"
     else:
         saved.keep(smallest)
         outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink, killed.get(smallest))
