@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
-from ..engine.core.target import Target, always_refused
+from ..engine.core.target import Left, Target, always_refused
 from .backward import OPERANDS, forward, place_grad
 from .call import attend
 from .case import Case
@@ -43,6 +44,19 @@ ASKED_FOR: dict[str, dict[str, Any]] = {
     "need_weights": {"need_weights": True},
     "dropout_p": {"dropout": 0.5},
 }
+# What of a parameter that is refused is asked again, in calls of any size.
+OF_PARAMETER: dict[str, dict[str, Any]] = {
+    "is_causal": {"is_causal": True},
+    "scale": {"scale": (0.25, 0.5, 1.0, 2.0)},
+    "enable_gqa": {"group": (2, 3, 4)},
+    "softcap": {"softcap": (2.0, 8.0)},
+    "window_size": {"window_left": (0, 1, 2), "window_right": (0, 1)},
+    "alibi_slopes": {"alibi": True},
+    "sinks": {"sinks": True},
+    "kv_lengths": {"lengths": True},
+}
+OTHER_DIMS = (8, 16, 24, 32, 64, 128)
+LONGER = (20, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 192, 256, 257, 384, 512, 601, 640, 768, 1000, 1024)
 GROUPS = (2, 3, 4)
 MOST_DIMS = 12  # that a line names
 ODD_DIMS, ODD_LENGTHS = (1, 5, 256), (1, 17, 600)  # if these are taken, so are all
@@ -51,8 +65,9 @@ ODD_DIMS, ODD_LENGTHS = (1, 5, 256), (1, 17, 600)  # if these are taken, so are 
 def with_refusals(target: Target, device: str) -> Target:
     """The target without the classes of calls that it refuses, and what it said of each."""
     said: dict[str, str] = {}
+    left = _of_dtypes(target)
     if "parameters" not in target.declared:
-        target = _without_parameters(target, device, said)
+        target = _without_parameters(target, device, said, left)
     facts: dict[str, Any] = {}
     for words, changes, asked in _questions(target, device):
         if any(getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()):
@@ -62,24 +77,48 @@ def with_refusals(target: Target, device: str) -> Target:
         if why := refusal(target, asked):
             facts = changes | facts
             said[words] = why
+            if not {"zero_sizes", "mask_and_causal"} & set(changes):  # of both together documentations say that they raise, or nothing
+                left[words] = Left(_defaults(target, changes), domain=_of_class(changes))
     kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
     axes = _taken(
         target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank)
     )
     facts |= {"mask_kinds": kinds} if kinds else {}
     facts |= {"mask_axes": axes} if axes else {}
+    for key, taken, usual in (("mask_kinds", kinds, MASK_KINDS), ("mask_axes", axes, MASK_AXES)):
+        if taken:
+            left[f"other {key.removeprefix('mask_')} of masks"] = Left(
+                {key: tuple(x for x in usual if x not in taken)}, domain={"masked": 3}
+            )
     if target.supports.gradients is None and (why := no_backward(target)):
         facts["gradients"] = False
         said["gradients"] = why
+        left["gradients"] = Left({"gradients": None}, prop="gradients_are_inside_the_bound")
     if not target.costly_shapes:
-        facts |= _sizes(target, device, said)
-        target = _without_dtypes(target, device, said)
-    if not (facts or said):
+        facts |= _sizes(target, device, said, left)
+        target = _without_dtypes(target, device, said, left)
+    if not (facts or said or left):
         return target
-    return dataclasses.replace(target, supports=dataclasses.replace(target.supports, **facts), refuses={**target.refuses, **said})
+    supports = dataclasses.replace(target.supports, **facts)
+    return dataclasses.replace(target, supports=supports, refuses={**target.refuses, **said}, left={**target.left, **left})
 
 
-def _without_parameters(target: Target, device: str, said: dict[str, str]) -> Target:
+def _of_dtypes(target: Target) -> dict[str, Left]:
+    """The types in which it raises at its first call."""
+    raises = tuple(dtype for dtype, why in target.untried.items() if re.match(rf"on {dtype}\b.* it raised", why))
+    return {" and ".join(raises): Left(target={"dtypes": raises})} if raises and "dtypes" not in target.declared else {}
+
+
+def _of_class(changes: dict[str, Any]) -> dict[str, Any]:
+    """The cases of a class that is declared so."""
+    if "value_dim" in changes:
+        return {"dim": OTHER_DIMS}  # one in three has another width of values
+    if "scales" in changes:
+        return {"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)}
+    return {"masked": 3}
+
+
+def _without_parameters(target: Target, device: str, said: dict[str, str], again: dict[str, Left]) -> Target:
     """The target without the parameters that its signature has and every use of which raises."""
     left = []
     for parameter in target.parameters:
@@ -92,12 +131,15 @@ def _without_parameters(target: Target, device: str, said: dict[str, str]) -> Ta
         whys = [refusal(target, each) for each in asked]
         if whys and all(whys):
             said[parameter] = whys[0]
+            domain = {"masked": 3} if parameter == "attn_mask" else OF_PARAMETER.get(parameter)
+            if domain:
+                again[parameter] = Left(target={"parameters": target.parameters}, domain=domain)
         else:
             left.append(parameter)
     return dataclasses.replace(target, parameters=tuple(left))
 
 
-def _without_dtypes(target: Target, device: str, said: dict[str, str]) -> Target:
+def _without_dtypes(target: Target, device: str, said: dict[str, str], again: dict[str, Left]) -> Target:
     """The target without the types in which every call with causality, or with a mask, raises, as where −10⁹ is no number of float16."""
     if "dtypes" in target.declared:
         return target
@@ -118,14 +160,15 @@ def _without_dtypes(target: Target, device: str, said: dict[str, str]) -> Target
         if (why := refusal(target, _asked(target, device, dtype=dtype, **fields))) and dtype in left:
             left.remove(dtype)
             said[f"{dtype} with {words}, and {dtype} is not tried"] = why
+            again[dtype] = Left(target={"dtypes": (dtype,)})
     return dataclasses.replace(target, dtypes=tuple(left))
 
 
-def _sizes(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:
+def _sizes(target: Target, device: str, said: dict[str, str], again: dict[str, Left]) -> dict[str, Any]:
     """Head dims, lengths and groups, where some are refused and others are not."""
     facts: dict[str, Any] = {}
     supports, taken = target.supports, lambda **fields: not refusal(target, _asked(target, device, **fields))
-    plain = supports.length_multiple == 1
+    step = supports.length_multiple
     if supports.head_dims is None and (refused := [dim for dim in ODD_DIMS if not taken(dim=dim)]):
         dims = tuple(dim for dim in sorted(set(ANY_SIZE["dim"])) if dim and taken(dim=dim))
         if dims:
@@ -136,25 +179,33 @@ def _sizes(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:
             named = named if len(named) <= MOST_DIMS else [*named[: MOST_DIMS // 2], "…", *named[-2:]]
             words = f"head dims {'but' if all_but else ''} {', '.join(named)}, of those that were tried"
             said[words.replace("  ", " ")] = refusal(target, _asked(target, device, dim=refused[0]))
+            again["other head dims"] = Left({"head_dims": None}, domain={"dim": tuple(others)})
     few = {"batch": 1, "kv_heads": 1}
 
-    def fits(length: int) -> bool:
-        return taken(**few, queries=1, keys=length) and taken(**few, queries=length, keys=1)
+    def fits(steps: int) -> bool:
+        return taken(**few, queries=step, keys=steps * step) and taken(**few, queries=steps * step, keys=step)
 
-    if plain and supports.max_length is None and not fits(max(ODD_LENGTHS)) and all(map(fits, ODD_LENGTHS[:-1])):
-        longest, beyond = ODD_LENGTHS[1:]
+    counts = sorted({-(-length // step) for length in ODD_LENGTHS})
+    if supports.max_length is None and not fits(counts[-1]) and all(map(fits, counts[:-1])):
+        longest, beyond = counts[-2:]
         while beyond - longest > 1:
             middle = (longest + beyond) // 2
             longest, beyond = (middle, beyond) if fits(middle) else (longest, middle)
+        longest, beyond = longest * step, beyond * step
         facts["max_length"] = longest
-        asked = [_asked(target, device, **few, **lengths) for lengths in ({"queries": 1, "keys": beyond}, {"queries": beyond, "keys": 1})]
+        asked = [
+            _asked(target, device, **few, **lengths) for lengths in ({"queries": step, "keys": beyond}, {"queries": beyond, "keys": step})
+        ]
         said[f"sequences of more than {longest} tokens"] = refusal(target, asked[0]) or refusal(target, asked[1])
+        longer = tuple(length for length in LONGER if length > longest and length % step == 0)
+        again["longer sequences"] = Left({"max_length": None}, domain={**few, "queries": longer, "keys": longer, "dim": (4, 8)})
     if "enable_gqa" in target.parameters and supports.groups is None:
         groups = tuple(group for group in GROUPS if taken(group=group))
         if groups and groups != GROUPS:
             facts["groups"] = (1, *groups)
             others = [group for group in GROUPS if group not in groups]
             said[f"groups of {' or '.join(map(str, others))} heads"] = refusal(target, _asked(target, device, group=others[0]))
+            again["other groups of heads"] = Left({"groups": None}, domain={"group": tuple(others)})
     return facts
 
 

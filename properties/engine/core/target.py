@@ -48,6 +48,16 @@ class NotTaken(Raised):
         super().__init__(ValueError(why))
 
 
+@dataclass(frozen=True)
+class Left:
+    """A class of calls that a target has refused where it was asked, and of which it may answer others."""
+
+    supports: Mapping[str, Any] = field(default_factory=dict)  # facts of a target that does not refuse them
+    target: Mapping[str, Any] = field(default_factory=dict)  # parameters and dtypes of it
+    domain: Mapping[str, Any] = field(default_factory=dict)  # which cases are of the class
+    prop: str = "output_is_inside_the_bound"  # what must be true of what is answered
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """An attention that has passed its first call. Make one with ``make_target``."""
@@ -61,6 +71,7 @@ class Target:
     dtypes: tuple[str, ...]
     untried: Mapping[str, str] = field(default_factory=dict)  # what is not tried → why
     refuses: Mapping[str, str] = field(default_factory=dict)  # a class of calls → what it says to them
+    left: Mapping[str, Left] = field(default_factory=dict)  # the same classes → how they are asked again
     learned: Mapping[str, str] = field(default_factory=dict)  # how it is called otherwise than the contract says → in words
     differs: Mapping[str, str] = field(default_factory=dict)  # a convention that the field knows, but nothing documents → which
     wrong: Mapping[str, str] = field(default_factory=dict)  # a convention that is other than documented → how: findings, and learned

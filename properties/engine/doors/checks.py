@@ -19,6 +19,7 @@ from ..explain.suspects import known_mistakes
 from ..report import dialect, text
 from ..search.deviations import Deviation
 from ..search.floor import ended, too_little
+from ..search.own_words import answers_what_it_refuses
 from ..search.pairs import make_pair, pair_properties
 from ..search.run import Report, applies, look_again, verify_target
 from ..search.search import Plan, inapplicable, search, try_only, written_cases
@@ -79,7 +80,7 @@ class ConventionsCheck:
         __tracebackhide__ = True
         if self.target.wrong:
             raise AssertionError("\n" + "\n".join(dialect.wrong_lines(self.target)))
-        if why := too_little(self.target, self.ends):
+        if why := too_little(self.target, self.ends) or answers_what_it_refuses(self.target, Plan(), catalogue.PROPERTIES.values()):
             raise AssertionError(f"too little of {self.target.name} can be tried: {why}")
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..contained.link import Gone
@@ -11,10 +11,12 @@ from ..contained.stub import Shared
 from ..core.declare import Property, declared
 from ..core.supports import Supports
 from ..core.target import NotTaken, Raised, Target
-from .search import Plan, search
+from .pairs import pair_properties
+from .search import FIRST_PASS, Plan, search
 
 # Calls that are left out where it says so: what does not take them raises.
 CALLS = ("head_dims", "length_multiple", "groups", "value_dim", "mask_kinds", "mask_axes", "mask_and_causal", "scales")
+SECONDS = 5.0  # for each class of calls that it refuses
 ASKED = 40  # cases that are asked of what it says that it does not take, for each of these keys
 
 
@@ -43,6 +45,32 @@ def contradicted(target: Target, plan: Plan) -> str:
             if prop is not None and search(wide, _if_answered(prop, key.startswith("mask")), plan).finding:
                 why = f"the target says of itself {words_text({key: value})}, but answers what it says that it does not take, and wrongly"
                 return f"{why}: say so in a file for --supports if it is meant"
+    return ""
+
+
+def answers_what_it_refuses(
+    target: Target,
+    like: Plan,
+    properties: Collection[Property],
+    deadline: float | None = None,
+    beside: Callable[[Target], Target] = lambda wide: wide,
+) -> str:
+    """Which calls it answers, and wrongly, of those that it raises at where the handshake asks; empty if it refuses them or answers rightly.
+
+    ``beside``: what makes it a pair with a reference, as which it is then wrong.
+    """
+    few = FIRST_PASS if target.costly_shapes else ASKED
+    plan = Plan(few, like.round, like.device, deviations=like.deviations, shrink=False, deadline=deadline, seconds=SECONDS)
+    for words, left in target.left.items():
+        prop = declared().get(left.prop)
+        if prop is None or prop not in properties:
+            continue
+        wide = beside(dataclasses.replace(target, supports=dataclasses.replace(target.supports, **left.supports), **left.target))
+        if wide.like is not None:
+            prop = next(iter(pair_properties(wide)))
+        asked = _if_answered(dataclasses.replace(prop, domain={**prop.domain, **left.domain}), False)
+        if found := search(wide, asked, plan).finding:
+            return f"it refuses {words} in the calls that it is asked first, and answers others wrongly: {found.case!r}"
     return ""
 
 

@@ -31,7 +31,7 @@ from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import ended, incomplete
-from .own_words import own_words
+from .own_words import answers_what_it_refuses, own_words
 from .search import FIRST_PASS, Outcome, Plan, inapplicable, same_subject, search_pass
 
 
@@ -214,6 +214,8 @@ def verify_target(
     if over and usual is not None:
         report.shortened = _how_much(report, plan)
     report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, ends)
+    if target.left and not (over or report.interrupted or report.incomplete or report.findings):
+        report.incomplete = answers_what_it_refuses(target, plan, properties, deadline)
     report.seconds = time.monotonic() - began
     return report
 

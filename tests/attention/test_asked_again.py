@@ -1,0 +1,139 @@
+"""What raises where the handshake asks, and answers wrongly elsewhere, does not pass; what refuses always, or answers rightly, does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from impls import numpy_matmul
+from properties import parametrize_with_properties, verify
+from properties.catalogue import select
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
+
+RIGHT = numpy_matmul.attention
+
+
+def refuse(when: bool) -> None:
+    if when:
+        raise NotImplementedError("too small")
+
+
+def causality(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
+        refuse(is_causal and q.shape[2] < 12)
+        return RIGHT(q, k, v, is_causal=is_causal and right)
+
+    return attention
+
+
+def scale_(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any, scale: float | None = None) -> Any:
+        refuse(scale is not None and q.shape[2] < 12)
+        return RIGHT(q, k, v, scale=scale if right else None)
+
+    return attention
+
+
+def masks(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None) -> Any:
+        refuse(attn_mask is not None and q.shape[2] < 7)
+        return RIGHT(q, k, v, attn_mask=attn_mask if right else None)
+
+    return attention
+
+
+def kinds(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None) -> Any:
+        is_bool = attn_mask is not None and attn_mask.dtype == bool
+        refuse(is_bool and q.shape[2] < 7)
+        return RIGHT(q, k, v, attn_mask=attn_mask if right or not is_bool else None)
+
+    return attention
+
+
+def dtypes(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        refuse(q.dtype != np.float64 and q.shape[2] < 20)
+        return RIGHT(q, k, v) * q.dtype.type(right or q.dtype == np.float64)
+
+    return attention
+
+
+def lengths(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        longest = max(q.shape[2], k.shape[2])
+        refuse(longest > 20 and longest % 64 > 0)
+        return RIGHT(q, k, v) * (1.0 if right or longest <= 20 else 1.5)
+
+    return attention
+
+
+def widths(right: bool) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        refuse(q.shape[3] != v.shape[3] and q.shape[3] < 24)
+        return RIGHT(q, k, v) * (1.0 if right or q.shape[3] == v.shape[3] else 1.5)
+
+    return attention
+
+
+MADE = {
+    "is_causal": causality,
+    "scale": scale_,
+    "attn_mask": masks,
+    "other kinds of masks": kinds,
+    "float32 and float16": dtypes,
+    "longer sequences": lengths,
+    "values of another width than keys": widths,
+}
+
+
+def spoken(function: Callable[..., Any]) -> Target:
+    target = make_target("mine", function, {"framework": "numpy"})
+    return target.kind.handshake(target, "cpu")
+
+
+@pytest.mark.parametrize("what", MADE)
+@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
+def test_what_it_refuses_is_asked_again_in_calls_of_any_size(what: str, right: bool) -> None:
+    target = spoken(MADE[what](right))
+    assert what in target.left
+    report = verify_target(target, select(("values", "output_is_inside_the_bound")), Plan(examples=4, strict=False))
+    assert not report.findings
+    assert report.ok is right, report.incomplete
+    if not right:
+        assert report.incomplete.startswith(f"it refuses {what} in the calls that it is asked first, and answers others wrongly: Case(")
+
+
+def test_a_gradient_is_asked_again() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Constant(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            ctx.save_for_backward(q, k, v)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+        @staticmethod
+        def backward(ctx: Any, *_: Any) -> Any:
+            refuse(ctx.saved_tensors[0].shape[2] < 7)
+            return tuple(torch.full_like(x, 5.0) for x in ctx.saved_tensors)
+
+    target = make_target("mine", lambda q, k, v: Constant.apply(q, k, v), {"framework": "torch", "dtypes": ["float64"]})
+    target = target.kind.handshake(target, "cpu")
+    report = verify_target(target, select(("values", "gradients_are_inside_the_bound")), Plan(examples=4, strict=False))
+    assert "it refuses gradients in the calls" in report.incomplete
+
+
+def test_every_door_asks_again() -> None:
+    verdict = verify(causality(False), properties=("values", "output_is_inside_the_bound"), cases=4, supports={"framework": "numpy"})
+    assert not verdict.ok and "it refuses is_causal" in verdict.report.incomplete
+    mark = parametrize_with_properties({"mine": causality(False)}, properties=("output_is_inside_the_bound",), cases=4)
+    made = {parameter.id: parameter.values[0] for parameter in mark.args[1]}  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match="it refuses is_causal in the calls that it is asked first"):
+        made["mine-conventions"]()
