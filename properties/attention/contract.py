@@ -85,6 +85,14 @@ class Attention(Contract):
                 target = dialect.with_groups(target, device)
             return with_documentation(with_conventions(with_refusals(target, device), device))
 
+    def paired(self, target: Target, reference: Target) -> Target:
+        """What hides later keys in every call is asked for its last row, which sees them all: so it would agree with what hides nothing."""
+        for one, other, what in ((target, reference, "it"), (reference, target, "the reference")):
+            always = [each.learned.get("causality", "").startswith("always") for each in (one, other)]
+            if always == [True, False] and "is_causal" not in other.parameters:
+                return replace(target, wrong={**target.wrong, "pair": f"{what} alone hides the keys behind a query in every call"})
+        return target
+
     def expected(self, target: Target, prop: Property) -> bool:
         return super().expected(target, prop) and not (target.supports.window and prop.domain.get("moves"))
 

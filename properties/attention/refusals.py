@@ -55,6 +55,9 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True},
     "kv_lengths": {"lengths": True},
 }
+# What a mask is like of which so many axes are wanted, and which has fewer.
+OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
+MASKED = ("attn_mask",)
 OTHER_DIMS = (8, 16, 24, 32, 64, 128)
 LONGER = (20, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 192, 256, 257, 384, 512, 601, 640, 768, 1000, 1024)
 GROUPS = (2, 3, 4)
@@ -78,7 +81,7 @@ def with_refusals(target: Target, device: str) -> Target:
             facts = changes | facts
             said[words] = why
             if not {"zero_sizes", "mask_and_causal"} & set(changes):  # of both together documentations say that they raise, or nothing
-                left[words] = Left(_defaults(target, changes), domain=_of_class(changes))
+                left[words] = _of_class(target, changes)
     kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
     axes = _taken(
         target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank)
@@ -87,9 +90,7 @@ def with_refusals(target: Target, device: str) -> Target:
     facts |= {"mask_axes": axes} if axes else {}
     for key, taken, usual in (("mask_kinds", kinds, MASK_KINDS), ("mask_axes", axes, MASK_AXES)):
         if taken:
-            left[f"other {key.removeprefix('mask_')} of masks"] = Left(
-                {key: tuple(x for x in usual if x not in taken)}, domain={"masked": 3}
-            )
+            left[f"other {key.removeprefix('mask_')} of masks"] = Left({key: tuple(x for x in usual if x not in taken)}, needs=MASKED)
     if target.supports.gradients is None and (why := no_backward(target)):
         facts["gradients"] = False
         said["gradients"] = why
@@ -109,13 +110,14 @@ def _of_dtypes(target: Target) -> dict[str, Left]:
     return {" and ".join(raises): Left(target={"dtypes": raises})} if raises and "dtypes" not in target.declared else {}
 
 
-def _of_class(changes: dict[str, Any]) -> dict[str, Any]:
-    """The cases of a class that is declared so."""
+def _of_class(target: Target, changes: dict[str, Any]) -> Left:
+    """How a class is asked again that is declared so."""
+    taken = _defaults(target, changes)
     if "value_dim" in changes:
-        return {"dim": OTHER_DIMS}  # one in three has another width of values
+        return Left(taken, domain={"dim": OTHER_DIMS})  # one in three has another width of values
     if "scales" in changes:
-        return {"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)}
-    return {"masked": 3}
+        return Left(taken, domain={"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)})
+    return Left(taken, domain=OF_RANK[changes["mask_rank"]], needs=MASKED)
 
 
 def _without_parameters(target: Target, device: str, said: dict[str, str], again: dict[str, Left]) -> Target:
@@ -131,9 +133,9 @@ def _without_parameters(target: Target, device: str, said: dict[str, str], again
         whys = [refusal(target, each) for each in asked]
         if whys and all(whys):
             said[parameter] = whys[0]
-            domain = {"masked": 3} if parameter == "attn_mask" else OF_PARAMETER.get(parameter)
-            if domain:
-                again[parameter] = Left(target={"parameters": target.parameters}, domain=domain)
+            needs = MASKED if parameter == "attn_mask" else ()
+            if needs or parameter in OF_PARAMETER:
+                again[parameter] = Left(target={"parameters": target.parameters}, domain=OF_PARAMETER.get(parameter, {}), needs=needs)
         else:
             left.append(parameter)
     return dataclasses.replace(target, parameters=tuple(left))

@@ -451,3 +451,103 @@ def test_what_cannot_be_looked_at_is_told_by_its_name(supports: str, says: str, 
     assert judge("candidates/odd.py") == 2
     out, err = capsys.readouterr()
     assert says in out and "Traceback" not in err
+
+
+ASKS = """
+from properties.engine.contained import worker
+{patch}
+attention = right
+"""
+PATCHES = {
+    "a text of two million lines": "worker.documentation = lambda found: '\\n' * 2_000_000",
+    "a number that is none": "worker._Worker.do_drawn = lambda self, fw: []",
+    "a number too large": "worker._Worker.do_drawn = lambda self, fw: 10**400",
+    "names that are none": "worker._Worker.do_changed = lambda self: 3",
+}
+
+
+@pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
+def test_what_comes_back_beside_answers_is_checked_too(patch: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "candidates" / "odd.py").write_text(HEAD + ASKS.format(patch=patch))
+    properties = ("--property", "purity", "--property", "rows_sum_to_one")
+    status = main(["judge", "candidates/odd.py", *properties, "--cases", "2", "--round", "3", "--time", "20s", "--json", "scores.jsonl"])
+    (score,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
+    assert (status, score["verdict"]) == ((0, "nothing found") if "documentation" in patch else (1, "refuted")), score["why"]
+    assert "the checker failed" not in score["why"] and "Traceback" not in capsys.readouterr().err
+
+
+def test_nothing_that_is_there_is_overwritten_by_a_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = (folder / "candidates" / "right.py").read_text()
+    assert judge("candidates/right.py", "--record", "candidates/right.py") == 2
+    assert "candidates/right.py is not what a run has written down" in capsys.readouterr().err
+    assert (folder / "candidates" / "right.py").read_text() == code
+    assert judge("candidates/right.py", "--record", "run.jsonl") == 0 == judge("candidates/right.py", "--record", "run.jsonl")
+
+
+def test_a_new_model_goes_before_what_else_its_file_defines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decoy = "\nclass ModelNew:\n    def __call__(self, q, k, v):\n        return wrong(q, k, v)\n\ndef get_init_inputs():\n    return []\n"
+    (folder / "candidates" / "decoy.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n" + decoy)
+    assert judge("candidates/decoy.py") == 1
+
+
+def test_what_hides_keys_in_every_call_is_not_what_hides_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though each of its queries, asked as the last row, answers alike."""
+    (folder / "whole.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n")
+    (folder / "always.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v, None, True)\n")
+    for one, other, says in (
+        ("always", "whole", "it alone hides the keys behind a query in every call"),
+        ("whole", "always", "the reference alone hides the keys behind a query in every call"),
+    ):
+        assert main(["judge", f"{one}.py", "--reference", f"{other}.py:attention", "--cases", "4", "--round", "3"]) == 1
+        assert says in capsys.readouterr().out
+        assert main(["judge", f"{one}.py", "--reference", f"{one}.py:attention", "--cases", "20", "--round", "3"]) == 0
+
+
+SAID = {
+    "a scale": ("right(q, k * np.sqrt(q.shape[3]), v)", {"default_scale": "1"}, "as which it is held right"),
+    "a window": ("right(q, k, v)", {"window": [1, 1]}, "as which it is held right"),
+    "types": (
+        "right(q, k, v) * q.dtype.type(1 + (q.dtype != np.float64))",
+        {"dtypes": ["float64"]},
+        "answers float32 or float16, and wrongly",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_it_says_of_itself_is_no_way_to_pass(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer, supports, says = SAID[name]
+    code = f"def attention(q, k, v):\n    return {answer}\nattention.supports = {supports}\n"
+    (folder / "candidates" / "says.py").write_text(HEAD + code)
+    assert main(["judge", "candidates/says.py", "--property", "values", "--cases", "4", "--round", "3"]) in (1, 2)
+    out = capsys.readouterr().out
+    assert "NOTHING FOUND" not in out and (says in out or "REFUTED" in out)
+
+
+HEADS = """
+import math
+import torch
+from torch import nn
+
+class ModelNew(nn.Module):
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (p(x).view(batch, length, self.heads, -1).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1){more}
+        return self.o_proj((weights @ v).transpose(1, 2).reshape(batch, length, width))
+"""
+
+
+@pytest.mark.parametrize(
+    "more, status", [("", 0), (".roll(1, 1)", 2), (" * 1.01", 2)], ids=["right", "weights of another head", "one percent"]
+)
+def test_a_module_that_is_no_composition_of_its_projections_does_not_pass(more: str, status: int, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "candidates" / "heads.py").write_text(HEADS.format(more=more))
+    few = ("--contract", "module", "--property", "tokens", "--cases", "4", "--round", "3")
+    assert main(["judge", "candidates/heads.py", *few]) == status

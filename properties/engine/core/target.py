@@ -55,6 +55,7 @@ class Left:
     supports: Mapping[str, Any] = field(default_factory=dict)  # facts of a target that does not refuse them
     target: Mapping[str, Any] = field(default_factory=dict)  # parameters and dtypes of it
     domain: Mapping[str, Any] = field(default_factory=dict)  # which cases are of the class
+    needs: tuple[str, ...] = ()  # parameters that every case of the class has
     prop: str = "output_is_inside_the_bound"  # what must be true of what is answered
 
 

@@ -321,6 +321,9 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         away = answers_what_it_refuses(alone, plan, every, deadline, lambda wide: next_to(wide, reference)) if alone.left else ""
     else:
         away = contradicted(target, dataclasses.replace(plan, examples=ASKED, shrink=False))
+        structure = target.learned.get("structure", "")
+        if not away and structure.startswith("not confirmed"):  # what its weights should make of the tokens nobody has said
+            away = f"its attention is that of no composition of its projections: {structure.partition(': ')[2]}; --reference says what it is held to"
     made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
     if away and made["verdict"] == "nothing found":
         made |= {"verdict": "incomplete", "why": away}

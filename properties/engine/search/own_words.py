@@ -36,7 +36,17 @@ def words_text(said: Mapping[str, Any]) -> str:
 
 def contradicted(target: Target, plan: Plan) -> str:
     """Which calls it answers, and wrongly, that it says it does not take; empty if it refuses them or answers them rightly."""
-    for key, value in own_words(target).items():
+    said = own_words(target)
+    if strange := {key: said[key] for key in ("default_scale", "window") if key in said}:
+        return f"the target says of itself {words_text(strange)}, as which it is held right: say so in a file for --supports if it is meant"
+    others = tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes) if "dtypes" in said else ()
+    if others:
+        wide = dataclasses.replace(target, dtypes=others)
+        for name in target.kind.pair:
+            prop = declared().get(name)
+            if prop is not None and search(wide, _if_answered(prop, False), plan).finding:
+                return f"the target says of itself {words_text({'dtypes': target.dtypes})}, but answers {' or '.join(others)}, and wrongly"
+    for key, value in said.items():
         if key not in CALLS:
             continue
         wide = dataclasses.replace(target, supports=dataclasses.replace(target.supports, **{key: _beyond(key, value)}))
@@ -60,7 +70,7 @@ def answers_what_it_refuses(
     ``beside``: what makes it a pair with a reference, as which it is then wrong.
     """
     few = FIRST_PASS if target.costly_shapes else ASKED
-    plan = Plan(few, like.round, like.device, deviations=like.deviations, shrink=False, deadline=deadline, seconds=SECONDS)
+    plan = Plan(few, like.round, like.device, deviations=like.deviations, shrink=False, strict=False, deadline=deadline, seconds=SECONDS)
     for words, left in target.left.items():
         prop = declared().get(left.prop)
         if prop is None or prop not in properties:
@@ -68,7 +78,7 @@ def answers_what_it_refuses(
         wide = beside(dataclasses.replace(target, supports=dataclasses.replace(target.supports, **left.supports), **left.target))
         if wide.like is not None:
             prop = next(iter(pair_properties(wide)))
-        asked = _if_answered(dataclasses.replace(prop, domain={**prop.domain, **left.domain}), False)
+        asked = _if_answered(dataclasses.replace(prop, domain={**prop.domain, **left.domain}, needs=(*prop.needs, *left.needs)), False)
         if found := search(wide, asked, plan).finding:
             return f"it refuses {words} in the calls that it is asked first, and answers others wrongly: {found.case!r}"
     return ""
