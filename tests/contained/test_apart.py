@@ -149,6 +149,23 @@ def test_only_temporary_files_and_caches_are_written(kept: str, tmp_path: Path, 
     assert (ROOT / "properties" / "__init__.py").exists() and not any((place / "new_file").exists() for place in places)
 
 
+def test_the_system_is_not_changed_nor_a_disk_read(kept: str, tmp_path: Path) -> None:
+    """Though its user may be root's, who may open every device."""
+    if kept == apart.FILTER:
+        pytest.skip("of devices it has no rule")
+    write = "os.close(os.open({!r}, os.O_WRONLY))"
+    disks = [str(place) for place in Path("/dev").glob("*") if place.is_block_device() or place.name in ("mem", "kmsg")]
+    changed = [*disks, "/proc/sys/vm/swappiness", "/proc/sys/kernel/core_pattern", "/proc/self/oom_score_adj"]
+    attempts = [f"lambda: {write.format(place)}" for place in changed] + [f"lambda: os.close(os.open({p!r}, os.O_RDONLY))" for p in disks]
+    assert set(said(tmp_path, ", ".join([*attempts, "lambda: 1 / 0"]))) <= {"OSError", "PermissionError", "ZeroDivisionError"}
+    able = [
+        "os.close(os.open('/dev/null', os.O_RDWR))",
+        "len(open('/dev/urandom', 'rb').read(2)) - 2 or None",
+        "len(os.listdir('/proc/self/fd')) and None",
+    ]
+    assert said(tmp_path, ", ".join(f"lambda: {one}" for one in able)) == ["None"] * 3
+
+
 CHILD = """
 import fcntl
 def child(apart):

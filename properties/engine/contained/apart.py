@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .counted import load, memory, processes, started, taken, tasks
-from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, prctl
+from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, go_first, prctl
 from .written import into_a_domain, only_temporary_files
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000  # unshare(2)
@@ -97,6 +97,7 @@ def _first(other: socket.socket, work: Callable[[], object], hidden: Sequence[st
         end_with_parent()
         prctl(PR_SET_DUMPABLE, 0)  # the worker may not look into it
         os.setsid()
+        go_first()
         _hide(hidden, held)
         worker = os.fork()
         if not worker:
@@ -158,7 +159,9 @@ def _hide(places: Sequence[str], held: Sequence[str]) -> None:
         into_a_domain()
         return
     kept = only_temporary_files(held, places)
-    mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    mount(
+        b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, None
+    )  # whose user is root's could change the system there
     for place in places:
         if os.path.isdir(place):
             mount(b"nothing", os.fsencode(place), b"tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, None)

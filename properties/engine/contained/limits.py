@@ -32,13 +32,15 @@ def memory_allowed() -> int:
     return min(MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
-def restrict() -> None:
-    """Limits of this process and of all that it starts: memory, files, no dumps. Memory that it already has is not counted.
-
-    Where the machine has none left, it is the first to go.
-    """
+def go_first() -> None:
+    """Where the machine has no memory left, this process and what it starts are the first to go."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def restrict() -> None:
+    """Limits of this process and of all that it starts: memory, files, no dumps. Memory that it already has is not counted."""
+    go_first()
     held = 0
     with suppress(OSError, ValueError, IndexError):
         held = int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")

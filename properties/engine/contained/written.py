@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 MS_BIND, MS_REC = 4096, 16384  # mount(2)
-MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1  # mount_setattr(2)
+MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, READ_ONLY, NO_DEVICES = 442, -100, 0x8000, 1, 4  # mount_setattr(2)
+DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, BENEATH, WRITE_FILE = 444, 445, 446, 1, 1 << 1  # landlock(7)
 CACHES = (".cache", ".triton", ".nv", ".cupy", ".keras", ".theano", ".numba_cache", ".config/matplotlib")  # in a user's home
 NAMED = (
@@ -44,6 +45,7 @@ def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = ()) -> boo
         return False
     for place in places:
         _set(place, 0, READ_ONLY, 0)
+    _without_devices()
     never = (str(PACKAGE), str(PACKAGE.parent / "impls"), sys.prefix, sys.base_prefix, *sys.path)  # where the checker looks for modules
     kept = [one for one in {os.path.realpath(place) for place in (*never, *held)} if os.path.exists(one) and _lies_in(places, one)]
     above = {
@@ -55,6 +57,18 @@ def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = ()) -> boo
         if _bind(place):
             _set(place, READ_ONLY, 0, AT_RECURSIVE)
     return True
+
+
+def _without_devices() -> None:
+    """What root may open, such as disks, is opened by nobody here: of devices there are those that hold nothing."""
+    _set("/", NO_DEVICES, 0, AT_RECURSIVE)
+    for place in DEVICES:
+        if os.path.exists(place) and _bind(place):
+            _set(place, 0, NO_DEVICES, 0)
+    try:
+        os.close(os.open(os.devnull, os.O_RDWR))
+    except OSError:  # the system gives none of them back
+        _set("/", 0, NO_DEVICES, AT_RECURSIVE)
 
 
 def _lies_in(places: Sequence[str], one: str) -> bool:
