@@ -50,8 +50,9 @@ DOCUMENTED = {
 
 
 def documented(name: str) -> tuple[str, ...]:
-    """How a mask of this name is said; anyhow, if nothing is documented of it."""
-    return DOCUMENTED.get(name, SAYINGS)
+    """How a mask of this name is said; anyhow, if nothing is documented of it: a bias is added, though some kernel may take a bool one, too."""
+    usual = tuple(sorted(SAYINGS, key=lambda how: how != "added")) if "bias" in name.split("_") else SAYINGS
+    return DOCUMENTED.get(name, usual)
 
 
 def with_masks(subject: Subject, module: Any) -> Subject:

@@ -203,6 +203,31 @@ def test_an_argument_that_is_never_given_is_told() -> None:
     assert target_of(LengthFirst).untried == {"alpha": "optional, and never given"}
 
 
+class OfWhatIsNotGiven(Attention):
+    """``mem_mask`` is of ``mem``, without which it does nothing, as in x-transformers; a bias that is a bool array goes with no other mask."""
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        mem: Tensor | None = None,
+        mem_mask: Tensor | None = None,
+    ) -> Tensor:
+        if mem is not None:
+            raise ValueError("nobody knows what it is like")
+        if attn_bias is not None and attn_mask is not None:
+            attn_bias = attn_bias.masked_fill(~attn_mask, -torch.inf)
+        return self.attend(x, x, attn_mask if attn_bias is None else attn_bias)
+
+
+def test_a_mask_of_what_is_never_given_is_none_and_a_bias_is_added() -> None:
+    target = target_of(OfWhatIsNotGiven)
+    assert target.learned["attn_bias"].endswith("added") and "mem_mask" not in target.learned and {"mem", "mem_mask"} <= set(target.untried)
+    report = verify_target(target, select(("module_hidden_tokens_are_ignored", "module_padding_is_as_good_as_removed")), Plan(examples=12))
+    assert report.ok and not report.findings
+
+
 class KeptByShape(Attention):
     """The first mask of a shape is kept for all that come after: seen where another one comes in between."""
 
