@@ -318,8 +318,9 @@ class Question:
         if out is None or not np.isfinite(out).all():
             return "top-left"
         seen = 2 * out.mean(axis=(0, 1, 3)) + 1  # the mean of 0 … n − 1 is (n − 1)/2
-        beyond = float(np.median(seen - np.arange(1, 4)))
-        return "bottom-right" if abs(beyond - 8) < abs(beyond) else "top-left"
+        queries, keys = inputs.shape[2:4]  # as near to those as its lengths may be
+        beyond = float(np.median(seen - np.arange(1, queries + 1)))
+        return "bottom-right" if abs(beyond - (keys - queries)) < abs(beyond) else "top-left"
 
     def rows_without_keys(self, reading: Reading, inputs: Inputs, causal: str = "top-left") -> str:
         """What its rows give that see no key: zero, nan or mean, as near as the bound of its arithmetic allows, or nearly as if they saw all.

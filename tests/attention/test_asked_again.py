@@ -110,6 +110,19 @@ def test_what_it_refuses_is_asked_again_in_calls_of_any_size(what: str, right: b
         assert report.incomplete.startswith(f"it refuses {what} in the calls that it is asked first, and answers others wrongly: Case(")
 
 
+def test_a_corner_is_told_where_lengths_are_multiples() -> None:
+    """Also where its frontier ends at neither, as where the block of the diagonal is not masked."""
+
+    def attention(q: Any, k: Any, v: Any, causal: bool = True) -> Any:
+        refuse(q.shape[2] % 16 > 0 or k.shape[2] % 16 > 0)
+        rows, columns = np.indices((q.shape[2], k.shape[2]))
+        seen = np.where(rows // 16 >= columns // 16, 0.0, -np.inf) if causal else np.zeros(rows.shape)
+        return RIGHT(q, k, v, attn_mask=seen.astype(q.dtype))
+
+    report = verify_target(spoken(attention), select(("causality", "output_is_inside_the_bound")), Plan(examples=4, strict=False))
+    assert report.findings or report.target.wrong
+
+
 def test_a_gradient_is_asked_again() -> None:
     torch = pytest.importorskip("torch")
 
