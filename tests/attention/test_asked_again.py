@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from impls import numpy_matmul
-from properties import parametrize_with_properties, verify
+from properties import parametrize_with_properties, verify, verify_pair
 from properties.catalogue import select
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
@@ -141,6 +141,18 @@ def test_a_gradient_is_asked_again() -> None:
     target = target.kind.handshake(target, "cpu")
     report = verify_target(target, select(("values", "gradients_are_inside_the_bound")), Plan(examples=4, strict=False))
     assert "it refuses gradients in the calls" in report.incomplete
+
+
+def test_it_is_asked_again_where_the_search_takes_all_of_the_time() -> None:
+    report = verify_target(spoken(causality(False)), select(("output_is_inside_the_bound",)), Plan(examples=4, strict=False), seconds=1.0)
+    assert "it refuses is_causal" in report.incomplete and not report.ok
+
+
+def test_a_pair_is_asked_again() -> None:
+    """By any door: as the reference, which refuses nothing."""
+    for right in (True, False):
+        verdict = verify_pair(causality(right), RIGHT, cases=4)
+        assert verdict.ok is right and ("it refuses is_causal" in verdict.report.incomplete) is not right
 
 
 def test_every_door_asks_again() -> None:

@@ -80,9 +80,10 @@ class ConventionsCheck:
         __tracebackhide__ = True
         if self.target.wrong:
             raise AssertionError("\n" + "\n".join(dialect.wrong_lines(self.target)))
-        if why := too_little(self.target, self.ends) or answers_what_it_refuses(
-            self.target, Plan(deviations=known_of(self.target)), catalogue.PROPERTIES.values()
-        ):
+        why = too_little(self.target, self.ends)
+        if not why and self.target.left:
+            why = answers_what_it_refuses(self.target, Plan(deviations=known_of(self.target)), catalogue.PROPERTIES.values())
+        if why:
             raise AssertionError(f"too little of {self.target.name} can be tried: {why}")
 
     def __repr__(self) -> str:

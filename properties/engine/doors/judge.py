@@ -36,7 +36,7 @@ from ..report import record as gate
 from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets
 from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
-from ..search.own_words import ASKED, answers_what_it_refuses, contradicted
+from ..search.own_words import ASKED, contradicted
 from ..search.pairs import pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
@@ -309,17 +309,13 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
     deadline = None if how["seconds"] is None else began + how["seconds"]
     plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=deadline)
-    alone = target
+    away = ""
     if reference:
         target = next_to(target, reference)
         properties = list(pair_properties(target))
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
         plan = dataclasses.replace(plan, deviations=known_of(target))
-    if reference:
-        every = catalogue.PROPERTIES.values()
-        away = answers_what_it_refuses(alone, plan, every, deadline, lambda wide: next_to(wide, reference)) if alone.left else ""
-    else:
         away = contradicted(target, dataclasses.replace(plan, examples=ASKED, shrink=False))
         structure = target.learned.get("structure", "")
         if not away and structure.startswith("not confirmed"):  # what its weights should make of the tokens nobody has said

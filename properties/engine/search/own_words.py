@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..contained.link import Gone
@@ -11,7 +11,7 @@ from ..contained.stub import Shared
 from ..core.declare import Property, declared
 from ..core.supports import Supports
 from ..core.target import NotTaken, Raised, Target
-from .pairs import pair_properties
+from .pairs import make_pair
 from .search import FIRST_PASS, Plan, search
 
 # Calls that are left out where it says so: what does not take them raises.
@@ -58,28 +58,22 @@ def contradicted(target: Target, plan: Plan) -> str:
     return ""
 
 
-def answers_what_it_refuses(
-    target: Target,
-    like: Plan,
-    properties: Collection[Property],
-    deadline: float | None = None,
-    beside: Callable[[Target], Target] = lambda wide: wide,
-) -> str:
+def answers_what_it_refuses(target: Target, like: Plan, properties: Collection[Property], deadline: float | None = None) -> str:
     """Which calls it answers, and wrongly, of those that it raises at where the handshake asks; empty if it refuses them or answers rightly.
 
-    ``beside``: what makes it a pair with a reference, as which it is then wrong.
+    Of a pair: as the reference does not.
     """
     few = FIRST_PASS if target.costly_shapes else ASKED
     plan = Plan(few, like.round, like.device, deviations=like.deviations, shrink=False, strict=False, deadline=deadline, seconds=SECONDS)
     for words, left in target.left.items():
-        prop = declared().get(left.prop)
-        if prop is None or prop not in properties:
+        wide = dataclasses.replace(target, supports=dataclasses.replace(target.supports, **left.supports), **left.target)
+        if target.like is not None:
+            wide = make_pair(wide, target.like)
+        prop = next((one for one in properties if one.name == left.prop or wide.like is not None), None)
+        if prop is None:
             continue
-        wide = beside(dataclasses.replace(target, supports=dataclasses.replace(target.supports, **left.supports), **left.target))
-        if wide.like is not None:
-            prop = next(iter(pair_properties(wide)))
-        asked = _if_answered(dataclasses.replace(prop, domain={**prop.domain, **left.domain}, needs=(*prop.needs, *left.needs)), False)
-        if found := search(wide, asked, plan).finding:
+        domain, needs = {**prop.domain, **left.domain}, (*prop.needs, *left.needs)
+        if found := search(wide, _if_answered(dataclasses.replace(prop, domain=domain, needs=needs), False), plan).finding:
             return f"it refuses {words} in the calls that it is asked first, and answers others wrongly: {found.case!r}"
     return ""
 

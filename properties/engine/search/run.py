@@ -168,7 +168,7 @@ def verify_target(
     properties = tuple(properties)
     properties = tuple(p for p in properties if same_subject(p, target)) or properties
     parts = len(plan.passes())
-    number, cut = 0, math.inf
+    number, cut, answered = 0, math.inf, ""
     while True:
         if number == 1 and usual is not None:
             deadline = min(deadline or math.inf, began + usual)
@@ -206,6 +206,8 @@ def verify_target(
             if prop.name in found:
                 report.add(found[prop.name])
         number += 1
+        if number == 1 and not (report.interrupted or report.findings):  # not at the end, when the time may be over
+            answered = answers_what_it_refuses(target, plan, properties, deadline)
         over = (seconds is None and number >= parts) or (deadline is not None and time.monotonic() > min(deadline, cut))
         if report.interrupted or over or not left or (first and report.findings):
             break
@@ -213,9 +215,7 @@ def verify_target(
     over = deadline is not None and time.monotonic() > deadline
     if over and usual is not None:
         report.shortened = _how_much(report, plan)
-    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, ends)
-    if target.left and not (over or report.interrupted or report.incomplete or report.findings):
-        report.incomplete = answers_what_it_refuses(target, plan, properties, deadline)
+    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, ends) or answered
     report.seconds = time.monotonic() - began
     return report
 
