@@ -115,7 +115,6 @@ class BlockTrial(Trial):
     """What a property of encoder and decoder layers sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
-    own: Any  # the last answer, as the target has given it
 
     @cached_property
     def block(self) -> BlockInputs:

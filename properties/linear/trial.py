@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,6 @@ class LinearTrial(Trial):
     """What a property of linear attention sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
-    own: Any  # the last answer, as the target has given it
 
     @cached_property
     def inputs(self) -> LinearInputs:

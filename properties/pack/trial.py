@@ -49,7 +49,6 @@ class PackedTrial(Trial):
     """What a property of packed sequences sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
-    own: Any  # the last answer, as the target has given it
 
     @cached_property
     def pack(self) -> PackedInputs:

@@ -45,7 +45,6 @@ class PositionTrial(Trial):
     """What a property of positions sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
-    own: Any  # the last answer, as the target has given it
 
     def _noted(self, out: Array, exact: exactly.Exact, allowed: Array) -> PositionRun:
         run = PositionRun(out, exact, allowed)

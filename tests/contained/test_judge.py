@@ -509,7 +509,7 @@ SAID = {
     "types": (
         "right(q, k, v) * q.dtype.type(1 + (q.dtype != np.float64))",
         {"dtypes": ["float64"]},
-        "answers float32 or float16, and wrongly",
+        "answers what it says that it does not take, and wrongly",
     ),
 }
 

@@ -73,6 +73,22 @@ def test_a_closed_standard_output_changes_no_verdict(tmp_path: Path) -> None:
     assert ran.returncode == 0 and "Traceback" not in ran.stderr
 
 
+def test_a_working_directory_that_is_gone_is_told_and_ends_nobody_else_s_program(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    told = {}
+    for name, words in (("command", ["-m", "properties", "list"]), ("program", ["-c", "import properties"])):
+        code = f"import os, sys; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd()); os.execv(sys.executable, [sys.executable, *{words!r}])"
+        told[name] = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
+        (tmp_path / "gone").mkdir(exist_ok=True)
+    assert (told["command"].returncode, told["command"].stderr) == (
+        2,
+        "attncheck: the working directory is gone: change to one that exists\n",
+    )
+    assert told["program"].returncode == 1 and "FileNotFoundError" in told["program"].stderr
+
+
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     ran = attncheck(tmp_path, "", shell="> /dev/full")
     assert ran.returncode == 2 and "No space left on device" in ran.stderr and "Traceback" not in ran.stderr

@@ -85,6 +85,8 @@ class Notes:
 class Trial:
     """What a property of any contract sees: the case, the target's answers, and claims about them."""
 
+    own: Any  # the last answer, as the target has given it, where something is asked of it afterwards
+
     def __init__(self, target: Target, case: Any, notes: Notes | None = None) -> None:
         self.target = target
         self.case = case

@@ -37,11 +37,27 @@ def version() -> str:
         return "(a clone)"
 
 
-class Opened:
-    """Files that a run writes, opened when it begins, not after an hour, and hidden from whom it judges."""
+class Gates:
+    """The files are opened when a run begins, not after an hour, and hidden from whom it judges.
+
+    Entering raises OSError for a file that cannot be written, ValueError for options that do not go together and for what is no baseline.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
 
     def __enter__(self) -> Self:
-        self.stack = ExitStack()
+        self.stack, options = ExitStack(), self.options
+        if options.write_baseline and not options.baseline:
+            raise ValueError("--write-baseline needs --baseline FILE")
+        self.known = read_baseline(options.baseline) if options.baseline and not options.write_baseline else None
+        self.junit, self.sarif = self.opened(options.junit), self.opened(options.sarif)
+        self.baseline = self.opened(options.baseline, "a") if options.write_baseline else None
+        self.github = os.environ.get("GITHUB_ACTIONS") == "true"
+        self.summary = self.opened(os.environ.get("GITHUB_STEP_SUMMARY"), "a") if self.github else None
+        for name in TOLD_TO_GITHUB:
+            if place := os.environ.get(name):
+                hide(place)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -56,28 +72,6 @@ class Opened:
         if os.path.isfile(path):
             hide(path)
         return file
-
-
-class Gates(Opened):
-    """Entering raises OSError for a file that cannot be written, ValueError for options that do not go together and for what is no baseline."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        options = self.options
-        if options.write_baseline and not options.baseline:
-            raise ValueError("--write-baseline needs --baseline FILE")
-        self.known = read_baseline(options.baseline) if options.baseline and not options.write_baseline else None
-        self.junit, self.sarif = self.opened(options.junit), self.opened(options.sarif)
-        self.baseline = self.opened(options.baseline, "a") if options.write_baseline else None
-        self.github = os.environ.get("GITHUB_ACTIONS") == "true"
-        self.summary = self.opened(os.environ.get("GITHUB_STEP_SUMMARY"), "a") if self.github else None
-        for name in TOLD_TO_GITHUB:
-            if place := os.environ.get(name):
-                hide(place)
-        return self
 
     def write(self, records: Sequence[gate.Record], console: TextIO) -> None:
         """Everything that is asked for."""

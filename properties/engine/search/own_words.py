@@ -39,21 +39,17 @@ def contradicted(target: Target, plan: Plan) -> str:
     said = own_words(target)
     if strange := {key: said[key] for key in ("default_scale", "window") if key in said}:
         return f"the target says of itself {words_text(strange)}, as which it is held right: say so in a file for --supports if it is meant"
-    others = tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes) if "dtypes" in said else ()
-    if others:
-        wide = dataclasses.replace(target, dtypes=others)
-        for name in target.kind.pair:
-            prop = declared().get(name)
-            if prop is not None and search(wide, _if_answered(prop, False), plan).finding:
-                return f"the target says of itself {words_text({'dtypes': target.dtypes})}, but answers {' or '.join(others)}, and wrongly"
-    for key, value in said.items():
-        if key not in CALLS:
-            continue
-        wide = dataclasses.replace(target, supports=dataclasses.replace(target.supports, **{key: _beyond(key, value)}))
+    facts = {key: {key: _beyond(key, said[key])} for key in CALLS if key in said}
+    wider = {key: dataclasses.replace(target, supports=dataclasses.replace(target.supports, **fact)) for key, fact in facts.items()}
+    if "dtypes" in said and (others := tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes)):
+        wider["dtypes"] = dataclasses.replace(target, dtypes=others)
+    for key, wide in wider.items():
         for name in target.kind.pair:
             prop = declared().get(name)
             if prop is not None and search(wide, _if_answered(prop, key.startswith("mask")), plan).finding:
-                why = f"the target says of itself {words_text({key: value})}, but answers what it says that it does not take, and wrongly"
+                why = (
+                    f"the target says of itself {words_text({key: said[key]})}, but answers what it says that it does not take, and wrongly"
+                )
                 return f"{why}: say so in a file for --supports if it is meant"
     return ""
 
