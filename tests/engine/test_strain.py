@@ -76,7 +76,7 @@ def test_a_closed_standard_output_changes_no_verdict(tmp_path: Path) -> None:
 def test_a_working_directory_that_is_gone_is_told_and_ends_nobody_else_s_program(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     told = {}
-    for name, words in (("command", ["-m", "properties", "list"]), ("program", ["-c", "import properties"])):
+    for name, words in (("command", ["-m", "properties", "list"]), ("program", ["-c", "from properties import verify"])):
         code = f"import os, sys; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd()); os.execv(sys.executable, [sys.executable, *{words!r}])"
         told[name] = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
