@@ -80,8 +80,8 @@ def with_refusals(target: Target, device: str) -> Target:
         if why := refusal(target, asked):
             facts = changes | facts
             said[words] = why
-            if not {"zero_sizes", "mask_and_causal"} & set(changes):  # of both together documentations say that they raise, or nothing
-                left[words] = _of_class(target, changes)
+            if "zero_sizes" not in changes:
+                left |= _of_class(target, words, changes, device)
     kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
     axes = _taken(
         target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank)
@@ -110,14 +110,20 @@ def _of_dtypes(target: Target) -> dict[str, Left]:
     return {" and ".join(raises): Left(target={"dtypes": raises})} if raises and "dtypes" not in target.declared else {}
 
 
-def _of_class(target: Target, changes: dict[str, Any]) -> Left:
+def _of_class(target: Target, words: str, changes: dict[str, Any], device: str) -> dict[str, Left]:
     """How a class is asked again that is declared so."""
     taken = _defaults(target, changes)
+    if "mask_and_causal" in changes:  # documentations say that they raise; those kinds of masks are asked that were answered beside it
+        kinds = [
+            k for k in target.supports.mask_kinds if not refusal(target, _asked(target, device, mask="random", mask_kind=k, is_causal=True))
+        ]
+        again = Left({**taken, "mask_kinds": tuple(kinds)}, domain={"is_causal": True, "scale": None}, needs=(*MASKED, "is_causal"))
+        return {words: again} if kinds else {}
     if "value_dim" in changes:
-        return Left(taken, domain={"dim": OTHER_DIMS})  # one in three has another width of values
+        return {words: Left(taken, domain={"dim": OTHER_DIMS})}  # one in three has another width of values
     if "scales" in changes:
-        return Left(taken, domain={"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)})
-    return Left(taken, domain=OF_RANK[changes["mask_rank"]], needs=MASKED)
+        return {words: Left(taken, domain={"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)})}
+    return {words: Left(taken, domain=OF_RANK[changes["mask_rank"]], needs=MASKED)}
 
 
 def _without_parameters(target: Target, device: str, said: dict[str, str], again: dict[str, Left]) -> Target:
@@ -259,6 +265,12 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
                 alone,
                 asked(**masked, is_causal=True, value_dim=dim + 1),
             )
+        for kind in target.supports.mask_kinds[1:]:
+            words = {"bool": "a bool mask together with is_causal"}.get(kind, "a mask that is added together with is_causal")
+            yield words, alone, asked(mask="random", mask_kind=kind, is_causal=True)
+            if wider:
+                both = asked(mask="random", mask_kind=kind, is_causal=True, value_dim=dim + 1)
+                yield f"{words}, where values have another width", alone, both
         yield "a mask of three axes together with is_causal", alone, asked(**masked, is_causal=True, mask_rank=3)
         if "enable_gqa" in target.parameters:
             yield "a mask together with is_causal, where heads are grouped", alone, asked(**masked, is_causal=True, group=2)

@@ -12,6 +12,7 @@ from impls import numpy_matmul
 from properties import parametrize_with_properties, verify, verify_pair
 from properties.catalogue import select
 from properties.engine.core.target import Target
+from properties.engine.doors.known import known_of
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
@@ -121,6 +122,39 @@ def test_a_corner_is_told_where_lengths_are_multiples() -> None:
 
     report = verify_target(spoken(attention), select(("causality", "output_is_inside_the_bound")), Plan(examples=4, strict=False))
     assert report.findings or report.target.wrong
+
+
+def folding(width: bool, ignores: bool) -> Callable[..., Any]:
+    """As Keras folds causality into a bool mask, and hands one that is added on to what does not take it; ``width``: of other values alone."""
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        added = attn_mask is not None and attn_mask.dtype != bool
+        refuse(added and is_causal and (not width or v.shape[3] != q.shape[3]))
+        return RIGHT(q, k, v, attn_mask=attn_mask, is_causal=is_causal and not (ignores and attn_mask is not None))
+
+    return attention
+
+
+@pytest.mark.parametrize("width", [False, True])
+@pytest.mark.parametrize("ignores", [False, True])
+def test_a_refusal_of_one_kind_of_masks_beside_causality_hides_nothing_of_the_other(ignores: bool, width: bool) -> None:
+    properties = ("values", "masks_compose", "output_is_inside_the_bound", "calls_between_change_nothing")
+    report = verify_target(spoken(folding(width, ignores)), select(properties), Plan(examples=30, strict=False))
+    assert any("added together with is_causal" in words for words in report.target.refuses)
+    assert report.ok is not ignores and not any("NotImplementedError" in finding.violation.says for finding in report.findings)
+
+
+def test_what_is_on_record_is_known_in_the_types_that_a_target_takes() -> None:
+    """A deviation whose case is of float64, of what takes float32 alone."""
+    torch = pytest.importorskip("torch")
+
+    def single(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None) -> Any:
+        refuse(q.dtype == torch.float64)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+
+    target = make_target("mine", single, {"framework": "torch"})
+    known = known_of(target.kind.handshake(target, "cpu"))
+    assert known and all(deviation.case.dtype in target.dtypes for deviation in known)
 
 
 def test_a_gradient_is_asked_again() -> None:

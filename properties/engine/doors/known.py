@@ -28,6 +28,7 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
             continue
         if repr(deviation.case) + deviation.shows in shared:
             continue
+        deviation = _in_its_types(target, deviation)
         with contextlib.suppress(CannotRun):
             if _alike(target, recorded(name, device), deviation, device):
                 reason = f"as {name}: {deviation.reason}"
@@ -35,6 +36,14 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
                     deviation, targets=(glob.escape(target.name.partition("@")[0]),), reason=reason, like=name
                 )
     return tuple(shared.values())
+
+
+def _in_its_types(target: Target, deviation: Deviation) -> Deviation:
+    """The deviation, shown by its case in a type that the target takes, if that is one of it, too."""
+    if deviation.case.dtype in target.dtypes:
+        return deviation
+    cases = (deviation.case.but(dtype=dtype) for dtype in target.dtypes)
+    return dataclasses.replace(deviation, case=next((case for case in cases if deviation.matches(case)), deviation.case))
 
 
 def known_of(target: Target, device: str = "cpu") -> tuple[Deviation, ...]:
