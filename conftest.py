@@ -17,6 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Searches have more cases by night (``nightly.more_by_night``)."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it would take most of a GPU's memory in every process
     os.environ.pop("ATTNCHECK_NIGHTLY", None)
     if config.getoption("--nightly"):
         os.environ["ATTNCHECK_NIGHTLY"] = "1"

@@ -101,6 +101,7 @@ flash_cuda = SDPA(
         "dtypes": HALVES,
         "arithmetic": {"float16": "fused", "bfloat16": "fused"},
         "value_dim": False,
+        "scales": "positive",  # what is hidden is -inf before it is scaled
         "parameters": ["is_causal", "scale", "enable_gqa"],  # no mask
     },
 )

@@ -465,11 +465,20 @@ class Learner:
         """Whether fewer heads of keys are taken without a flag."""
         if "enable_gqa" in self.parameters or "(bh)" in axes_of(self.reading.layout).queries or "g" in axes_of(self.reading.layout).each:
             return
-        reading = replace(self.reading, grouped=True)
-        if self.question.off(reading, self.question.inputs(kv_heads=2, group=3)) is not None:
-            self.reading = reading
-            self.parameters.append("enable_gqa")
-            self.learned["grouped heads"] = "without a flag"
+        reading, inputs = replace(self.reading, grouped=True), self.question.inputs(kv_heads=2, group=3)
+        off = self.question.off(reading, inputs)
+        if off is None:
+            return
+        if off >= NEAR and self.question.reads_other_batch_elements(
+            reading, inputs
+        ):  # a kernel that knows nothing of groups, and raises nothing
+            self.untried["grouped heads"] = (
+                "where there are fewer heads of keys than of queries, it reads the keys of another batch element"
+            )
+            return
+        self.reading = reading
+        self.parameters.append("enable_gqa")
+        self.learned["grouped heads"] = "without a flag"
 
     def _sizes(self) -> None:
         """Values of another width than keys, and sizes of zero."""

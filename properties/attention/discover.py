@@ -117,18 +117,23 @@ COSTLY_SECONDS, COSTLY_TIMES = 0.2, 20  # a first call as long as this, and as m
 
 def with_few_shapes(target: Target, view: Target, device: str) -> Target:
     """The target; if every new shape costs it a compilation, with a word on what is not tried for that. ``view``: it as an attention."""
-    if not target.costly_shapes and target.supports.costly_shapes is None and not target.asked_enough() and measured_costly(view, device):
+    compiles = target.pace.longest > COSTLY_TIMES * target.pace.shortest  # some calls at least
+    unknown = not target.costly_shapes and target.supports.costly_shapes is None
+    if unknown and (compiles or not target.asked_enough()) and measured_costly(view, device):
         target = dataclasses.replace(target, supports=dataclasses.replace(target.supports, costly_shapes=True))
     return dataclasses.replace(target, untried={**target.untried, "most shapes": FEW_SHAPES}) if target.costly_shapes else target
 
 
 def measured_costly(view: Target, device: str) -> bool:
-    """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both."""
+    """Whether the first call of a shape takes far longer than the next one, as where it is compiled; of two shapes both.
+
+    One length is 1 and one a multiple of 16, for which Triton compiles anew what it has compiled for others.
+    """
     if view.supports.length_multiple > 1:
         return False
     plain = smoke_inputs(view.supports, view.dtypes[0], device)
-    for count in (4, 3):
-        inputs, seconds = plain.but(**{name: getattr(plain, name)[:, :, :count] for name in "qkv"}), []
+    for count in (1, 16):
+        inputs, seconds = plain.but(**{name: np.resize(getattr(plain, name), (2, 3, count, plain.q.shape[3])) for name in "qkv"}), []
         try:
             for _ in range(2):
                 began = time.perf_counter()

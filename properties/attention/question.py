@@ -310,6 +310,12 @@ class Question:
             worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
         return worst
 
+    def reads_other_batch_elements(self, reading: Reading, inputs: Inputs) -> bool:
+        """Whether keys and values of the last batch element change what comes of the first."""
+        others = inputs.but(**{name: np.concatenate([x[:-1], x[-1:, :, ::-1]]) for name in "kv" for x in [getattr(inputs, name)]})
+        here, there = self.answer(reading, inputs), self.answer(reading, others)
+        return here is not None and there is not None and not np.array_equal(here[0], there[0], equal_nan=True)
+
     def nearest_corner(self, reading: Reading) -> str:
         """The causal corner that its frontier is nearer to, where it ends at neither: by how many keys rows see of which all weigh alike."""
         inputs = self.inputs(queries=3, keys=11, is_causal=True)

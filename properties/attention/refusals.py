@@ -72,13 +72,16 @@ def with_refusals(target: Target, device: str) -> Target:
     if "parameters" not in target.declared:
         target = _without_parameters(target, device, said, left)
     facts: dict[str, Any] = {}
-    for words, changes, asked in _questions(target, device):
+    told: set[str] = set()
+    for dtype, (words, changes, asked) in _in_every_dtype(target, device):
         if any(getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()):
             continue  # it is declared
-        if changes.items() <= facts.items():
-            continue  # an earlier question has shown it
+        if changes.items() <= facts.items() or words in told:
+            continue  # an earlier question has shown it, or the same in another type
         if why := refusal(target, asked):
             facts = changes | facts
+            told.add(words)
+            words += f" in {dtype}" * (dtype != target.dtypes[0])
             said[words] = why
             if "zero_sizes" not in changes:
                 left |= _of_class(target, words, changes, device)
@@ -241,6 +244,13 @@ def no_backward(target: Target) -> str:
             send_back(place_grad(target, np.ones(target.read(out).shape), inputs, target.buffers(), "contiguous"))
 
     return always_refused(target, (partial(sent_back, seed) for seed in (0, 1))) if target.framework.gradients else ""
+
+
+def _in_every_dtype(target: Target, device: str) -> Iterator[tuple[str, Any]]:
+    """The questions, in each type: a kernel is chosen by it, and refuses what the one of another type takes."""
+    for dtype in target.dtypes[:1] if target.costly_shapes else target.dtypes:
+        for question in _questions(dataclasses.replace(target, dtypes=(dtype,)), device):
+            yield dtype, question
 
 
 def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any], Callable[[int], Inputs]]]:

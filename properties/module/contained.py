@@ -7,14 +7,17 @@ parameters, once, and answers with weights that it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ..engine.contained.link import Gone
-from ..engine.core.target import CannotRun, Target
+from ..engine.core.target import CannotRun, Raised, Target, blame
+from ..engine.core.trial import Refuted
 from .subject import Subject, of_instance
 
 MOST = 10_000  # parameters
+USUAL = "float32"  # the type of what ``get_inputs`` gives
 
 
 def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
@@ -42,4 +45,21 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True)
-    return replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"))
+    target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"))
+    return _in_its_types(target, reference.kind)
+
+
+def _in_its_types(target: Target, kind: Any) -> Target:
+    """The target in the types that it takes, of those of the reference: a kernel is written for one. Raises CannotRun."""
+    refused: dict[str, str] = {}
+    for dtype in target.dtypes:
+        with suppress(Gone, Refuted):  # for a case to show
+            try:
+                kind.smoke(target, dtype, "cpu")
+            except Raised as raised:
+                if not isinstance(raised.error, Gone):
+                    refused[dtype] = f"it {blame(raised)}"
+    least = USUAL if USUAL in target.dtypes else target.dtypes[0]
+    if least in refused:
+        raise CannotRun(f"{target.name} cannot be called as its reference is: on {least} {refused[least]}")
+    return replace(target, dtypes=tuple(dtype for dtype in target.dtypes if dtype not in refused), untried={**target.untried, **refused})

@@ -64,11 +64,11 @@ class Workshop:
 
     def copy(self, number: int) -> dict[str, Any]:
         """A deep copy."""
-        return self._keep(duplicate(self.made[number]))
+        return self._keep(duplicate(self._now(number)))
 
     def to(self, number: int, dtype: Any) -> dict[str, Any]:
         """Cast to a type."""
-        self.made[number] = hooks(self.fw).cast(self.made[number], dtype)
+        self.made[number] = hooks(self.fw).cast(self._now(number), dtype)
         return self._described(number)
 
     def mode(self, number: int, training: bool) -> None:
@@ -92,15 +92,16 @@ class Workshop:
 
     def state(self, number: int) -> dict[str, Any]:
         """What ``state_dict`` holds, arrays alone."""
-        return {name: held for name, held in self.made[number].state_dict().items() if self.fw.is_array(held)}
+        return {name: held for name, held in self._now(number).state_dict().items() if self.fw.is_array(held)}
 
     def constants(self, number: int) -> dict[str, Any]:
         """Its buffers, and arrays that are plain attributes."""
-        return arrays_of(self.made[number], self.fw)
+        return arrays_of(self._now(number), self.fw)
 
     def take_over(self, number: int, other: int) -> None:
         """``load_state_dict`` of the state of another one."""
-        self.made[number].load_state_dict(self.made[other].state_dict())
+        self.made[number].load_state_dict(self._now(other).state_dict())
+        self.fw.show(self.made[number].parameters())
 
     def drop(self, numbers: Sequence[int]) -> None:
         """These modules and caches are needed no more."""
@@ -127,6 +128,7 @@ class Workshop:
     def call(self, number: int, weights: Sequence[Any], given: Sequence[Any], named: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
         """What a call returns, and the names of what it computed where these are asked for."""
         names: list[str] = []
+        module = self._now(number)
         with ExitStack() as stack:
             stack.enter_context(hooks(self.fw).still())
             if how.get("watch"):
@@ -135,12 +137,13 @@ class Workshop:
                 case [str(mode), *arguments] if mode in MODES:
                     stack.enter_context(getattr(hooks(self.fw), mode)(*arguments))
             result = self._function(number, how)(*map(self._own, given), **{name: self._own(value) for name, value in named.items()})
+        self.fw.show(module.parameters())
         return {"result": _told(result), "names": list(names)}
 
     def recorded(self, given: Sequence[Any], leaves: Sequence[Any]) -> tuple[Any, Any]:
         """(the output of a call, what sends a gradient of it back to these arrays: parameters, and arguments)."""
         number, weights, arguments, named, how = given
-        module = self.made[number]
+        module = self._now(number)
         asking: dict[int, Any] = {}
         for parameter, weight in zip(module.parameters(), weights or [None] * len(list(module.parameters())), strict=True):
             asked = any(leaf is weight for leaf in leaves)
@@ -178,6 +181,11 @@ class Workshop:
 
     def _own(self, value: Any) -> Any:
         return self.caches[value.kept] if isinstance(value, SimpleNamespace) and hasattr(value, "kept") else value
+
+    def _now(self, number: int) -> Any:
+        """A module, with what the judge has written into its parameters."""
+        self.fw.refresh(self.made[number].parameters())
+        return self.made[number]
 
     # ------------------------------------------------------------ what the judge sees of one
 

@@ -12,6 +12,7 @@ from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
+from impls import numpy_matmul
 from properties.attention.axes import LAYOUTS, PACKED, answer_form, calls, sizes_of, unpacked, whole
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
@@ -355,3 +356,22 @@ def test_a_mask_of_padding_is_one_under_any_of_its_names(name: str, hidden: str,
     means = "(the nearest meaning: off by 1)" if found else ", of axes (b, s)"
     assert target.learned[name].startswith("attn_mask, True = hidden") and target.learned[name].endswith(means)
     assert refuted(target, "masked_keys_are_deleted") == found
+
+
+def test_what_reads_beyond_its_keys_takes_no_groups() -> None:
+    """A kernel with pointers raises nothing where there are fewer heads of keys: it reads on."""
+
+    def pointers(q: Any, k: Any, v: Any, causal: bool = False, sm_scale: float | None = None) -> Any:
+        flat = [x.reshape(-1, *x.shape[2:]) for x in (k, v)]
+        place = [[(b * k.shape[1] + h) % len(flat[0]) for h in range(q.shape[1])] for b in range(len(q))]
+        return numpy_matmul.attention(q, *(x[place] for x in flat), is_causal=causal, scale=sm_scale)
+
+    target = make_target("mine", pointers, {"framework": "numpy"})
+    assert "is_causal" in target.parameters and "enable_gqa" not in target.parameters
+    assert target.untried["grouped heads"].endswith("it reads the keys of another batch element")
+
+    def repeated(q: Any, k: Any, v: Any, causal: bool = False, sm_scale: float | None = None) -> Any:
+        k, v = (np.concatenate([x] * (q.shape[1] // x.shape[1]), 1)[:, ::-1] for x in (k, v))
+        return numpy_matmul.attention(q, k, v, is_causal=causal, scale=sm_scale)
+
+    assert "enable_gqa" in make_target("mine", repeated, {"framework": "numpy"}).parameters  # and is wrong in them

@@ -59,6 +59,21 @@ def test_kinds_and_axes_of_masks() -> None:
     )
 
 
+def test_what_is_refused_in_one_type_is_told_and_not_asked_in_any() -> None:
+    """As where a fused kernel is chosen for halves, which takes no mask of one axis."""
+
+    def fused(q: Any, k: Any, v: Any, *, attn_mask: Any = None) -> Any:
+        if attn_mask is not None and attn_mask.dim() < 2 and q.dtype == torch.float16:
+            raise IndexError("Dimension out of range")
+        return permissive.attention(q, k, v, attn_mask=attn_mask)
+
+    target = make_target("mine", fused, RIGHT)
+    target = target.kind.handshake(target, "cpu")
+    classes = ("masks of fewer than two axes in float16", "masks without axes in float16")
+    assert target.refuses == dict.fromkeys(classes, "IndexError: Dimension out of range")
+    assert target.supports.mask_rank == 2 and "masks of fewer than two axes in float16" in target.left
+
+
 def test_an_error_of_no_class_is_a_finding() -> None:
     def sometimes(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False) -> Any:
         if k.shape[2] == 17:

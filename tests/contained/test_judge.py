@@ -373,6 +373,8 @@ MODULES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "same": ("nothing found", ()),
     "fused": ("nothing found", (("scores.softmax(-1) @ v", "nn.functional.scaled_dot_product_attention(q * (3 * self.third), k, v, is_causal=True)"),)),  # noqa: E501
     "apart": ("nothing found", APART),
+    "single": ("nothing found", (("        batch,", "        assert x.dtype == torch.float32\n        batch,"),)),
+    "double": ("cannot be run", (("        batch,", "        assert x.dtype == torch.float64\n        batch,"),)),
     "width": ("refuted", (("q.shape[-1]", "width"),)),
     "corner": ("refuted", (("triu(1)", "triu(2)"),)),
     "constant": ("refuted", (("return self.out", "return x * 0 + 1\n        return self.out"),)),
@@ -431,7 +433,7 @@ def test_what_fails_in_the_checker_is_one_candidates_verdict(monkeypatch: pytest
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(door, "candidate", broken)
-    how = {"seconds": None, "reference": None, "supports": None, "contract": "attention"}
+    how = {"seconds": None, "reference": None, "supports": None, "contract": "attention", "device": "cpu"}
     made = door.judged("mine", "mine.py:attention", how)
     assert (made["verdict"], made["why"]) == ("cannot be run", "the checker failed: ZeroDivisionError: ours")
     assert "ours" in capsys.readouterr().err

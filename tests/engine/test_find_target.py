@@ -63,7 +63,7 @@ def test_the_library_of_a_target_is_imported_before_its_process_is_forked(
         (tmp_path / place).write_text("import numpy\nraise SystemError")
     imported, stub = list[str](), Elsewhere()
     monkeypatch.setattr(find_target, "framework", imported.append)
-    monkeypatch.setattr(find_target, "contain", lambda *asked: stub if asked == (text,) else None)
+    monkeypatch.setattr(find_target, "contain", lambda *asked: stub if asked == (text, "cpu") else None)
     assert elsewhere(text, BUILTINS) is stub and imported == []  # it is imported already
     monkeypatch.setattr(find_target, "sys", SimpleNamespace(path=sys.path, modules={}))
     assert elsewhere(text, BUILTINS) is stub and imported == ["torch"] * wanted
@@ -84,7 +84,7 @@ def test_why_it_cannot_be_loaded_there(error: Exception, says: str, monkeypatch:
 
 
 class Sharing:
-    shares = True
+    shares = ("cpu",)
 
 
 class Building(Sharing):
@@ -92,7 +92,7 @@ class Building(Sharing):
 
 
 class Keeping:
-    shares = False
+    shares = ()
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,26 @@ def test_what_compiles_is_measured() -> None:
     assert not make_target("mine", compiled, {**FACTS, "costly_shapes": False}).costly_shapes
 
 
+def test_what_compiles_for_kinds_of_sizes_is_measured() -> None:
+    """As Triton does: for sizes of 1, for multiples of 16, and for all others."""
+    met: set[Any] = set()
+
+    def compiled(q: Any, k: Any, v: Any) -> Any:
+        kind = tuple(1 if size == 1 else size % 16 == 0 for size in (*q.shape, *k.shape, *np.cumprod(q.shape)))
+        if kind not in met:
+            met.add(kind)
+            time.sleep(0.25)
+        return attention(q, k, v)
+
+    assert make_target("mine", compiled, FACTS).costly_shapes
+
+    def slow(q: Any, k: Any, v: Any) -> Any:
+        time.sleep(0.25)
+        return attention(q, k, v)
+
+    assert not make_target("mine", slow, FACTS).costly_shapes
+
+
 def test_narrowing_leaves_what_it_can() -> None:
     assert near(5)((1, 4, 17)) == [4] and near(5)((0,)) == [0] and near(3)((0, 64)) == [64]
     assert near(None)((None, 3)) == [None] and near(7)((None, 3)) == [3] and near(None)((8, 3)) == [8]

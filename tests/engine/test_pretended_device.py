@@ -49,7 +49,9 @@ def test_built_ins_stay_on_their_device(name: str) -> None:
 
 def test_the_door_asks_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     with PretendedDevice() as device:
-        status = main(["torch_sdpa.math", "--device", "cuda", "--cases", "2", "--property", "purity", "--property", "numbers"])
+        status = main(
+            ["torch_sdpa.math", "--device", "cuda", "--in-process", "--cases", "2", "--property", "purity", "--property", "numbers"]
+        )
     out = capsys.readouterr().out
     assert status == 0, out
     assert "NOTHING FOUND  torch_sdpa.math · torch · cuda" in out and device.made

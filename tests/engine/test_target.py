@@ -364,8 +364,8 @@ class Elsewhere(Stub):
         return fw
 
 
-@pytest.mark.parametrize("shares", [True, False])
-def test_a_target_in_another_process_needs_arrays_that_reach_it(shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shares", [("cpu",), ()])
+def test_a_target_in_another_process_needs_arrays_that_reach_it(shares: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(framework("numpy")), "shares", shares)
     if shares:
         assert make_target("mine", Elsewhere()).framework.name == "numpy"

@@ -15,12 +15,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 MOVES = (Tensor.to, Tensor.cuda, Tensor.cpu)
 INDEXES = (Tensor.__getitem__, Tensor.__setitem__)  # a tensor there by an index on the CPU, not the other way round
-MAY_MEET = (*MOVES, Tensor.copy_)
+MAY_MEET = (*MOVES, Tensor.copy_, Tensor.data.__set__)  # type: ignore[attr-defined]
+OF_MODULES = ("_parse_to", "_has_compatible_shallow_copy_type")  # what ``Module.to`` asks before it moves anything
 READS = (Tensor.numpy, Tensor.__array__)
 
 
 class There(Tensor):
     """A tensor on the pretended device."""
+
+
+def is_there(tensor: Tensor) -> bool:
+    """Whether a tensor is on it."""
+    return isinstance(tensor, There) or getattr(tensor, "there", False)
 
 
 class PretendedDevice(TorchFunctionMode):
@@ -34,13 +40,17 @@ class PretendedDevice(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        there = any(isinstance(x, There) for x in tensors)
+        if func.__name__ in OF_MODULES:
+            return func(*args, **kwargs)
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
+            args[0].there = is_there(args[1])  # a parameter keeps its class
+        there = any(map(is_there, tensors))
         if func == Tensor.device.__get__:  # type: ignore[attr-defined]
             return torch.device("cuda", 0) if there else torch.device("cpu")
         if there and func in READS:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
-        apart = there and any(x.ndim and not isinstance(x, There) for x in tensors)
-        if apart and func not in MAY_MEET and not (func in INDEXES and isinstance(args[0], There)):
+        apart = there and any(x.ndim and not is_there(x) for x in tensors)
+        if apart and func not in MAY_MEET and not (func in INDEXES and is_there(args[0])):
             self.refused.append(func.__name__)
             raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu, in {func.__name__}")
         wanted = kwargs.get("device") or next((x for x in args[1:] if func is Tensor.to and _is_device(x)), None)

@@ -16,11 +16,12 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from .counted import load, memory, processes, started, taken, tasks
 from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, go_first, prctl
-from .written import into_a_domain, only_temporary_files
+from .written import into_a_domain, of_processes_alone, only_temporary_files
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000  # unshare(2)
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -39,10 +40,12 @@ TOLD = 128  # bytes in which it is said what has ended a worker
 NAMESPACES, FILTER, NOTHING = "namespaces", "filter", "nothing"  # what keeps a worker apart
 
 
-def in_namespaces(work: Callable[[], object], hidden: Sequence[str], held: Sequence[str] = ()) -> tuple[int, socket.socket] | None:
+def in_namespaces(
+    work: Callable[[], object], hidden: Sequence[str], held: Sequence[str] = (), device: str = "cpu"
+) -> tuple[int, socket.socket] | None:
     """A process that does some work in namespaces of its own: (the first process there, what tells its exit status). None if there can be none.
 
-    ``hidden``: files and folders that are empty there; ``held``: that can be read alone, wherever they lie.
+    ``hidden``: files and folders that are empty there; ``held``: that can be read alone, wherever they lie; ``device``: on what it works.
     """
     own, other = socket.socketpair()
     priority = os.getpriority(os.PRIO_PROCESS, 0)
@@ -54,7 +57,7 @@ def in_namespaces(work: Callable[[], object], hidden: Sequence[str], held: Seque
                 os.setpriority(os.PRIO_PROCESS, 0, BEFORE_ALL)
             first = os.fork() if _entered() else 0
             if first == 0 and _is_first():
-                _first(other, work, hidden, held, priority)
+                _first(other, work, partial(_hide, hidden, held, device), priority)
             other.send(b"%d" % first)
         finally:
             os._exit(0)
@@ -88,7 +91,7 @@ def _entered() -> bool:
     return True
 
 
-def _first(other: socket.socket, work: Callable[[], object], hidden: Sequence[str], held: Sequence[str], priority: int) -> None:
+def _first(other: socket.socket, work: Callable[[], object], hide: Callable[[], None], priority: int) -> None:
     """The first process of the namespaces: it starts the worker, and ends with it, and all that is left there with it. Never returns."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what has no handler here does not come from the worker
@@ -98,7 +101,7 @@ def _first(other: socket.socket, work: Callable[[], object], hidden: Sequence[st
         prctl(PR_SET_DUMPABLE, 0)  # the worker may not look into it
         os.setsid()
         go_first()
-        _hide(hidden, held)
+        hide()
         worker = os.fork()
         if not worker:
             other.close()
@@ -152,16 +155,17 @@ def _looking_after(worker: int) -> str:
         signal.sigtimedwait([signal.SIGCHLD], LOOK)
 
 
-def _hide(places: Sequence[str], held: Sequence[str]) -> None:
+def _hide(places: Sequence[str], held: Sequence[str], device: str) -> None:
     """Only the processes of these namespaces are in /proc, nothing in some files and folders, and others are held, as far as the system allows it."""
     mount = ctypes.CDLL(None).mount
     if mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:  # otherwise others would see what is mounted here
         into_a_domain()
         return
-    kept = only_temporary_files(held, places)
-    mount(
-        b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, None
-    )  # whose user is root's could change the system there
+    kept = only_temporary_files(held, places, device)
+    at_all = MS_RDONLY if device == "cpu" else 0  # a driver writes the names of its threads there
+    mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | at_all, None)
+    if not at_all:
+        of_processes_alone()
     for place in places:
         if os.path.isdir(place):
             mount(b"nothing", os.fsencode(place), b"tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, None)

@@ -94,8 +94,9 @@ class Link:
     templates: list[Template] = []  # noqa: RUF012  of this process; the last one is used
     left: list[tuple[Template, int]] = []  # noqa: RUF012  workers of links that nobody holds any more
 
-    def __init__(self, text: str, made: bool = False) -> None:
+    def __init__(self, text: str, device: str = "cpu", made: bool = False) -> None:
         self.load: dict[str, Any] = {"text": text, "variant": "", "stateful": False, "fw": "numpy", "made": made, "folder": os.getcwd()}
+        self.load["device"] = device
         self.arguments, self.answers = Arena(shared_file("given")), Arena(shared_file("told"))
         self.place = _Place()
         self.ends: list[str] = []  # what ended its processes so far
@@ -189,9 +190,9 @@ class Link:
     def _born(self, other: Socket) -> None:
         """Have a process started; by another template, if the one that there is does not answer. Raises Gone."""
         for _ in range(2):
-            self.place.template = template()
+            self.place.template = template(self.load["device"])
             try:
-                self.place.pid = self.template.start(other, self.arguments.fd, self.answers.fd)
+                self.place.pid = self.template.start(other, self.arguments.fd, self.answers.fd, self.load["device"])
                 return
             except (wire.Broken, wire.Late):
                 _abandoned(self.template)
@@ -287,7 +288,9 @@ class Link:
                 return result
             case {"n": str(said)}:
                 raise NotLoaded(said)
-            case {"e": [str(name), str(said)]}:
+            case {"e": [str(name), str(said), bool(over)]}:
+                if over:
+                    raise self._broken(f"killed what the process has on the device ({(said.splitlines() or [name])[0][:200]})")
                 raise raised(name, said)
         raise self._broken("answered what is no answer")
 
@@ -450,16 +453,19 @@ def _abandoned(template: Template) -> None:
         template.abandon()
 
 
-def template() -> Template:
-    """One of this process that has imported every framework that this process has, and that survives a fork."""
+def template(device: str = "cpu") -> Template:
+    """One of this process that has imported every framework that this process has, and that survives a fork.
+
+    What a fork of this process inherits of a device cannot be used: where targets are on one, it is a new Python.
+    """
     while Link.left:
         old, pid = Link.left.pop()
         if old.owner == os.getpid():
             with suppress(wire.Broken, wire.Late):
                 old.end(pid, now=True)
-    mine = [one for one in Link.templates if one.owner == os.getpid()]
+    mine = [one for one in Link.templates if one.owner == os.getpid() and not (one.forked and device != "cpu")]
     if not mine or mine[-1].knows != loaded():
-        survives = not has_worked() and all(framework(name).forks for name in frameworks() if name in sys.modules)
+        survives = device == "cpu" and not has_worked() and all(framework(name).forks for name in frameworks() if name in sys.modules)
         Link.templates[:] = [*mine, Template(loaded(), forked=survives)]
     return Link.templates[-1]
 

@@ -41,7 +41,7 @@ class Stub:
 
     def as_made(self) -> Stub:
         """The same of a module without weights, which is a function there. Raises NotLoaded, Gone."""
-        return contain(self.link.load["text"], made=True)
+        return contain(self.link.load["text"], self.link.load["device"], made=True)
 
     def see_through(self, variant: str, stateful: bool) -> None:
         """From now on it is seen through a variant of its framework, in a new process. Raises NotLoaded, Gone."""
@@ -68,7 +68,7 @@ class Stub:
 
     def shared(self, fw: Framework) -> Framework:
         """The framework, with its arrays in memory that both processes share."""
-        shared: Any = Shared(fw.elsewhere(), self.link)
+        shared: Any = Shared(fw.elsewhere(self.link.load["device"]), self.link)
         self.link.framework = shared
         return shared
 
@@ -279,9 +279,9 @@ class Shared:
         yield lambda: self._link.names(self._link.ask("changed"))
 
 
-def contain(text: str, made: bool = False) -> Stub:
-    """A target in a process of its own; ``made``: a module without weights, which is made there. Raises NotLoaded, Gone."""
-    link = ContainedLink(text, made)
+def contain(text: str, device: str = "cpu", made: bool = False) -> Stub:
+    """A target in a process of its own, on a device; ``made``: a module without weights, which is made there. Raises NotLoaded, Gone."""
+    link = ContainedLink(text, device, made)
     return Stub(link, link.known)
 
 

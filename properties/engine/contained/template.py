@@ -21,6 +21,7 @@ from .apart import FILTER, NAMESPACES, NOTHING, TOLD, able_to_filter, in_namespa
 from .counted import processes
 from .limits import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, end_with_parent, prctl
 from .worker import WORKSHOPS, serve
+from .written import make_caches
 
 PRINTED = 2**20  # bytes that the workers of a run may print
 HIDDEN: list[str] = []  # files and folders that workers do not see, where that can be done: what the run writes down
@@ -39,7 +40,7 @@ class Template:
     """
 
     def __init__(self, knows: frozenset[str], forked: bool = True) -> None:
-        self.knows = knows
+        self.knows, self.forked = knows, forked
         self.workers: set[int] = set()
         own, other = socket.socketpair()
         self.fds, fds = socket.socketpair()  # through which the files of a worker are handed
@@ -58,9 +59,10 @@ class Template:
         self.wire = wire.Wire(own)
         self.kept = NOTHING  # what keeps its workers apart from all else
 
-    def start(self, link: socket.socket, arguments: int, answers: int) -> int:
-        """The process number of a new worker that talks through a socket and sees two memories. Raises wire.Broken, wire.Late."""
-        self.wire.send(["new", HIDDEN, HELD])
+    def start(self, link: socket.socket, arguments: int, answers: int, device: str = "cpu") -> int:
+        """The process number of a new worker that talks through a socket and sees two memories, and a device. Raises wire.Broken, wire.Late."""
+        make_caches(device)
+        self.wire.send(["new", HIDDEN, HELD, device])
         socket.send_fds(self.fds, [b"x"], [link.fileno(), arguments, answers])
         pid, self.kept = self.wire.receive(time.monotonic() + ANSWERED)
         prctl(PR_SET_DUMPABLE, int(self.kept == NAMESPACES))  # nobody may look into this process who could
@@ -172,7 +174,7 @@ class _Nursery:
             os.close(fd)
         _waited(self.pump, GRACE)
 
-    def start(self, given: list[int], hidden: list[str], held: list[str]) -> int:
+    def start(self, given: list[int], hidden: list[str], held: list[str], device: str) -> int:
         """A new worker, kept apart as well as it can be."""
 
         def work() -> None:
@@ -182,7 +184,7 @@ class _Nursery:
             serve(given[0], given[1], given[2], self.kept == FILTER)
 
         if self.kept == NAMESPACES:
-            if made := in_namespaces(work, hidden, held):
+            if made := in_namespaces(work, hidden, held, device):
                 self.workers[made[0]] = made[1]
                 return made[0]
             self.kept = FILTER if able_to_filter() else NOTHING

@@ -306,7 +306,7 @@ class Taking:
             return self.met[-1]
         if kind == "z":
             shape, dtype, leaf = rest
-            array = self.fw.full(tuple(shape), 0.0, dtype, "cpu")
+            array = self.fw.full(tuple(shape), 0.0, dtype, self.fw.device)
         else:
             start, length, offset, shape, strides, dtype, leaf = rest
             memory = self.arena.piece(start, length)
@@ -370,7 +370,7 @@ class Telling:
     def array(self, value: Any) -> Any:
         value = self.fw.plain(value)
         shape, dtype, device = self.fw.describe(value)
-        if dtype not in ITEMSIZE or device != "cpu":
+        if dtype not in ITEMSIZE or device != self.fw.device:
             return ["u", f"array_of_{dtype}_on_{device}"]
         self.arrays.append(value)
         if math.prod(shape) == 0:

@@ -64,7 +64,7 @@ class Held:
 
     def answer(self, given: list[Any], weights: list[Any], arguments: list[Any], options: dict[str, Any]) -> Any:
         """What it returns with these weights, in their type, without gradients."""
-        fw = with_modules(self.found)[0]
+        fw = _library(with_modules(self.found)[0].name)
         assert fw.modules is not None
         module = self._in(fw.describe(weights[0])[1] if weights else "float64", given)
         with fw.modules.still():
@@ -75,7 +75,9 @@ class Held:
     def _in(self, dtype: str, given: list[Any]) -> Any:
         if dtype not in self.made:
             made = self.found(*given) if isinstance(self.found, type) else copy.deepcopy(self.found)
-            self.made[dtype] = made.eval().to(with_modules(self.found)[0].named_dtype(dtype))
+            fw = _library(with_modules(self.found)[0].name)
+            assert fw.modules is not None
+            self.made[dtype] = fw.modules.cast(made.eval(), fw.named_dtype(dtype))
         return self.made[dtype]
 
 
@@ -104,26 +106,27 @@ class _Worker:
             except NotLoaded as error:
                 answer = {"n": str(error)[:LONGEST]}
             except BaseException as error:  # whatever it is, the judge hears of it
-                answer = {"e": [type(error).__name__, _said(error)]}
+                answer = {"e": [type(error).__name__, _said(error), not all(library.usable() for library in _LIBRARIES.values())]}
             self.link.send(answer)
             awake = message["awake"]
 
     # ------------------------------------------------------------ what can be asked
 
-    def do_load(self, text: str, variant: str, stateful: bool, fw: str, made: bool, folder: str) -> Any:
+    def do_load(self, text: str, variant: str, stateful: bool, fw: str, made: bool, folder: str, device: str) -> Any:
         """What a text names: (handle, what is known of it without a call)."""
+        _DEVICE[:] = [device]
         os.chdir(folder)  # where the judge is now, not where it was when the template was made
         found, attribute = load(text)
         found = with_signature(found)
         if made:
             modules = with_modules(found)
-            found = WORKSHOPS[0](found, modules[0]).weightless(text) if modules else instance_of(found)
+            found = WORKSHOPS[0](found, _library(modules[0].name)).weightless(text) if modules else instance_of(found)
         if variant:
             found = (cache_variant if stateful else make_variant)(_library(fw), variant, found)
         supports = getattr(found, "supports", None)
         modules = with_modules(found)
         if modules and WORKSHOPS:
-            self.shop = self._keep(WORKSHOPS[0](found, modules[0]))
+            self.shop = self._keep(WORKSHOPS[0](found, _library(modules[0].name)))
         return {
             "handle": self._keep(found),
             "held": self._keep(Held(found)) if modules else None,
@@ -263,11 +266,12 @@ class _Worker:
 
 
 _LIBRARIES: dict[str, Framework] = {}
+_DEVICE = ["cpu"]  # on which the target works
 
 
 def _library(name: str) -> Framework:
     if name not in _LIBRARIES:
-        _LIBRARIES[name] = framework(name)
+        _LIBRARIES[name] = framework(name).on(_DEVICE[0])
     return _LIBRARIES[name]
 
 

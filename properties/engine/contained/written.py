@@ -18,7 +18,8 @@ from pathlib import Path
 MS_BIND, MS_REC = 4096, 16384  # mount(2)
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, READ_ONLY, NO_DEVICES = 442, -100, 0x8000, 1, 4  # mount_setattr(2)
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
-LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, BENEATH, WRITE_FILE = 444, 445, 446, 1, 1 << 1  # landlock(7)
+GPUS = ("nvidia*", "kfd", "dri")  # below /dev
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, BENEATH, WRITE_FILE, TRUNCATE = 444, 445, 446, 1, 1 << 1, 1 << 14  # landlock(7)
 CACHES = (".cache", ".triton", ".nv", ".cupy", ".keras", ".theano", ".numba_cache", ".config/matplotlib")  # in a user's home
 NAMED = (
     "XDG_CACHE_HOME",
@@ -29,11 +30,12 @@ NAMED = (
     "CUDA_CACHE_PATH",
     "HF_HOME",
 )
+OF_GPUS = (".triton", ".nv")  # which a first kernel makes in a user's home
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 PACKAGE = Path(__file__).parents[2]
 
 
-def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = ()) -> bool:
+def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = (), device: str = "cpu") -> bool:
     """From now on nothing else can be written in this namespace of mounts, nor what is held; False where the system cannot do that.
 
     Nor can a folder be renamed in which something is held or hidden: another one could be put in its place.
@@ -45,7 +47,7 @@ def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = ()) -> boo
         return False
     for place in places:
         _set(place, 0, READ_ONLY, 0)
-    _without_devices()
+    _without_devices(() if device == "cpu" else [str(found) for name in GPUS for found in Path("/dev").glob(name)])
     never = (str(PACKAGE), str(PACKAGE.parent / "impls"), sys.prefix, sys.base_prefix, *sys.path)  # where the checker looks for modules
     kept = [one for one in {os.path.realpath(place) for place in (*never, *held)} if os.path.exists(one) and _lies_in(places, one)]
     above = {
@@ -59,10 +61,17 @@ def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = ()) -> boo
     return True
 
 
-def _without_devices() -> None:
-    """What root may open, such as disks, is opened by nobody here: of devices there are those that hold nothing."""
+def of_processes_alone() -> None:
+    """In /proc, which can be written, processes change what is theirs: what is the system's, which root could change there, is read-only."""
+    for place in Path("/proc").iterdir():
+        if not (place.name.isdecimal() or place.is_symlink()) and _bind(str(place)):
+            _set(str(place), READ_ONLY, 0, AT_RECURSIVE)
+
+
+def _without_devices(but: Sequence[str]) -> None:
+    """What root may open, such as disks, is opened by nobody here: of devices there are those that hold nothing, and some more."""
     _set("/", NO_DEVICES, 0, AT_RECURSIVE)
-    for place in DEVICES:
+    for place in (*DEVICES, *but):
         if os.path.exists(place) and _bind(place):
             _set(place, 0, NO_DEVICES, 0)
     try:
@@ -90,13 +99,21 @@ def into_a_domain() -> None:
         return
     rights = _rights(version)
     rules = call(LANDLOCK_CREATE, struct.pack("Q", rights), ctypes.c_size_t(8), 0)
-    for place, allowed in (*((place, rights) for place in _writable()), ("/dev", WRITE_FILE), ("/proc", WRITE_FILE)):
+    own = (WRITE_FILE | TRUNCATE) & rights  # the names of threads, in /proc
+    for place, allowed in (*((place, rights) for place in _writable()), ("/dev", WRITE_FILE), ("/proc", own)):
         with suppress(OSError):
             folder = os.open(place, os.O_PATH | os.O_CLOEXEC)
             call(LANDLOCK_ADD, rules, BENEATH, struct.pack("=Qi", allowed, folder), 0)
             os.close(folder)
     call(LANDLOCK_RESTRICT, rules, 0)
     os.close(rules)
+
+
+def make_caches(device: str) -> None:
+    """What a first kernel would make of caches in a user's home, which it cannot make there any more once nothing else is written."""
+    for name in (".cache", *(OF_GPUS if device != "cpu" else ())):
+        with suppress(OSError):
+            Path.home().joinpath(name).mkdir(exist_ok=True)
 
 
 def _writable() -> list[str]:

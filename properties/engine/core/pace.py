@@ -22,6 +22,7 @@ class Pace:
     calls: int = 0
     seconds: float = 0.0
     longest: float = 0.0
+    shortest: float = math.inf
     unasked: int = 0
     until: float = math.inf  # time.monotonic() after which it is not called
 
@@ -52,7 +53,8 @@ class Pace:
             yield
         finally:
             took = time.monotonic() - began
-            self.calls, self.seconds, self.longest = self.calls + 1, self.seconds + took, max(self.longest, took)
+            self.calls, self.seconds = self.calls + 1, self.seconds + took
+            self.longest, self.shortest = max(self.longest, took), min(self.shortest, took)
 
     def untried(self) -> dict[str, str]:
         """What is not tried because the target is too slow."""

@@ -115,7 +115,7 @@ class Target:
 
     def asked_enough(self) -> bool:
         """Whether it is too slow to be asked one more question, which is counted."""
-        if not self.pace.over(self.framework.costly_shapes):
+        if not self.pace.over(self.costly_shapes):
             return False
         self.pace.unasked += 1
         return True

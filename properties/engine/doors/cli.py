@@ -36,7 +36,7 @@ from ..frameworks import Framework, framework, no_device
 from ..frameworks.machine import machine, machine_text
 from ..report import dialect, text
 from ..search.deviations import Deviation, read_deviations
-from ..search.find_target import NEVER, Builtins, containing, find_targets
+from ..search.find_target import NEVER, Builtins, containing, find_targets, on_either
 from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
 from ..search.journal import Journal, digests
@@ -48,7 +48,7 @@ from .files import Files
 from .gates import version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
-from .options import parser, which_contained
+from .options import device_of, parser, which_contained, without_gpus
 from .progress import Progress
 from .streams import steady
 from .terminal import page_line, paint
@@ -85,6 +85,8 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         return word(given[0], given[1:])
     options = parser().parse_args(given)
     options.given, options.journal, options.began = given, journal, time.monotonic()
+    options.placed, options.device = bool(options.device), device_of(options)
+    without_gpus(options.device)
     if options.version:
         print(f"attncheck {version()}")
         if options.verbose:
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         print(f"attncheck: a first call {gone}", file=sys.stderr)
         return 2
     except Exception as error:  # 1 would mean that something is refuted
-        return mistaken(error)
+        return no_device_left(error) or mistaken(error)
 
 
 def word(name: str, arguments: Sequence[str]) -> int:
@@ -150,6 +152,18 @@ def word(name: str, arguments: Sequence[str]) -> int:
 def no_memory(error: MemoryError) -> int:
     """Say that it is the machine's memory that is too small for what was asked."""
     print(f"attncheck: there is not enough memory for such sizes: {error or 'give smaller ones'}", file=sys.stderr)
+    return 2
+
+
+def no_device_left(error: Exception) -> int:
+    """Say that a call of the target has ended all that this process does on a GPU, if that is what has happened; 0 if not."""
+    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    if "CUDA error" not in said:
+        return 0
+    print(
+        f"attncheck: the target has ended all that its process does on the device ({said}), which is attncheck's own, too:", file=sys.stderr
+    )
+    print("without --in-process it has a process of its own, in whose place another one goes on", file=sys.stderr)
     return 2
 
 
@@ -227,7 +241,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
         if why and not options.target:
             absent[name] = why
             continue
-        for target in find_targets(name, builtins, supports, options.device):
+        for target in placed(name, options, builtins, supports):
             recorded = deviations
             if not (options.strict or builtins.has(target.name)):
                 target = target.kind.handshake(target, options.device)
@@ -288,7 +302,7 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
     """The single target that --case needs."""
     if options.target is None:
         raise CannotRun("--case needs a target")
-    targets = find_targets(options.target, builtins, supports, options.device)
+    targets = placed(options.target, options, builtins, supports)
     if len(targets) != 1:
         raise CannotRun(f"--case needs one target, {options.target} names {len(targets)}")
     target = targets[0]
@@ -298,6 +312,15 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
         raise CannotRun(f"--case needs one --like, not {len(options.like)}")
     target = addressed(target, options)
     return beside(target, options.like[0], builtins, options.device) if options.like else target
+
+
+def placed(name: str, options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, Any] | None) -> list[Target]:
+    """The targets that a text names; where nobody has said on which device, on a GPU, if there is one, what cannot be called on the CPU.
+
+    From then on that is the device that is asked for. Raises CannotRun.
+    """
+    targets, options.device = on_either(name, lambda device: find_targets(name, builtins, supports, device), options.device, options.placed)
+    return targets
 
 
 def addressed(target: Target, options: argparse.Namespace) -> Target:

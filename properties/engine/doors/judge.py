@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, redirect_stdout
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -32,8 +33,9 @@ from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
+from ..frameworks import no_device
 from ..report import record as gate
-from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets
+from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets, on_either
 from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
 from ..search.own_words import ASKED, contradicted
@@ -43,6 +45,7 @@ from ..search.search import Plan
 from . import gates, resume
 from .arguments import count, duration, given, processes
 from .known import known_of, next_to
+from .options import DEVICE, without_gpus
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
@@ -70,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
         "--cases", type=count, metavar="N", help=f"cases a property (default {DEFAULT_CASES}; {PAIR_CASES} with a reference)"
     )
     parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
+    parser.add_argument("--device", type=given, help=DEVICE)
     parser.add_argument("--all", action="store_true", help="go on past the first finding")
     parser.add_argument("--round", type=int, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
     parser.add_argument(
@@ -101,8 +105,12 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     warnings.simplefilter("ignore")
     names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
     supports = Supports.in_file(options.supports) if options.supports else None
+    without_gpus(options.device or "cpu")
+    if options.device and (why := no_device(options.device)):
+        raise ValueError(why)
     if options.reference:
-        referee(whole(options.reference))  # what is wrong with it is no candidate's fault
+        # what is wrong with it is no candidate's fault
+        on_either(whole(options.reference), partial(referee, whole(options.reference)), options.device or "cpu", bool(options.device))
     number = secrets.randbelow(2**31) if options.round is None else options.round
     journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
     how = {
@@ -114,6 +122,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         "first": not options.all,
         "round": number,
         "supports": supports,
+        "device": options.device,
     }
     records: list[gate.Record] = []
     interrupted = False
@@ -297,25 +306,25 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
 
 def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Record:
     link.WAITED.clear()
-    reference = referee(how["reference"]) if how["reference"] else None
-    target = candidate(name, text, reference, how["supports"])
+    (target, reference), device = on_either(text, partial(met, name, text, how), how["device"] or "cpu", bool(how["device"]))
     place, _, attribute = text.rpartition(":")
     if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
-    here = "" if target.address else " --contained"
-    target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{here} --round {how['round']}")
+    held_to = bool(target.address)
+    how_found = ("" if held_to else " --contained") + (f" --device {device}" if device != "cpu" else "")
+    target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{how_found} --round {how['round']}")
     if not reference and how["contract"] not in ("any", target.contract):
         hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
     deadline = None if how["seconds"] is None else began + how["seconds"]
-    plan = Plan(examples=how["cases"], round=how["round"], strict=False, deadline=deadline)
+    plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, deadline=deadline)
     away = ""
     if reference:
         target = next_to(target, reference)
         properties = list(pair_properties(target))
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
-        plan = dataclasses.replace(plan, deviations=known_of(target))
+        plan = dataclasses.replace(plan, deviations=known_of(target, device))
         away = contradicted(target, dataclasses.replace(plan, examples=ASKED, shrink=False))
         structure = target.learned.get("structure", "")
         if not away and structure.startswith("not confirmed"):  # what its weights should make of the tokens nobody has said
@@ -327,27 +336,34 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     return made
 
 
-def candidate(name: str, text: str, reference: Target | None, supports: Any) -> Target:
+def met(name: str, text: str, how: Mapping[str, Any], device: str) -> tuple[Target, Target | None]:
+    """A candidate, on a device, and what it is held to. Raises CannotRun."""
+    reference = referee(how["reference"], device) if how["reference"] else None
+    return candidate(name, text, reference, how["supports"], device), reference
+
+
+def candidate(name: str, text: str, reference: Target | None, supports: Any, device: str) -> Target:
     """The target, as it is spoken with, or as it is called beside the reference. Raises CannotRun."""
-    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins()), name)
+    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins(), device), name)
     if held_to is not None and supports:
         raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
     if held_to is not None:
         return held_to
-    target = find_targets(text, Builtins(), supports)[0]
-    return target.kind.handshake(target, "cpu")
+    target = find_targets(text, Builtins(), supports, device)[0]
+    return target.kind.handshake(target, device)
 
 
-def referee(text: str) -> Target:
-    """The reference, which is trusted: a module lies here, as its own rounding is followed. Raises CannotRun."""
+def referee(text: str, device: str) -> Target:
+    """The reference, which is trusted: a function is where candidates are, a module lies here, as its own rounding is followed. Raises CannotRun."""
     with containing(OWN):
-        found = find_targets(text, Builtins())
+        found = find_targets(text, Builtins(), None, device)
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
     if not isinstance(found[0].function, Stub):  # made anew for every case, and candidates with its weights
         with containing(NEVER):
             found = find_targets(text, Builtins())
-    return found[0].kind.handshake(found[0], "cpu")
+        device = "cpu"
+    return found[0].kind.handshake(found[0], device)
 
 
 def whole(reference: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 
 from ..cases.dtypes import DTYPES
 from ..core.target import CannotRun
@@ -10,12 +12,26 @@ from ..search.find_target import ALWAYS, NEVER, users
 from . import gates
 from .arguments import count, duration, given, processes
 
+DEVICE = "cpu or cuda (default: cpu, and cuda, where there is one, for what cannot be called on the CPU)"
+
+
+def device_of(options: argparse.Namespace) -> str:
+    """The device that is asked for: by ``--device``, or by the case of ``--case``; the CPU if by neither."""
+    told = re.search(r"\bdevice='([\w:]+)'", options.case or "")
+    return str(options.device or (told[1] if told else "cpu"))
+
+
+def without_gpus(device: str) -> None:
+    """Where the CPU is asked for, JAX is kept from GPUs, on which it would compute by itself, and take most of their memory."""
+    if device == "cpu":
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
 
 def which_contained(options: argparse.Namespace) -> str:
     """Which targets are in a process of their own: ``containing``. Raises CannotRun where it is asked for and cannot be done."""
-    able = users(options.device)
+    able = users(device_of(options))
     if options.contained and able == NEVER:
-        raise CannotRun("--contained shares memory with the target's process: on Linux, for arrays of the CPU")
+        raise CannotRun("--contained shares memory with the target's process, as Linux alone can, for the devices cpu and cuda")
     return ALWAYS if options.contained else NEVER if options.in_process else able
 
 
@@ -56,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         help="whether the target answers as this one does, within what rounding explains: the smallest case on which they part"
         " (repeatable; @compile, @eager, @sdpa: as itself, seen so)",
     )
-    parser.add_argument("--device", type=given, default="cpu", help="cpu or cuda (default cpu)")
+    parser.add_argument("--device", type=given, help=DEVICE)
     parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="only this dtype (repeatable)")
     parser.add_argument("--supports", type=given, metavar="FILE.toml", help="what the target supports and which conventions it follows")
     parser.add_argument(
@@ -100,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
         "--in-process",
         action="store_true",
         help="the target in the checker's own process, as for a debugger; the default where arrays cannot be shared "
-        "(JAX, GPUs); a user's target is in a process of its own otherwise, and whatever it does, it is judged from outside",
+        "(JAX on a GPU); a user's target is in a process of its own otherwise, and whatever it does, it is judged from outside",
     )
     where.add_argument("--contained", action="store_true", help="a built-in, too, in a process of its own")
     parser.add_argument(

@@ -111,7 +111,7 @@ def _read(line: str) -> tuple[Target, str, str]:
         raise ValueError("no replay line")
     supports = Supports.in_file(given.supports) if given.supports else None
     with containing(options.which_contained(given)):
-        targets = find_targets(given.target, Builtins(), supports)
+        targets = find_targets(given.target, Builtins(), supports, options.device_of(given))
     if len(targets) != 1:
         raise CannotRun(f"{given.target} names {len(targets)} targets")
     return targets[0], given.property[0], given.case

@@ -73,7 +73,7 @@ class JaxFramework(NumpyFramework):
     gradients = True
     costly_shapes = True  # every operation is compiled for each
     forks = False  # its threads hold locks
-    shares = True
+    shares: tuple[str, ...] = ("cpu",)
     rounds_sums = ""
     variants: Mapping[str, Variant] = {"jit": Variant(jit), "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True)}
 
@@ -173,7 +173,7 @@ class JaxFramework(NumpyFramework):
     def shares_memory(self, a: Any, b: Any) -> bool:
         return False  # no array can be written
 
-    def elsewhere(self) -> Carried:
+    def elsewhere(self, device: str = "cpu") -> Carried:
         return Carried()
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:

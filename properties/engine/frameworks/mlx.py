@@ -46,7 +46,7 @@ class MlxFramework(NumpyFramework):
     layouts = ("contiguous",)
     gradients = True
     forks = False  # it has threads
-    shares = True
+    shares: tuple[str, ...] = ("cpu",)
     rounds_sums = "MLX's softmax"  # unless it is asked to be precise
     variants: Mapping[str, Variant] = {"compile": Variant(compiled)}
 
@@ -141,7 +141,7 @@ class MlxFramework(NumpyFramework):
     def shares_memory(self, a: Any, b: Any) -> bool:
         return a is b
 
-    def elsewhere(self) -> Carried:
+    def elsewhere(self, device: str = "cpu") -> Carried:
         return Carried()
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:

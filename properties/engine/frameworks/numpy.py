@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -24,7 +24,8 @@ class NumpyFramework:
     gradients = False
     costly_shapes = False
     forks = True
-    shares = True
+    shares: tuple[str, ...] = ("cpu",)
+    device = "cpu"
     rounds_sums = "NumPy's einsum"
     variants: Mapping[str, Variant] = {}
     modules: Modules | None = None
@@ -110,7 +111,13 @@ class NumpyFramework:
     def shares_memory(self, a: Any, b: Any) -> bool:
         return bool(np.may_share_memory(a, b))
 
-    def elsewhere(self) -> NumpyFramework:
+    def on(self, device: str) -> NumpyFramework:
+        return self
+
+    def usable(self) -> bool:
+        return True
+
+    def elsewhere(self, device: str = "cpu") -> NumpyFramework:
         return self
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
@@ -130,6 +137,12 @@ class NumpyFramework:
 
     def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
         pass  # it is that memory
+
+    def refresh(self, arrays: Iterable[Any]) -> None:
+        pass
+
+    def show(self, arrays: Iterable[Any]) -> None:
+        pass
 
     def lost(self, array: Any) -> bool:
         return False

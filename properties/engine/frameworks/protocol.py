@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -127,7 +127,8 @@ class Framework(Protocol):
     gradients: bool  # whether there is a backward pass
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     forks: bool  # whether a process that has used it can be forked
-    shares: bool  # whether its arrays can be made of memory that another process sees
+    shares: tuple[str, ...]  # the kinds of devices whose arrays can be those of a process of its own
+    device: str  # the kind of device of arrays of which nothing else is said
     rounds_sums: str  # what sums halves and rounds at every step; empty if nothing does
     variants: Mapping[str, Variant]
     modules: Modules | None  # where callables may hold their own weights
@@ -137,6 +138,12 @@ class Framework(Protocol):
 
     def devices(self) -> tuple[str, ...]:
         """The kinds of devices that exist here."""
+
+    def on(self, device: str) -> Framework:
+        """It, with all arrays and modules on that device, whatever else is said of one."""
+
+    def usable(self) -> bool:
+        """Whether it can go on computing here; not where an error on its device ends all that this process does there."""
 
     def named_dtype(self, dtype: str) -> Any:
         """The framework's own object for a dtype."""
@@ -201,8 +208,8 @@ class Framework(Protocol):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether writing to one array may change the other."""
 
-    def elsewhere(self) -> Framework:
-        """What stands for it in a process whose target is in another one."""
+    def elsewhere(self, device: str = "cpu") -> Framework:
+        """What stands for it in a process whose target is in another one, on that device."""
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
         """An array in memory that somebody else made; the offset and the strides are in bytes. It keeps the memory alive."""
@@ -218,6 +225,12 @@ class Framework(Protocol):
 
     def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
         """Where ``over`` makes a copy that a call can change: what it holds now, into the memory of which it was made."""
+
+    def refresh(self, arrays: Iterable[Any]) -> None:
+        """Where ``over`` makes copies: these arrays are to hold what that memory holds now."""
+
+    def show(self, arrays: Iterable[Any]) -> None:
+        """Where ``over`` makes copies: that memory is to hold what these arrays hold now."""
 
     def lost(self, array: Any) -> bool:
         """Whether a call has taken the numbers away, as where an array may be donated."""

@@ -574,7 +574,8 @@ class TorchFramework:
     gradients = True
     costly_shapes = False
     forks = True
-    shares = True
+    shares: tuple[str, ...] = ("cpu", "cuda")
+    device = "cpu"
     rounds_sums = ""
     variants: Mapping[str, Variant] = VARIANTS
     modules: Modules | None = TorchModules()
@@ -584,6 +585,14 @@ class TorchFramework:
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+    def on(self, device: str) -> TorchFramework:
+        from .torch_device import OnDevice
+
+        return self if device == "cpu" else OnDevice(device)
+
+    def usable(self) -> bool:
+        return True
 
     def named_dtype(self, dtype: str) -> Any:
         return getattr(torch, dtype)
@@ -629,10 +638,8 @@ class TorchFramework:
 
     @contextmanager
     def chance(self, seed: int) -> Iterator[None]:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=()):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed puts off what is for CUDA, with a trace of the stack each time
-            if torch.cuda.is_available():
-                torch.cuda.manual_seed_all(seed)
             yield
 
     def dropper(self, probability: float) -> Function | None:
@@ -695,8 +702,10 @@ class TorchFramework:
             return False
         return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
 
-    def elsewhere(self) -> TorchFramework:
-        return self
+    def elsewhere(self, device: str = "cpu") -> TorchFramework:
+        from .torch_device import Distant
+
+        return self if device == "cpu" else Distant(device)
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
         kind = getattr(torch, dtype)
@@ -718,6 +727,12 @@ class TorchFramework:
 
     def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
         pass  # it is that memory
+
+    def refresh(self, arrays: Iterable[Any]) -> None:
+        pass
+
+    def show(self, arrays: Iterable[Any]) -> None:
+        pass
 
     def lost(self, array: Any) -> bool:
         return False

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..contained.link import Gone, template
 from ..contained.load import NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
 from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target, innermost
-from ..frameworks import framework, make_variant
+from ..frameworks import framework, make_variant, no_device
 from .deviations import Deviation, read_deviations
 from .probe import make_target
 
@@ -61,8 +62,29 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
         able = [name for name in names if builtins.unavailable(name, device) is None]
         if not able:
             raise CannotRun(f"{text} cannot run on {device}: {builtins.unavailable(names[0], device)}")
-        return [make_target(name, _loaded(name, builtins), supports, device) for name in able]
-    return [make_target(text, _loaded(text, builtins), supports, device)]
+        return [make_target(name, _loaded(name, builtins, device), supports, device) for name in able]
+    return [make_target(text, _loaded(text, builtins, device), supports, device)]
+
+
+Found = TypeVar("Found")
+OF_A_GPU = re.compile(rb"^\s*(import|from) triton\b|\bcuda_sources\s*=|\bCUDAExtension\b|__global__", re.MULTILINE)
+
+
+def on_either(text: str, find: Callable[[str], Found], device: str, placed: bool) -> tuple[Found, str]:
+    """What is found on a device, and which it was: where nobody has chosen it, a GPU, if there is one, for what cannot be called on the CPU.
+
+    ``text``: what names it; a file of kernels is for a GPU, and may answer on the CPU what nobody has computed. Raises CannotRun.
+    """
+    if not placed and device == "cpu" and OF_A_GPU.search(_written(text)) and not no_device("cuda"):
+        device = "cuda"
+    try:
+        return find(device), device
+    except CannotRun:
+        if placed or device != "cpu" or no_device("cuda"):
+            raise
+        with suppress(CannotRun):
+            return find("cuda"), "cuda"
+        raise
 
 
 NEVER, OWN, ALWAYS = "never", "own", "always"  # which targets are in a process of their own; own: a user's, where that can be done
@@ -70,8 +92,8 @@ _contained = NEVER
 
 
 def users(device: str = "cpu") -> str:
-    """A user's targets, where a process of its own can be had: memory is shared on Linux, for arrays of the CPU."""
-    return OWN if sys.platform == "linux" and device == "cpu" else NEVER
+    """A user's targets, where a process of its own can be had: memory is shared on Linux."""
+    return OWN if sys.platform == "linux" and device.partition(":")[0] in ("cpu", "cuda") else NEVER
 
 
 @contextmanager
@@ -85,15 +107,16 @@ def containing(which: str = ALWAYS) -> Iterator[None]:
         _contained = before
 
 
-def _loaded(text: str, builtins: Builtins) -> Callable[..., Any]:
+def _loaded(text: str, builtins: Builtins, device: str = "cpu") -> Callable[..., Any]:
     """The callable itself, or what stands for it. Raises CannotRun."""
     try:
-        if _contained == NEVER or (_contained == OWN and text in builtins.entries):
+        ours = text in builtins.entries and device == "cpu"  # an error of a kernel may end all work of a process on a GPU
+        if _contained == NEVER or (_contained == OWN and ours):
             if _contained != NEVER:
-                template()  # before this process uses a library whose threads are lost in a fork
+                template(device)  # before this process uses a library whose threads are lost in a fork
             return _here(text, builtins)
-        stub = elsewhere(text, builtins)
-        if _contained == OWN and not _can_be_asked(stub):
+        stub = elsewhere(text, builtins, device)
+        if _contained == OWN and not _can_be_asked(stub, device):
             return _here(text, builtins)
     except NotLoaded as error:
         raise CannotRun(str(error)) from None
@@ -102,11 +125,11 @@ def _loaded(text: str, builtins: Builtins) -> Callable[..., Any]:
     return stub
 
 
-def elsewhere(text: str, builtins: Builtins) -> Stub:
-    """What stands for a target in a process of its own. Raises CannotRun."""
+def elsewhere(text: str, builtins: Builtins, device: str = "cpu") -> Stub:
+    """What stands for a target in a process of its own, on a device. Raises CannotRun."""
     _prepare(text, builtins)
     try:
-        return contain(text)
+        return contain(text, device)
     except NotLoaded as error:
         raise CannotRun(str(error)) from None
     except Gone as gone:
@@ -121,29 +144,32 @@ def _here(text: str, builtins: Builtins) -> Callable[..., Any]:
     return made
 
 
-def _can_be_asked(stub: Stub) -> bool:
+def _can_be_asked(stub: Stub, device: str) -> bool:
     """Whether a target in another process can be asked all that it could be asked here: its arrays can be shared."""
     declared = stub.supports.get("framework") if isinstance(stub.supports, Mapping) else None
     try:
         fw = framework(declared or (*stub.modules, *stub.likely, "numpy")[0])
-        return bool(vars(type(fw)).get("shares"))  # a library that builds on another one says so itself
+        return device.partition(":")[0] in vars(type(fw)).get("shares", ())  # a library that builds on another one says so itself
     except (ImportError, ValueError):
         return True  # what is wrong with it is reported from whatever process
 
 
 def _prepare(text: str, builtins: Builtins) -> None:
     """Import the library that a target will probably need, before the process is forked in which targets are imported."""
-    entry, wanted = builtins.entries.get(text), False
-    place = text.rpartition(":")[0]
-    if entry is not None:
-        wanted = "torch" in entry.needs
-    elif place.endswith(".py"):
-        with suppress(OSError):
-            wanted = b"torch" in Path(place).read_bytes()
-    else:
-        wanted = b"torch" in _source(place)
+    entry = builtins.entries.get(text)
+    wanted = "torch" in entry.needs if entry is not None else b"torch" in _written(text)
     if wanted and "torch" not in sys.modules and find_spec("torch"):
         framework("torch")
+
+
+def _written(text: str) -> bytes:
+    """The file of a target, of which nothing is imported; nothing if there is none."""
+    place = text.rpartition(":")[0]
+    if not place.endswith(".py"):
+        return _source(place)
+    with suppress(OSError):
+        return Path(place).read_bytes()
+    return b""
 
 
 def _source(module: str) -> bytes:

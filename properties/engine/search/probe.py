@@ -134,7 +134,7 @@ def _adopted(name: str, thing: Any, supports: Supports | Mapping[str, Any] | Non
         if device.partition(":")[0] not in fw.devices():
             raise CannotRun(f"{name} takes arrays of {fw.name}, which has no device {device!r} here")
         for kind in contracts().values():
-            if (made := kind.adopt(name, thing, merged, fw, device)) is not None:
+            if (made := kind.adopt(name, thing, merged, fw if shared else fw.on(device), device)) is not None:
                 return made
     return None
 
@@ -173,7 +173,7 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
     nearest, pace = "", Pace()  # what is too slow to be asked with the arrays of one library is not asked with those of another
     for candidate in _candidates(function, supports):
         try:
-            fw = _framework(candidate, function)
+            fw = _framework(candidate, function, device or "cpu")
         except (ImportError, ValueError):
             continue
         if not formal or device.partition(":")[0] not in fw.devices():
@@ -208,13 +208,13 @@ def _checked(learned: Target | None, device: str) -> Target | None:
     return learned.kind.discover(learned, device, open_ended=False)
 
 
-def _framework(name: str, function: Callable[..., Any]) -> Framework:
-    """The framework, its arrays where a target in another process sees them. Raises ImportError, ValueError."""
-    fw = framework(name)
+def _framework(name: str, function: Callable[..., Any], device: str) -> Framework:
+    """The framework, its arrays on a device, and where a target in another process sees them. Raises ImportError, ValueError."""
+    fw, kind = framework(name), device.partition(":")[0]
     if not isinstance(function, Stub):
-        return fw
-    if not fw.shares:
-        raise ValueError(f"arrays of {name} do not reach a process of its own; give --in-process")
+        return fw.on(device) if kind in fw.devices() else fw
+    if kind not in fw.shares:
+        raise ValueError(f"arrays of {name}{f' on {kind}' * bool(fw.shares)} do not reach a process of its own; give --in-process")
     return function.shared(fw)
 
 
@@ -239,7 +239,7 @@ def _probed(name: str, function: Callable[..., Any], merged: Supports, device: s
     firsts: dict[str, str] = {}  # what it said first of each framework, unless of another the same
     for candidate in candidates:
         try:
-            fw = _framework(candidate, function)
+            fw = _framework(candidate, function, device or "cpu")
         except (ImportError, ValueError) as error:
             firsts[candidate] = f"{candidate}: {error}"
             continue
