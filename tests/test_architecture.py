@@ -72,9 +72,8 @@ def broken(path: Path) -> list[str]:
     here = room(path.relative_to(ROOT).parts)
     said = [f"{here} knows {'.'.join(name)}" for name in imports(path) if name[0] == "properties" and not allowed(here, room(name[1:]))]
     said += [f"{here} knows impls" for name in imports(path) if name[0] == "impls"]
-    frameworks = [
-        name for name in ("torch", "jax", "mlx") if name in others(path) and path != ROOT / "engine" / "frameworks" / f"{name}.py"
-    ]
+    home = path.stem.partition("_")[0] if path.parent == ROOT / "engine" / "frameworks" else ""
+    frameworks = [name for name in ("torch", "jax", "mlx") if name in others(path) and name != home]
     said += [f"{name} is imported outside its framework" for name in frameworks]
     if here == "exact":
         said += [f"the mathematics knows {name}" for name in others(path) - {"numpy"}]

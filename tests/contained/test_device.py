@@ -20,7 +20,7 @@ from properties.engine.contained.template import Template
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.doors import options
 from properties.engine.frameworks import framework
-from properties.engine.frameworks.torch_device import OnDevice
+from properties.engine.frameworks.torch import OnDevice
 from properties.engine.search import find_target
 from properties.engine.search.find_target import OWN, Builtins, containing, find_targets
 from properties.engine.search.run import Report, verify_target

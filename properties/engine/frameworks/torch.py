@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import ctypes
 import os
 import re
 import sys
@@ -13,23 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, machine, numbers
 from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant
+from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, each, stepwise
 from .variants import over_batch
-
-
-def each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with ``change`` applied to every tensor in it."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: each(item, change) for name, item in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(each(item, change) for item in value)
-    return value
 
 
 def no_grad(function: Function) -> Function:
@@ -133,18 +122,6 @@ def exported(function: Function) -> Function:
 
 
 @contextmanager
-def stepwise() -> Iterator[None]:
-    """Attention in its steps: no fused kernel, no fast path of ``torch.nn.MultiheadAttention``."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextmanager
 def implemented(function: Any, how: str) -> Iterator[None]:
     """With a Hugging Face configuration that says how attention is computed, wherever a module has one."""
     inner: list[Any] = list(function.modules()) if isinstance(function, torch.nn.Module) else []
@@ -195,361 +172,6 @@ VARIANTS: dict[str, Variant] = {
 # ---------------------------------------------------------------- modules
 
 
-def words(*lines: str) -> frozenset[str]:
-    """The words of some lines."""
-    return frozenset(word for line in lines for word in line.split())
-
-
-BARE = words("add sub rsub mul div sqrt reciprocal addcmul addcdiv lerp")  # rounded correctly: one u; other functions: four
-EXACT = words("add sub rsub mul div")  # of whole numbers: where a token stands must not become another place
-ROUNDLESS = words(
-    "neg abs relu where masked_fill clamp clamp_min clamp_max maximum minimum copy clone fill sign floor ceil round trunc ge gt le lt eq",
-    "ne logical_not bitwise_not bitwise_and bitwise_or logical_and logical_or isnan isinf isfinite nan_to_num threshold hardtanh zero",
-)
-PRODUCTS = words("mm bmm addmm baddbmm addbmm mv addmv dot convolution _convolution mkldnn_convolution linear cumsum sum mean")
-COMPOSED = words(
-    "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_no_training _fused_rms_norm cudnn_batch_norm _softmax",
-    "_safe_softmax _log_softmax logsumexp var var_mean std linalg_vector_norm norm prod avg_pool2d _adaptive_avg_pool2d logcumsumexp",
-    "upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r",
-)
-ALIKE = PRODUCTS | words("polar complex scatter scatter_add index_add index_put index_copy masked_scatter lerp")  # of arguments of one type
-NARROW = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def noise(like: torch.Tensor, size: torch.Tensor, source: torch.Generator, elementwise: bool) -> torch.Tensor:
-    """±size, float64, with a sign for every element of ``like``, or one for all; 0 where the size is not finite."""
-    shape = like.shape if elementwise else ()
-    signs = torch.empty(shape, dtype=torch.float64).bernoulli_(0.5, generator=source).mul_(2).sub_(1).to(like.device)
-    return torch.where(size.isfinite(), signs * size, 0.0)
-
-
-@functools.cache
-def rounding_of(func: Any) -> str:
-    """The name of an operation that rounds; "" of any other."""
-    name: str = func.overloadpacket.__name__.removesuffix("_")
-    rounds = name in COMPOSED or name in PRODUCTS or (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
-    return name if rounds else ""
-
-
-class Perturbed(TorchDispatchMode):
-    """The result of every operation is moved by as much as one rounding may move it; see ``Modules.perturbed``."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled under it (see ``_plainly``), and importing the compiler takes a second
-
-    def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> None:
-        super().__init__()
-        self.source = torch.Generator().manual_seed(seed)
-        self.units, self.elementwise, self.instead = units, elementwise, getattr(torch, instead) if instead else None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():  # where operations that are made of others come as they are
-            with self:
-                made = func.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
-        if self.instead and (asked := kwargs.get("dtype")):
-            copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
-            if asked in (NARROW if copies else (self.instead,)):
-                kwargs = {**kwargs, "dtype": torch.float64}
-        if self.instead and func.overloadpacket.__name__ in ALIKE and mixed((*args, *kwargs.values())):
-            args, kwargs = each(args, widest), each(kwargs, widest)  # a constant that is made in the default type, beside what is widened
-        name = rounding_of(func) if self.units else ""
-        if not name:
-            return func(*args, **kwargs)
-        if name in COMPOSED:
-            args = tuple(self._moved(x, 1.0) if isinstance(x, torch.Tensor) else x for x in args)
-        # found before the call, which may write into its arguments
-        squares = func(*each(args, squared), **each(kwargs, squared)).double() if name in PRODUCTS else None
-        terms = summation_length(name, args)
-        out = func(*args, **kwargs)
-        first = out[0] if isinstance(out, tuple) else out
-        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
-            return out
-        unit = self.units[str(first.dtype).removeprefix("torch.")]
-        inner = min(unit, 2.0**-24)  # half types are summed in float32
-        size = first.abs().double()
-        if squares is not None:
-            squares = squares / terms if name == "mean" else squares
-            size = (size.square().mul_(unit**2 + inner**2 * terms / 3) + squares * (inner**2 * (terms / 6 + 1))).sqrt_()
-        elif name in COMPOSED:
-            size = size * (4 * unit + inner * (terms / 3) ** 0.5)
-            if name == "native_layer_norm":  # x · rstd − mean · rstd: what is left of two numbers that may nearly be the same
-                times = out[2].double() * (1.0 if args[2] is None else args[2].double())
-                size = (size.square() + (times * inner).square() * (args[0].double().square() + out[1].double().square())).sqrt_()
-        elif name in EXACT and counts((first, *args, kwargs.get("alpha", 1)), 1 / unit):
-            return out
-        else:
-            size = size * (unit if name in BARE else 4 * unit)
-        first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
-        return out
-
-    def _moved(self, x: torch.Tensor, times: float) -> torch.Tensor:
-        if not x.is_floating_point():
-            return x
-        unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
-        given = x.abs() == torch.finfo(x.dtype).max  # what hides a logit: a constant, which nothing has rounded
-        return x + noise(x, torch.where(given, 0.0, x.abs().double() * unit), self.source, self.elementwise).to(x.dtype)
-
-
-def counts(args: Iterable[Any], most: float) -> bool:
-    """Whether all are whole numbers of at most this size: their sums, differences, products and quotients, if they are such, are exact."""
-    numbers = (x.double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64) for x in args)
-    return all(bool(((x == x.round()) & (x.abs() <= most)).all()) for x in numbers)
-
-
-def mixed(args: Iterable[Any]) -> bool:
-    """Whether there are numbers of float64 among them, and of another type."""
-    types = {x.dtype for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()}
-    return torch.float64 in types and len(types) > 1
-
-
-def widest(x: torch.Tensor) -> torch.Tensor:
-    return x.double() if x.is_floating_point() else x
-
-
-def squared(x: torch.Tensor) -> torch.Tensor:
-    """x², where it is a number."""
-    return x * x if x.is_floating_point() else x
-
-
-def summation_length(name: str, args: Any) -> int:
-    """How many terms an operation adds up for one number, at most."""
-    tensors = [x for x in args if isinstance(x, torch.Tensor)]
-    if not tensors or not tensors[0].ndim:
-        return 1
-    if name in ("addmm", "baddbmm", "addbmm", "addmv"):
-        return int(tensors[1].shape[-1])
-    if "convolution" in name:
-        return int(tensors[1][0].numel())
-    if name in ("sum", "mean"):
-        return int(tensors[0].numel() if len(args) < 2 else max(tensors[0].shape))
-    return int(tensors[0].shape[-1])
-
-
-class Watched(torch.overrides.TorchFunctionMode):
-    """The names of all functions that are called; after that of a softmax how many numbers it weighs."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        kernel = args[1] if name.startswith("conv") and len(args) > 1 else kwargs.get("weight")
-        self.names.append(f"pointwise {name}" if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1} else name)
-        out = func(*args, **kwargs)
-        if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
-            self.names.append(f"softmax over {out.shape[along]}")
-        elif name == "scaled_dot_product_attention":
-            self.names.append(f"softmax over {(kwargs['key'] if 'key' in kwargs else args[1]).shape[-2]}")
-        return out
-
-
-TYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
-
-
-class StandingFor(torch.overrides.TorchFunctionMode):
-    """What asks a tensor of float64 for its type is told another one: an epsilon, the lowest number of a type, or a way to compute may depend on it.
-
-    RMS norms without an epsilon have that of float32, which they take in all narrower types, too.
-    """
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func == TYPE:
-            found = func(*args)
-            return self.dtype if found == torch.float64 else found
-        if getattr(func, "__name__", "") == "rms_norm" and (args[3] if len(args) > 3 else kwargs.get("eps")) is None:
-            args, kwargs = args[:3], {**kwargs, "eps": torch.finfo(torch.float32).eps}
-        return func(*args, **kwargs)
-
-
-class TorchModules:
-    """``torch.nn.Module``."""
-
-    def is_module(self, thing: Any) -> bool:
-        return isinstance(thing, torch.nn.Module)
-
-    def is_class(self, thing: Any) -> bool:
-        return isinstance(thing, type) and issubclass(thing, torch.nn.Module)
-
-    @contextmanager
-    def making(self) -> Iterator[None]:
-        before = torch.get_deterministic_debug_mode()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is not deterministic
-            torch.set_deterministic_debug_mode("warn")  # what is not written to is NaN then
-            try:
-                yield
-            finally:
-                torch.set_deterministic_debug_mode(before)
-
-    def unmade(self, module: Any) -> bool:
-        return any(torch.nn.parameter.is_lazy(x) for x in (*module.parameters(), *module.buffers()))
-
-    def cast(self, module: Any, dtype: Any, device: str = "cpu") -> Any:
-        held = [(part, name, x) for part in module.modules() for name, x in part._buffers.items() if x is not None and x.is_complex()]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Casting complex values to real")
-            module = module.to(device=device, dtype=dtype)
-        for part, name, x in held:
-            part._buffers[name] = x.to(device)
-        return module
-
-    def unrecorded(self, module: Any) -> str:
-        layer = module.forward
-        while layer is not None:
-            for cell in getattr(layer, "__closure__", None) or ():
-                with suppress(ValueError):  # nothing is in it yet
-                    mode = getattr(cell.cell_contents, "__self__", None)  # a decorator holds the method that makes its mode anew
-                    if isinstance(mode, torch.no_grad | torch.inference_mode):
-                        return f"torch.{type(mode).__name__}"
-            layer = getattr(layer, "__wrapped__", None)
-        return ""
-
-    def still(self) -> Any:
-        return torch.no_grad()
-
-    @contextmanager
-    def watched(self) -> Iterator[list[str]]:
-        names: list[str] = []
-        with Watched(names):
-            yield names
-
-    def widened(self, instead: str) -> Any:
-        return self._plainly(Perturbed(0, {}, True, instead))
-
-    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> Any:
-        return self._plainly(Perturbed(seed, units, elementwise, instead))
-
-    @contextmanager
-    def _plainly(self, mode: Perturbed) -> Iterator[None]:
-        """Every step is an operation of its own."""
-        with stepwise(), StandingFor(mode.instead) if mode.instead else nullcontext(), mode:
-            yield
-
-    def send_back(self, out: Any, weights: Any) -> None:
-        (out * weights).sum().backward()
-
-    def leaf(self, array: Any) -> Any:
-        return array.requires_grad_(True)
-
-    def sends_back(self, out: Any, leaves: Sequence[Any]) -> SendBack | None:
-        return Back(out, leaves) if out.requires_grad else None
-
-    def slopes(self, function: Callable[[], Any], arrays: Sequence[Any], along: Sequence[Any], twice: bool) -> list[float]:
-        grads = torch.autograd.grad(function(), arrays, create_graph=twice, allow_unused=True)
-        if twice:
-            for array in arrays:
-                array.grad = None
-            # backward, not grad: what says that it cannot be differentiated again lies on no way to an array, and would not be asked
-            torch.stack([(g * d).sum() for g, d in zip(grads, along, strict=True) if g is not None]).sum().backward()
-            grads = tuple(array.grad for array in arrays)
-        return [0.0 if g is None else float((g * d).sum()) for g, d in zip(grads, along, strict=True)]
-
-    def pairs_as_complex(self, array: Any) -> Any:
-        return torch.view_as_complex(array.contiguous())
-
-    def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
-        whole = Shadow(run)
-        for name, array in held.items():
-            *path, last = name.split(".")
-            inner: torch.nn.Module = whole
-            for part in path:
-                if part not in inner._modules:
-                    inner.add_module(part, torch.nn.Module())
-                inner = inner.get_submodule(part)
-            inner.register_parameter(last, torch.nn.Parameter(array.clone()))
-        return whole
-
-
-class Shadow(torch.nn.Module):
-    """A module that is called elsewhere, with the weights that it has here."""
-
-    def __init__(self, run: Function) -> None:
-        super().__init__()
-        self._run = (run,)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return TorchModules().shadow(dict(self.named_parameters()), self._run[0])
-
-    def forward(self, *arguments: Any, **options: Any) -> Any:
-        return self._run[0]([p.data for p in self.parameters()], arguments, options)
-
-
-class Back:
-    """The backward pass of one call: see ``SendBack``."""
-
-    def __init__(self, out: torch.Tensor | tuple[torch.Tensor, ...], leaves: Sequence[torch.Tensor]) -> None:
-        self.outs, self.leaves = out if isinstance(out, tuple) else (out,), leaves
-
-    def _pushed(self, grad_out: Any) -> list[tuple[torch.Tensor, Any]]:
-        """(an output, the gradient of it) for every one that carries a gradient and is given one."""
-        grads = grad_out if isinstance(grad_out, list | tuple) else [grad_out]
-        return [(out, grad) for out, grad in zip(self.outs, grads, strict=False) if grad is not None and out.requires_grad]
-
-    def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
-        pushed = self._pushed(grad_out)
-        if not pushed:
-            return [None] * len(self.leaves)
-        outs, grads = zip(*pushed, strict=True)
-        return list(torch.autograd.grad(outs, self.leaves, grads, retain_graph=again, allow_unused=True))
-
-    def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:
-        """What the gradients of the leaves, each with the gradient that is pushed into it, send back to those in grad_out and to the leaves."""
-        given = grad_out if isinstance(grad_out, list | tuple) else [grad_out]
-        sent = [None if grad is None else grad.detach().requires_grad_() for grad in given]
-        outs, used = zip(*self._pushed(sent), strict=True)
-        grads = torch.autograd.grad(outs, self.leaves, used, create_graph=True, allow_unused=True)
-        for array in (*used, *self.leaves):
-            array.grad = None
-        parts = [(g * p).sum() for g, p in zip(grads, pushed, strict=True) if g is not None]
-        torch.stack(parts).sum().backward(retain_graph=True)  # not grad: see ``slopes``
-        return [None if array is None else array.grad for array in (*sent, *self.leaves)]
-
-
-class Bridge(torch.autograd.Function):
-    """A call elsewhere, as an operation of autograd: its backward pass is elsewhere, too."""
-
-    @staticmethod
-    def forward(ctx: Any, call: Function, *leaves: Any) -> Any:
-        answers, carries, ctx.send_back = call([x.detach() for x in leaves])
-        ctx.mark_non_differentiable(*(x for x, has in zip(answers, carries, strict=True) if not has))
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*leaves)
-        return tuple(answers)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return None, *ctx.send_back(list(grads), True)
-        return None, *BridgeBack.apply(ctx.send_back, len(grads), *grads, *ctx.saved_tensors)
-
-
-class BridgeBack(torch.autograd.Function):
-    """The backward pass of a call elsewhere, as an operation of autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, send_back: Any, count: int, *arrays: Any) -> Any:
-        ctx.send_back, ctx.given = send_back, [grad is not None for grad in arrays[:count]]
-        ctx.save_for_backward(*(grad for grad in arrays[:count] if grad is not None))
-        found = send_back([None if grad is None else grad.detach() for grad in arrays[:count]], True)
-        return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, arrays[count:], strict=True))
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *pushed: Any) -> Any:
-        saved = iter(ctx.saved_tensors)
-        return None, None, *ctx.send_back.bend([next(saved) if has else None for has in ctx.given], pushed)
-
-
 def _product_precision() -> str:
     try:
         return str(torch.get_float32_matmul_precision())
@@ -587,8 +209,6 @@ class TorchFramework:
         return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
     def on(self, device: str) -> TorchFramework:
-        from .torch_device import OnDevice
-
         return self if device == "cpu" else OnDevice(device)
 
     def usable(self) -> bool:
@@ -703,8 +323,6 @@ class TorchFramework:
         return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
 
     def elsewhere(self, device: str = "cpu") -> TorchFramework:
-        from .torch_device import Distant
-
         return self if device == "cpu" else Distant(device)
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
@@ -745,6 +363,99 @@ class TorchFramework:
 
     def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         return list(Bridge.apply(call, *leaves))
+
+
+class OnDevice(TorchFramework):
+    """All arrays and modules are on one device.
+
+    Memory that another process sees is copied there, each piece to a place of its own that it keeps: what lies next to an array, what
+    two arrays share, and where one begins are as they are there.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.where = torch.device(device)
+        self.device = self.where.type
+        self.modules = ModulesOnDevice(device)
+        self.pieces: dict[int, tuple[Any, Any]] = {}  # address of a piece of memory → (the piece, its copy)
+        self.copied: dict[int, int] = {}  # address of a copy → that of what it is a copy of
+
+    def on(self, device: str) -> TorchFramework:
+        return self
+
+    def usable(self) -> bool:
+        try:
+            torch.full((1,), 0.0, device=self.where).item()
+        except RuntimeError:
+            return False
+        return True
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        return super().full(shape, value, dtype, str(self.where))
+
+    @contextmanager
+    def chance(self, seed: int) -> Iterator[None]:
+        before = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        with super().chance(seed):
+            torch.cuda.manual_seed_all(seed)
+            try:
+                yield
+            finally:
+                with suppress(RuntimeError):  # after an error that ends all work there
+                    torch.cuda.set_rng_state_all(before)
+
+    def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        kind, address = getattr(torch, dtype), ctypes.addressof(memory)
+        known = self.pieces.get(address)
+        if known is None or len(known[0]) != len(memory):
+            if known is not None:
+                del self.copied[known[1].data_ptr()]
+            self.pieces[address] = known = memory, torch.empty(len(memory), dtype=torch.uint8, device=self.where)
+            self.copied[known[1].data_ptr()] = address
+        known[1].data.copy_(_bytes(memory))  # data: what a graph still needs of it does not count as changed
+        flat = known[1].data[: len(memory) // kind.itemsize * kind.itemsize].view(kind)
+        return flat.as_strided(shape, tuple(step // kind.itemsize for step in strides), offset // kind.itemsize)
+
+    def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        """Where the memory is of which it is a copy."""
+        address, strides = super().lies(array)
+        piece = self._piece(array)
+        return (address if piece is None else piece + address - self.pieces[piece][1].data_ptr()), strides
+
+    def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
+        _bytes(memory).copy_(self.pieces[ctypes.addressof(memory)][1])
+
+    def refresh(self, arrays: Iterable[Any]) -> None:
+        for memory, copy in self._pieces(arrays):
+            copy.data.copy_(_bytes(memory))
+
+    def show(self, arrays: Iterable[Any]) -> None:
+        for memory, copy in self._pieces(arrays):
+            _bytes(memory).copy_(copy)
+
+    def _pieces(self, arrays: Iterable[Any]) -> list[tuple[Any, Any]]:
+        return [self.pieces[piece] for piece in {self._piece(array) for array in arrays} if piece is not None]
+
+    def _piece(self, array: Any) -> int | None:
+        """The address of the piece in whose copy an array lies."""
+        return self.copied.get(array.untyped_storage().data_ptr())
+
+
+class Distant(TorchFramework):
+    """The same in a process whose target is in another one: arrays lie in memory that both see, and are said to be on the device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device).type
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Any:
+        return super().full(shape, value, dtype, "cpu")
+
+    def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
+        shape, dtype, _ = super().describe(array)
+        return shape, dtype, self.device
+
+
+def _bytes(memory: Any) -> Any:
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 FRAMEWORK = TorchFramework
