@@ -32,6 +32,7 @@ t = 7.5 is 2 exp(−t²/2) = 10⁻¹². Nothing is chosen for a module, a size o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -54,19 +55,31 @@ def twin(subject: Subject, module: Any) -> Any:
 
 
 def spread(
-    subject: Subject, module: Any, speech: Speech, tokens: Tokens, dtype: str, device: str, seed: int, runs: int = len(SAMPLES)
+    subject: Subject,
+    module: Any,
+    speech: Speech,
+    tokens: Tokens,
+    dtype: str,
+    device: str,
+    seed: int,
+    runs: int = len(SAMPLES),
+    anew: Callable[[], Any] | None = None,
 ) -> tuple[Array, Array]:
     """(the answer of the module in float64, how far that in ``dtype`` may be from it), both (B, L, D').
 
+    ``anew`` makes the module, where a call leaves something in it that the next one does not compute again, as a table of angles.
     Of fewer runs than ``SAMPLES`` has, a part of what is allowed: what is within it is within the whole.
     """
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
+    module = anew() if anew else module
     double = twin(subject, module) if wide else module
     plain = _run(subject, double, speech, tokens, device, ("widened", dtype) if wide else ())
     squares = np.zeros_like(plain)
     for number, elementwise in enumerate(SAMPLES[:runs]):
         mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "")
+        if anew:
+            double = twin(subject, anew()) if wide else anew()
         with np.errstate(all="ignore"):
             squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2
     squares /= len(SAMPLES)

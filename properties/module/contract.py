@@ -15,7 +15,7 @@ from ..engine.contained.link import Gone
 from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
-from ..engine.core.documented import HIDDEN, SEEN, polarity, text_of
+from ..engine.core.documented import HIDDEN, SEEN, polarity, text_of, unused
 from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
@@ -64,7 +64,7 @@ class Module(Contract):
         if not isinstance(subject, Subject):
             return subject
         try:
-            subject = learned(subject, device)
+            subject = learned(dataclasses.replace(subject, unused=unused(text_of(thing))), device)
         except Gone as gone:
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
         found = recognised(subject)
@@ -232,7 +232,8 @@ def _never_given(subject: Subject) -> dict[str, str]:
     formal = formal_of(subject.module("float64", "cpu", 1))
     left = [name for name, parameter in formal.items() if never_given(parameter, subject.speech)]
     whole = {"keys of fewer tokens": "a module that makes them could not be called"} if subject.facts.whole else {}
-    return dict.fromkeys(left, "optional, and never given") | whole
+    why = {name: "documented as not used" if name in subject.unused else "optional, and never given" for name in left}
+    return why | whole
 
 
 def _parameters(target: Target) -> tuple[str, ...]:

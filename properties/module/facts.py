@@ -95,10 +95,20 @@ def found_out(subject: Subject, module: Any) -> Subject:
         joined=_joined(subject, module),
         sparse=_sparse(replace(subject, facts=facts), module, facts.longest),
     )
+    facts = replace(facts, keeps=_keeps(subject))
     both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
     subject = replace(subject, facts=facts)
     return replace(subject, facts=replace(facts, in_logits=_in_logits(subject, module)))
+
+
+def _keeps(subject: Subject) -> bool:
+    """Whether the first call of a module leaves arrays in it."""
+    module = subject.module("float64", "cpu", 1)
+    before = constants(module, subject.framework)
+    answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
+    after = constants(module, subject.framework)
+    return before.keys() != after.keys() or any(not np.array_equal(before[name], after[name], equal_nan=True) for name in before)
 
 
 def by_type(subject: Subject, module: Any, dtypes: Iterable[str]) -> str:
@@ -182,9 +192,12 @@ def _hides_later(subject: Subject, module: Any, length: int) -> bool:
     return float((~visible[later]).mean() - (~visible[earlier]).mean()) >= 0.5
 
 
+CHUNKS = ("chunk", "segment")  # in names of how many tokens see each other, and no others
+
+
 def _in_chunks(subject: Subject, module: Any) -> bool:
     """Whether it has a number of a chunk, and tokens see the whole chunk that they are in, be it cut off at the end, and none after it."""
-    sizes = {value for name, value in vars(module).items() if "chunk" in name and type(value) is int and 1 < value < UNLIKE}
+    sizes = _sizes_of_chunks(module)
     if subject.facts.lengths or not sizes:
         return False
     try:
@@ -193,6 +206,12 @@ def _in_chunks(subject: Subject, module: Any) -> bool:
         return False
     chunks = (np.arange(UNLIKE) // size for size in sizes)
     return any(bool((seen == (at[:, None] >= at))[at[:, None] <= at].all()) for at in chunks)
+
+
+def _sizes_of_chunks(module: Any) -> set[int]:
+    return {
+        value for name, value in vars(module).items() if any(word in name for word in CHUNKS) and type(value) is int and 1 < value < UNLIKE
+    }
 
 
 def _hides_memory(subject: Subject, module: Any) -> bool:
@@ -256,6 +275,8 @@ def _no_softmax(subject: Subject, module: Any) -> str:
     called = _computed(subject, module, length, length if _memory(subject) else None)
     if called and not any(word in name for name in called for word in WEIGHING):
         return "no softmax is computed"
+    if "linear" in type(module).__name__.lower():
+        return "its name says linear"
     over = {int(name.removeprefix(OVER)) for name in called if name.startswith(OVER)}
     features = {subject.speech.width, subject.speech.head_dim}
     return "the softmax is over features" if over and over <= features - {length} else ""
@@ -350,6 +371,10 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     short, long = (influences(subject, module, n) > NEGLIGIBLE for n in (SHORT, LONG))
     asked = np.tri(SHORT, dtype=bool) if facts.causal else np.ones_like(short)
     near = short | np.eye(SHORT, dtype=bool)
+    if any(
+        np.array_equal(near & asked, (at[:, None] == at) & asked) for at in (np.arange(SHORT) // size for size in _sizes_of_chunks(module))
+    ):
+        return True
     neighbours = bool(near.diagonal(-1).any()) or bool(near.diagonal(1).any())
     apart = [near.diagonal(k) for k in range(1 - SHORT, 1 if facts.causal else SHORT)]
     by_distance = all(each.all() or not each.any() for each in apart)  # every other token, say

@@ -34,6 +34,7 @@ OBLONG_IMAGES = (16, 64)  # the same, four times as wide as high
 SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
 SEVERAL_WINDOWS = 64  # of these the one that is tried first where there are windows: a mistake between them is none in one
 TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
+DRAWN = ("randn", "randn_like", "normal", "normal_", "rand", "rand_like", "uniform_", "gumbel_softmax", "multinomial")
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
 
 
@@ -278,6 +279,8 @@ def _refuse_others(subject: Subject, module: Any) -> None:
     length = (subject.facts.lengths or (6,))[0]
     with under(module, subject.framework, "watched") as names:
         answer(subject, module, tokens_for(subject.speech, BATCH, length, memory))
+    if drawn := [name for name in names if name in DRAWN]:
+        _refuse_chance(subject, module, drawn[0], length, memory)
     attends = any(word in name for name in names for word in ATTENDS)
     kinds = {type(inner).__name__ for inner in module.modules() if inner is not module}
     rivals: list[str] = [kind for kind in ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell") if kind in kinds]
@@ -290,6 +293,14 @@ def _refuse_others(subject: Subject, module: Any) -> None:
             raise CannotRun(f"{subject.name} is no attention: no token sees another{what}")
         raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
     _refuse_weights(subject, module)
+
+
+def _refuse_chance(subject: Subject, module: Any, drawn: str, length: int, memory: int | None) -> None:
+    """Raises CannotRun for what draws what it begins with, as slots: no two calls of it are comparable. Dropout is another matter."""
+    tokens = tokens_for(subject.speech, BATCH, length, memory)
+    answers = [answer(subject, module, tokens, luck=luck) for luck in (0, 1)]
+    if not np.array_equal(answers[0], answers[1], equal_nan=True):
+        raise CannotRun(f"{subject.name} draws random numbers in eval mode ({drawn}): its answers cannot be compared with one another")
 
 
 def _refuse_weights(subject: Subject, module: Any) -> None:

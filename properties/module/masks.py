@@ -61,7 +61,8 @@ def with_masks(subject: Subject, module: Any) -> Subject:
         return subject
     if flag := _makes_causal(subject, module):
         return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))
-    taken = [(name, meant) for wanted in SHAPES for name, meant in _named(subject, module) if meant == wanted]
+    named = [(name, meant) for name, meant in _named(subject, module) if name not in subject.unused]
+    taken = [(name, meant) for wanted in SHAPES for name, meant in named if meant == wanted]
     found = [saying for name, meant in taken if (saying := _of_name(subject, module, name, meant))]
     if _switched_off(module):
         found = [saying for saying in found if saying.effect != "none"]

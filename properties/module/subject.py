@@ -37,6 +37,7 @@ class Facts:
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
     in_logits: bool = False  # weights alone depend on positions, nothing else
+    keeps: bool = False  # a call leaves arrays in it, as a table of angles
     sinks: str = ""  # what says that weights of tokens need not sum to one
     apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
@@ -78,6 +79,7 @@ class Subject:
     untold: str = ""  # why its cache is not understood
     guesses: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor of which little is known, and what they were
 
+    unused: frozenset[str] = frozenset()  # parameters of which it is documented that nothing is done with them
     flags: Mapping[str, bool] = field(default_factory=dict)  # arguments of its constructor that are true or false by default
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -162,6 +164,30 @@ def _copies(value: Any) -> bool:
     return True
 
 
+def with_heads(module: Any) -> Callable[..., Any]:
+    """A module without weights; where its ``forward`` asks it how many heads there are, a function that takes their number, too."""
+    counts = {name: value for name, value in vars(module).items() if type(value) is int}
+    heads = [name for name in counts if role(name, CONSTRUCTOR_ROLES) == "heads"]
+    try:
+        written = inspect.getsource(type(module).forward)
+        formal = inspect.signature(module.forward)
+    except (OSError, TypeError, ValueError):
+        return cast(Callable[..., Any], module)
+    if len(counts) != 1 or not heads or f"self.{heads[0]}" not in written or heads[0] in formal.parameters:
+        return cast(Callable[..., Any], module)
+    (name,) = heads
+
+    def attention(*arguments: Any, **options: Any) -> Any:
+        setattr(module, name, int(options.pop(name, counts[name])))
+        return module(*arguments, **options)
+
+    functools.update_wrapper(attention, type(module).forward)
+    number = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=counts[name])
+    before = [p for p in formal.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    attention.__signature__ = formal.replace(parameters=[*before, number])  # type: ignore[attr-defined]
+    return attention
+
+
 def of_instance(prototype: Any) -> Maker:
     """Copies of a module that somebody has made."""
 
@@ -182,11 +208,11 @@ def tokens_for(speech: Speech, batch: int, length: int, memory: int | None, seed
 
 
 def answer(
-    subject: Subject, module: Any, tokens: Tokens, speech: Speech | None = None, dtype: str = "float64", device: str = "cpu"
+    subject: Subject, module: Any, tokens: Tokens, speech: Speech | None = None, dtype: str = "float64", device: str = "cpu", luck: int = 0
 ) -> Array:
-    """The output (B, L, D') of one call without gradients. Whatever is raised passes."""
+    """The output (B, L, D') of one call without gradients; ``luck``: what random numbers it draws. Whatever is raised passes."""
     fw, speech = subject.framework, speech or subject.speech
-    with np.errstate(all="ignore"), fw.settings_kept(), hooks(fw).still(), fw.chance(0):
+    with np.errstate(all="ignore"), fw.settings_kept(), hooks(fw).still(), fw.chance(luck):
         return read(call(module, speech, tokens, fw, Buffers(fw), dtype, device), speech, fw)
 
 
@@ -218,7 +244,7 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
     if not fw.modules.is_module(thing):
         return None
     weightless = not any(True for _ in thing.parameters())
-    return duplicate(thing).eval() if weightless else Subject(name, of_instance(thing), fw)
+    return with_heads(duplicate(thing).eval()) if weightless else Subject(name, of_instance(thing), fw)
 
 
 def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject | Callable[..., Any]:
@@ -232,7 +258,7 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             said.append(error if not maker.guesses else CannotRun(f"{question(cls, next(iter(maker.guesses)), given)}; {error}"))
             continue
         if not any(True for _ in made.parameters()):
-            return cast(Callable[..., Any], made.eval())
+            return with_heads(made.eval())
         fixed = any(role(argument, CONSTRUCTOR_ROLES) in SIZED for argument in given)
         return Subject(name, maker, fw, fixed=fixed, guesses=maker.guesses, flags={} if given else flags_of(cls))
     raise said[0]

@@ -43,6 +43,7 @@ KEYS = {
     "value_dim",
     "pairing",
     "mask_and_causal",
+    "scales",
     "zero_sizes",
 }
 

@@ -28,6 +28,11 @@ OTHERWISE = re.compile(
     r"\b(?:unlike|contrary|opposite|rather than|instead of|contrast|opposed|other than|inverse|inverted|not the)\b", re.IGNORECASE
 )
 SENTENCES = re.compile(r"\.(?!\d)|;|\n\s*\n")
+ENTRY = re.compile(r"^[ \t`*-]*(?::?param[ \t]+)?`*(\w+)`*[ \t]*(?=[(:])", re.MULTILINE)  # of a parameter, in the usual styles
+NOT_USED = re.compile(
+    r"\b(?:not|never)\s+(?:\w+ly\s+)?(?:used|supported|implemented)\b|\bunused\b|\bhas\s+no\s+effect\b|\bonly\s+for\s+(?:\w+\s+){0,3}compatib",
+    re.IGNORECASE,
+)
 BOTTOM, TOP = "bottom-right", "top-left"
 CORNERS = {
     BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b",
@@ -50,6 +55,13 @@ def polarity(text: str, name: str, names: Sequence[str]) -> str:
         if said:
             return said.pop() if len(said) == 1 else ""
     return ""
+
+
+def unused(text: str) -> frozenset[str]:
+    """The parameters of which it is documented that nothing is done with them."""
+    entries = list(ENTRY.finditer(text))
+    ends = [*(entry.start() for entry in entries), len(text)][1:]
+    return frozenset(entry[1] for entry, end in zip(entries, ends, strict=bool(entries)) if NOT_USED.search(text[entry.end() : end]))
 
 
 def corner(text: str) -> str:
