@@ -133,6 +133,7 @@ class Away(Part):
             _tables=list(told["tables"]),
             _resets=told["resets"],
             _unrecorded=str(told["unrecorded"]),
+            _unscaled=str(told["unscaled"])[:60],
             _several=list(told["shared"]),
         )
         self.__dict__["_formal"] = signature(told["forward"])
@@ -200,6 +201,10 @@ class Away(Part):
     def unrecorded(self) -> str:
         """The decorator of its ``forward`` under which nothing is recorded (``Modules.unrecorded``)."""
         return self._unrecorded
+
+    def unscaled(self) -> str:
+        """Where its code says that logits are not scaled (``ingredients.written_unscaled``)."""
+        return self._unscaled
 
     def constants(self) -> dict[str, Any]:
         """What its buffers and other arrays that it holds are now, by their names."""

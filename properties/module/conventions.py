@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..engine.core.target import CannotRun
-from .ingredients import numbers_of_scales
+from .ingredients import numbers_of_scales, written_unscaled
 from .names import Sizes
 from .speech import IMAGES
 from .structure import HEADS, KNOWN, POSITIONS, ROUNDED, SCALES, TURNED, USUAL, USUAL_WAYS, Structure, factor
@@ -61,6 +61,8 @@ def _documented(s: Structure, subject: Subject, module: Any) -> str:
         return f" (beside {subject.silent[0]}, an embedding of distances, as T5's)"
     if s.scale == "1" and subject.speech.layout in IMAGES:
         return " (as in non-local blocks and in SAGAN)"
+    if s.scale == "1" and (said := written_unscaled(module)):
+        return f" ({said})"
     d = len(s.places["q"].rows) // s.heads
     value = factor(s.scale, d, s.heads, subject.speech.width)
     if s.rotation and s.rotation.features < d and math.isclose(value, s.rotation.features**-0.5, rel_tol=1e-6):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -130,6 +133,20 @@ def configured(part: Any) -> dict[str, float]:
 def numbers_of_scales(module: Any) -> dict[str, float]:
     """Attributes that are called after scales."""
     return {name: value for name, value in _numbers(module).items() if set(_words(name)) & OF_SCALES}
+
+
+UNSCALED = re.compile(r"\bscale\s*=\s*1(?:\.0?)?(?=\s*[,)])|#.*\b(?:no|without)\s+scaling\b", re.IGNORECASE)
+
+
+def written_unscaled(module: Any) -> str:
+    """Where the code of a module says that logits are not scaled: ``scale=1.0`` in a call, or a comment; empty if it does not."""
+    if isinstance(module, Away):
+        return module.unscaled()
+    for kind in dict.fromkeys(type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")):
+        with suppress(OSError, TypeError):
+            if said := UNSCALED.search(inspect.getsource(kind)):
+                return said[0].lstrip("# ")[:60]
+    return ""
 
 
 def _words(name: str) -> list[str]:

@@ -61,10 +61,8 @@ def attention(q, k, v, attn_mask=None):
 
 
 def test_arrays_are_on_the_device_and_answers_come_back(tmp_path: Path) -> None:
-    target = there(tmp_path, RIGHT)
-    report = asked(target)
-    assert not report.findings and report.verdict == "nothing found", [f.violation.says for f in report.findings]
-    assert report.cases > 100
+    report = asked(there(tmp_path, RIGHT), "softmax", "masks", "purity", "gradients", examples=3)
+    assert not report.findings and report.cases > 80, [f.violation.says for f in report.findings]
 
 
 HALF = RIGHT.replace("logits = q @", "k, v = k[..., :8, :], v[..., :8, :]\n    logits = q @")
@@ -127,8 +125,8 @@ class Attention(nn.Module):
 
 
 def test_a_module_is_made_and_called_there(tmp_path: Path) -> None:
-    report = asked(there(tmp_path, MODULE, "Attention"), examples=4)
-    assert not report.findings and report.cases > 50, [(f.prop.name, f.violation.says) for f in report.findings]
+    report = asked(there(tmp_path, MODULE, "Attention"), examples=2)
+    assert not report.findings and report.cases > 40, [(f.prop.name, f.violation.says) for f in report.findings]
 
 
 def test_a_wrong_module_is_refuted(tmp_path: Path) -> None:

@@ -222,3 +222,28 @@ def test_a_module_without_weights_is_told_how_many_heads_there_are() -> None:
     wrong = make_target("mine", OfWholeWidth)
     wrong = wrong.kind.handshake(wrong, "cpu")
     assert wrong.wrong or wrong.differs or verify_target(wrong, [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20)).findings
+
+
+class Unscaled(Plain):
+    """The fused function is given a scale, and the attention by hand beside it has none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, dim = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0)
+        whole: Tensor = self.out(out.transpose(1, 2).reshape(batch, length, dim))
+        return whole
+
+
+class NotScaled(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, dim = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        whole: Tensor = self.out(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(batch, length, dim))
+        return whole
+
+
+def test_a_scale_that_is_written_is_meant() -> None:
+    assert made(Unscaled).differs == {"scale": "1 (scale=1.0), not 1/sqrt(head_dim)"}
+    assert not searched(Unscaled).findings
+    assert any("logits are scaled by 1" in finding.violation.says for finding in searched(NotScaled).findings)
