@@ -58,6 +58,9 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
 # What a mask is like of which so many axes are wanted, and which has fewer.
 OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
 MASKED = ("attn_mask",)
+HALVES = ("float16", "bfloat16")
+# The class in words, what is declared if it is refused, a call of it by its seed.
+Question = tuple[str, dict[str, Any], Callable[[int], Inputs]]
 OTHER_DIMS = (8, 16, 24, 32, 64, 128)
 LONGER = (20, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 192, 256, 257, 384, 512, 601, 640, 768, 1000, 1024)
 GROUPS = (2, 3, 4)
@@ -73,7 +76,7 @@ def with_refusals(target: Target, device: str) -> Target:
         target = _without_parameters(target, device, said, left)
     facts: dict[str, Any] = {}
     told: set[str] = set()
-    for dtype, (words, changes, asked) in _in_every_dtype(target, device):
+    for dtype, (words, changes, asked) in _in_types(target, device):
         if any(getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()):
             continue  # it is declared
         if changes.items() <= facts.items() or words in told:
@@ -246,19 +249,19 @@ def no_backward(target: Target) -> str:
     return always_refused(target, (partial(sent_back, seed) for seed in (0, 1))) if target.framework.gradients else ""
 
 
-def _in_every_dtype(target: Target, device: str) -> Iterator[tuple[str, Any]]:
-    """The questions, in each type: a kernel is chosen by it, and refuses what the one of another type takes."""
-    for dtype in target.dtypes[:1] if target.costly_shapes else target.dtypes:
-        for question in _questions(dataclasses.replace(target, dtypes=(dtype,)), device):
+def _in_types(target: Target, device: str) -> Iterator[tuple[str, Question]]:
+    """The questions; those of a mask's axes in halves, too, for which other kernels are chosen, which refuse what those of wider types take."""
+    for question in _questions(target, device):
+        yield target.dtypes[0], question
+    for dtype in [dtype for dtype in target.dtypes[1:] if dtype in HALVES and not target.costly_shapes][:1]:
+        for question in _of_axes(dataclasses.replace(target, dtypes=(dtype,)), device):
             yield dtype, question
 
 
-def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any], Callable[[int], Inputs]]]:
-    """(the class in words, what is declared if it is refused, a call of it by its seed)."""
-    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
+def _of_axes(target: Target, device: str) -> Iterator[Question]:
+    """Those of how many axes a mask has."""
     asked = partial(_asked, target, device)
     masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
-    wider = target.supports.value_dim and not target.supports.head_dims and not refusal(target, asked(value_dim=dim + 1))
     if "attn_mask" in target.parameters and {"S", "LS"} <= set(target.supports.mask_axes):
         if "enable_gqa" in target.parameters:
             yield "masks of two axes, where heads are grouped", {"mask_rank": 4}, asked(**masked, group=2, queries=1)
@@ -266,6 +269,15 @@ def _questions(target: Target, device: str) -> Iterator[tuple[str, dict[str, Any
         yield "masks of fewer than two axes", {"mask_rank": 2}, asked(**masked, mask_axes="S", mask_rank=0)
         if "" in target.supports.mask_axes:
             yield "masks without axes", {"mask_rank": 1}, asked(**masked, mask_axes="", mask_rank=0)
+
+
+def _questions(target: Target, device: str) -> Iterator[Question]:
+    """All of them."""
+    dim = target.supports.head_dims[0] if target.supports.head_dims else 4
+    asked = partial(_asked, target, device)
+    masked = {"mask": "random", "mask_kind": target.supports.mask_kinds[0]}
+    wider = target.supports.value_dim and not target.supports.head_dims and not refusal(target, asked(value_dim=dim + 1))
+    yield from _of_axes(target, device)
     if {"attn_mask", "is_causal"} <= set(target.parameters) and "LS" in target.supports.mask_axes:
         alone = {"mask_and_causal": False}  # libraries that document this refusal answer where a fused kernel is chosen, all the same
         yield "a mask together with is_causal", alone, asked(**masked, is_causal=True)

@@ -37,6 +37,8 @@ from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
 
+OF_CHANCE = "module_the_same_call_gives_the_same_bits"  # what draws random numbers in eval mode is asked for this alone
+
 
 class Module(Contract):
     """Tokens in, tokens out, the weights inside."""
@@ -138,6 +140,8 @@ class Module(Contract):
 
     def refused(self, target: Target, prop: Property, dtypes: Dtypes) -> str:
         subject = _of(target)
+        if subject.facts.chance and prop.name != OF_CHANCE:
+            return f"it draws random numbers in eval mode ({subject.facts.chance}): its answers cannot be compared"
         for word in prop.domain.get("about", ()):
             if why := _without(subject.facts, subject, word):
                 return why

@@ -85,7 +85,7 @@ def _known(spoken: Subject, device: str) -> Subject:
     """With all that calls can show of it."""
     module = spoken.module("float64", device, 1)
     spoken = _with_layout(spoken, module)
-    _refuse_others(spoken, module)
+    spoken = _by_chance(spoken, module, _refuse_others(spoken, module))
     spoken = _with_memory(spoken, module)
     spoken = _with_table(spoken, module)
     spoken = found_out(spoken, module)
@@ -273,14 +273,12 @@ def _mixes(subject: Subject, module: Any, memory: int | None) -> tuple[bool, boo
 # ---------------------------------------------------------------- what it is not
 
 
-def _refuse_others(subject: Subject, module: Any) -> None:
-    """Raises CannotRun for what is no attention: no token sees another, or what it sees does not depend on what is there."""
+def _refuse_others(subject: Subject, module: Any) -> list[str]:
+    """The names of what is computed. Raises CannotRun for what is no attention: no token sees another, or it does not depend on what is there."""
     memory = MEMORY if subject.speech.name("memory") else None
     length = (subject.facts.lengths or (6,))[0]
     with under(module, subject.framework, "watched") as names:
         answer(subject, module, tokens_for(subject.speech, BATCH, length, memory))
-    if drawn := [name for name in names if name in DRAWN]:
-        _refuse_chance(subject, module, drawn[0], length, memory)
     attends = any(word in name for name in names for word in ATTENDS)
     kinds = {type(inner).__name__ for inner in module.modules() if inner is not module}
     rivals: list[str] = [kind for kind in ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell") if kind in kinds]
@@ -293,14 +291,17 @@ def _refuse_others(subject: Subject, module: Any) -> None:
             raise CannotRun(f"{subject.name} is no attention: no token sees another{what}")
         raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
     _refuse_weights(subject, module)
+    return names
 
 
-def _refuse_chance(subject: Subject, module: Any, drawn: str, length: int, memory: int | None) -> None:
-    """Raises CannotRun for what draws what it begins with, as slots: no two calls of it are comparable. Dropout is another matter."""
-    tokens = tokens_for(subject.speech, BATCH, length, memory)
-    answers = [answer(subject, module, tokens, luck=luck) for luck in (0, 1)]
-    if not np.array_equal(answers[0], answers[1], equal_nan=True):
-        raise CannotRun(f"{subject.name} draws random numbers in eval mode ({drawn}): its answers cannot be compared with one another")
+def _by_chance(subject: Subject, module: Any, names: list[str]) -> Subject:
+    """The subject with the function that draws what it begins with in eval mode, as slots are; dropout is another matter."""
+    drawn = [name for name in names if name in DRAWN]
+    if not drawn:
+        return subject
+    tokens = tokens_for(subject.speech, BATCH, (subject.facts.lengths or (6,))[0], MEMORY if subject.speech.name("memory") else None)
+    one, other = (answer(subject, module, tokens, luck=luck) for luck in (0, 1))
+    return subject if np.array_equal(one, other, equal_nan=True) else replace(subject, facts=replace(subject.facts, chance=drawn[0]))
 
 
 def _refuse_weights(subject: Subject, module: Any) -> None:

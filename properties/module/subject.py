@@ -37,6 +37,7 @@ class Facts:
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
     in_logits: bool = False  # weights alone depend on positions, nothing else
+    chance: str = ""  # with what it draws random numbers in eval mode, beside dropout
     keeps: bool = False  # a call leaves arrays in it, as a table of angles
     sinks: str = ""  # what says that weights of tokens need not sum to one
     apart: str = ""  # what it raises where a mask and the flag of causality are given together

@@ -26,6 +26,8 @@ from properties.engine.search.find_target import OWN, Builtins, containing, find
 from properties.engine.search.run import Report, verify_target
 from properties.engine.search.search import Plan
 
+FORKED: list[Template] = []
+
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
@@ -34,9 +36,18 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     framework("torch")
     monkeypatch.setattr(OnDevice, "plain", lambda self, array: array)  # where a tensor is, is what its subclass says
     with PretendedDevice() as pretended:
-        template = Template(links.loaded())
-        monkeypatch.setattr(links, "template", lambda device="cpu": template)
+        forked(monkeypatch)
         yield pretended
+    for template in FORKED:
+        template.abandon()
+    links.Link.left[:] = [(template, pid) for template, pid in links.Link.left if template not in FORKED]
+    FORKED.clear()
+
+
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers know what this process knows now."""
+    FORKED.append(Template(links.loaded()))
+    monkeypatch.setattr(links, "template", lambda device="cpu": FORKED[-1])
 
 
 def there(folder: Path, code: str, name: str = "attention") -> Target:
@@ -97,9 +108,7 @@ STICKY = RIGHT.replace(
 
 def test_after_an_error_that_ends_all_work_on_the_device_another_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnDevice, "usable", lambda self: not getattr(torch, "dead", False))
-    links.Link.templates.clear()
-    template = Template(links.loaded())
-    monkeypatch.setattr(links, "template", lambda device="cpu": template)
+    forked(monkeypatch)
     target = there(tmp_path, STICKY)
     report = asked(target, "output_is_inside_the_bound", "a_single_key_gives_its_value", examples=40)
     (finding,) = report.findings
