@@ -6,8 +6,8 @@ import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -142,11 +142,17 @@ def written_unscaled(module: Any) -> str:
     """Where the code of a module says that logits are not scaled: ``scale=1.0`` in a call, or a comment; empty if it does not."""
     if isinstance(module, Away):
         return module.unscaled()
-    for kind in dict.fromkeys(type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")):
-        with suppress(OSError, TypeError):
-            if said := UNSCALED.search(inspect.getsource(kind)):
-                return said[0].lstrip("# ")[:60]
-    return ""
+    kinds: dict[Any, None] = dict.fromkeys(type(part) for part in module.modules() if not type(part).__module__.startswith("torch."))
+    return next((said for kind in kinds if (said := _says_unscaled(kind))), "")
+
+
+@cache
+def _says_unscaled(kind: Any) -> str:
+    try:
+        said = UNSCALED.search(inspect.getsource(kind))
+    except (OSError, TypeError):
+        return ""
+    return said[0].lstrip("# ")[:60] if said else ""
 
 
 def _words(name: str) -> list[str]:
