@@ -34,7 +34,7 @@ MOST = 12_000  # compositions that are tried: some seconds
 LIKELY = 6
 FEWEST = 5  # tokens of which there must be as many
 # What no attention does on purpose, but who says so by one of these words in the name of a class, or by such a flag: slots compete for
-# keys (Locatello et al. 2020); Informer mixes heads.
+# keys (Locatello et al. 2020); Informer mixes heads; Reformer's queries are its keys. The weights that would be right are there, and unused.
 NEVER_MEANT = {
     "heads split by a reshape, without a transpose": {"mix=True"},
     "heads merged by a reshape, without a transpose": {"mix=True"},
@@ -42,6 +42,8 @@ NEVER_MEANT = {
     "a softmax over heads": {"talking"},
     "a softmax over sequences": set(),
     "the transposed weights on values": set(),
+    "keys projected as queries": {"share", "tie", "symmetric", "lsh", "reformer"},
+    "values projected as keys": {"share", "tie"},
 }
 OF_PLACES = {"positions added to queries alone": set[str](), "positions added to keys alone": set[str]()}  # the same, where some are given
 OF_IMAGES = {EXCHANGED: set[str](), RESHAPED: set[str]()}  # the same, of tokens that a convolution makes fewer

@@ -34,6 +34,34 @@ class Transposed(Composed):
         return logits.softmax(-1).mT
 
 
+class QueriesMeetQueries(Composed):
+    def normed(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return q, q, v
+
+
+class FusedQueriesMeetQueries(nn.Module):
+    """The part of one projection that is for keys is not used; every parameter has a gradient all the same."""
+
+    def __init__(self, dim: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.norm = heads, nn.LayerNorm(dim)
+        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, _, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.to_qkv(self.norm(x)).chunk(3, -1))
+        out: Tensor = self.to_out(((q @ q.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return out
+
+
+class ValuesOfKeys(Composed):
+    def normed(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return q, k, k
+
+
+class SharedQueriesAndKeys(QueriesMeetQueries):
+    pass
+
+
 class SlotAttention(Composed):
     def weigh(self, logits: Tensor) -> Tensor:
         return logits.softmax(-2)
@@ -62,6 +90,9 @@ class MixedOnPurpose(Mixed):
         (Mixed, "heads merged by a reshape, without a transpose"),
         (load_all()[0]["module_heads.SplitByView"].function, "heads split by a reshape, without a transpose"),
         (load_all()[0]["module_heads.OverQueries"].function, "a softmax over queries"),
+        (QueriesMeetQueries, "keys projected as queries"),
+        (FusedQueriesMeetQueries, "keys projected as queries"),
+        (ValuesOfKeys, "values projected as keys"),
     ],
 )
 def test_it_is_refuted_and_named(cls: Any, words: str) -> None:
@@ -70,7 +101,7 @@ def test_it_is_refuted_and_named(cls: Any, words: str) -> None:
     assert finding.violation.says.endswith(f"is not the attention of the projections: it answers as with {words}")
 
 
-@pytest.mark.parametrize("cls", [SlotAttention, MixedOnPurpose, OverHeadsInTalkingHeads])
+@pytest.mark.parametrize("cls", [SlotAttention, MixedOnPurpose, OverHeadsInTalkingHeads, SharedQueriesAndKeys])
 def test_where_a_name_or_a_flag_says_so_nothing_is_claimed(cls: type[nn.Module]) -> None:
     assert structure(cls) is None
 
