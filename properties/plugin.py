@@ -65,12 +65,10 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         from .engine.core.target import CannotRun
         from .engine.doors.asked import spoken_with
         from .engine.doors.known import beside, known_by_effect
-        from .engine.doors.options import without_gpus
         from .engine.search.find_target import NEVER, Builtins, containing, find_targets, users
         from .engine.search.search import Plan
 
         builtins, device = Builtins(), _option(config, "device")
-        without_gpus(device)
         declared = _option(config, "supports")
         supports = Supports.in_file(declared) if declared else None
         which = NEVER if _option(config, "attncheck-in-process") else users(device)

@@ -67,11 +67,12 @@ def spread(
 ) -> tuple[Array, Array]:
     """(the answer of the module in float64, how far that in ``dtype`` may be from it), both (B, L, D').
 
-    ``anew`` makes the module, where a call leaves something in it that the next one does not compute again, as a table of angles.
+    ``anew`` makes the module: where a call leaves something in it that the next one does not compute again, as a table of angles, each has its own.
     Of fewer runs than ``SAMPLES`` has, a part of what is allowed: what is within it is within the whole.
     """
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
+    anew = anew if subject.facts.keeps else None
     module = anew() if anew else module
     double = twin(subject, module) if wide else module
     plain = _run(subject, double, speech, tokens, device, ("widened", dtype) if wide else ())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -186,9 +187,10 @@ class Search:
 
     def _observed(self, seed: int, length: int, memory: int | None = None) -> Observed:
         subject = self.subject
-        module = subject.module("float64", "cpu", seed)
+        made = partial(subject.module, "float64", "cpu", seed)
+        module = made()
         tokens = tokens_for(subject.speech, 2, length, memory or self._keys(1 if length == 1 else MEMORY), seed)
-        exact, allowed = bound.spread(subject, module, subject.speech, tokens, "float64", "cpu", seed)
+        exact, allowed = bound.spread(subject, module, subject.speech, tokens, "float64", "cpu", seed, anew=made)
         return Observed(module, called(subject, module, tokens), exact, allowed)
 
     def _pattern(self) -> Array | None:

@@ -7,13 +7,11 @@ parameters, once, and answers with weights that it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, Raised, Target, blame
-from ..engine.core.trial import Refuted
 from .subject import Subject, of_instance
 
 MOST = 10_000  # parameters
@@ -53,12 +51,11 @@ def _in_its_types(target: Target, kind: Any) -> Target:
     """The target in the types that it takes, of those of the reference: a kernel is written for one. Raises CannotRun."""
     refused: dict[str, str] = {}
     for dtype in target.dtypes:
-        with suppress(Gone, Refuted):  # for a case to show
-            try:
-                kind.smoke(target, dtype, "cpu")
-            except Raised as raised:
-                if not isinstance(raised.error, Gone):
-                    refused[dtype] = f"it {blame(raised)}"
+        try:
+            kind.smoke(target, dtype, "cpu")  # an answer of another form is for a case to show, as is a process that ends
+        except Raised as raised:
+            if not isinstance(raised.error, Gone):
+                refused[dtype] = f"it {blame(raised)}"
     least = USUAL if USUAL in target.dtypes else target.dtypes[0]
     if least in refused:
         raise CannotRun(f"{target.name} cannot be called as its reference is: on {least} {refused[least]}")

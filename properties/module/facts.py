@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -275,7 +276,7 @@ def _no_softmax(subject: Subject, module: Any) -> str:
     called = _computed(subject, module, length, length if _memory(subject) else None)
     if called and not any(word in name for name in called for word in WEIGHING):
         return "no softmax is computed"
-    if "linear" in type(module).__name__.lower():
+    if re.search(r"(?<!bi)(?<!non)linear\w*att", type(module).__name__.lower()):
         return "its name says linear"
     over = {int(name.removeprefix(OVER)) for name in called if name.startswith(OVER)}
     features = {subject.speech.width, subject.speech.head_dim}

@@ -135,11 +135,11 @@ def numbers_of_scales(module: Any) -> dict[str, float]:
     return {name: value for name, value in _numbers(module).items() if set(_words(name)) & OF_SCALES}
 
 
-UNSCALED = re.compile(r"\bscale\s*=\s*1(?:\.0?)?(?=\s*[,)])|#.*\b(?:no|without)\s+scaling\b", re.IGNORECASE)
+UNSCALED = re.compile(r"\bscale\s*=\s*1(?:\.0?)?(?=\s*[,)])")  # an argument of a call
 
 
 def written_unscaled(module: Any) -> str:
-    """Where the code of a module says that logits are not scaled: ``scale=1.0`` in a call, or a comment; empty if it does not."""
+    """Where the code of a module says that logits are not scaled: ``scale=1.0`` in a call; empty if it does not."""
     if isinstance(module, Away):
         return module.unscaled()
     kinds: dict[Any, None] = dict.fromkeys(type(part) for part in module.modules() if not type(part).__module__.startswith("torch."))
@@ -152,7 +152,7 @@ def _says_unscaled(kind: Any) -> str:
         said = UNSCALED.search(inspect.getsource(kind))
     except (OSError, TypeError):
         return ""
-    return said[0].lstrip("# ")[:60] if said else ""
+    return said[0] if said else ""
 
 
 def _words(name: str) -> list[str]:

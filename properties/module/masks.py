@@ -61,9 +61,9 @@ def with_masks(subject: Subject, module: Any) -> Subject:
         return subject
     if flag := _makes_causal(subject, module):
         return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))
-    named = [(name, meant) for name, meant in _named(subject, module) if name not in subject.unused]
-    taken = [(name, meant) for wanted in SHAPES for name, meant in named if meant == wanted]
+    taken = [(name, meant) for wanted in SHAPES for name, meant in _named(subject, module) if meant == wanted]
     found = [saying for name, meant in taken if (saying := _of_name(subject, module, name, meant))]
+    found = [saying for saying in found if not (saying.parameter in subject.unused and saying.effect == "none")]  # as is documented
     if _switched_off(module):
         found = [saying for saying in found if saying.effect != "none"]
     found.sort(key=lambda saying: RANKS.index(saying.effect))  # those that hide as they should come first

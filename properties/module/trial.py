@@ -235,7 +235,7 @@ class ModuleTrial(Trial):
         """(the answer of the module in float64, how far that of the type may be from it). Raises Raised."""
         tokens, case = self.inputs if tokens is None else tokens, self.case
         self._accepted(tokens)
-        anew = self.made if self.facts.keeps and module in (None, self.module) else None
+        anew = self.made if module in (None, self.module) else None
         module = self.module if module is None else module
         seed = case.seed * 31 + 7
         try:

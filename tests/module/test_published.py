@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -66,6 +65,8 @@ def test_what_begins_by_chance_is_one_finding() -> None:
     report = searched(Slots)
     assert [finding.prop.name for finding in report.findings] == ["module_the_same_call_gives_the_same_bits"]
     assert "draws random numbers in eval mode (randn_like)" in report.outcomes["module_a_batch_is_its_sequences"].not_exercised
+    shy = verify_target(made(Slots), [PROPERTIES["module_a_batch_is_its_sequences"]], Plan(examples=6, strict=False))
+    assert shy.incomplete.startswith("it drew random numbers in eval mode (randn_like)")  # one that draws only when it is asked what it is
     assert len(searched(DropsInEval).findings) > 1
 
 
@@ -118,13 +119,17 @@ class Kept(Plain):
         return q, k, v
 
 
-def test_what_a_call_leaves_in_a_module_is_rounded_in_every_run() -> None:
+def test_what_a_call_leaves_in_a_module_is_rounded_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     target = made(Kept)
     assert target.function.facts.keeps and not made(Plain).function.facts.keeps  # type: ignore[attr-defined]
     case = next(prop for prop in RIGHT if "twin" in prop.name).topic.case(batch=2, length=64, dtype="float16", seed=3)
-    trial = ModuleTrial(target, case)
-    kept = bound.spread(trial.subject, trial.made(), trial.speech, trial.inputs, "float16", "cpu", 1)[1]
-    assert np.median(trial.allowed() / kept) > 1.02
+    for kind, times in ((Kept, 1 + len(bound.SAMPLES)), (Plain, 0)):
+        trial, count = ModuleTrial(made(kind), case), list[int]()
+        again = trial.made
+        trial.module  # noqa: B018  what is called itself is made once
+        monkeypatch.setattr(trial, "made", lambda again=again, count=count: count.append(1) or again())
+        trial.allowed()
+        assert len(count) == times
     report = verify_target(target, RIGHT, Plan(examples=12, strict=False))
     assert not report.findings, [(f.prop.name, f.violation.says) for f in report.findings]
 
@@ -165,6 +170,18 @@ class Interface(Plain):
         return logits if self.mask is None else logits.masked_fill(~self.mask, -math.inf)
 
 
+class Hides(Interface):
+    """Attention.
+
+    Args:
+        key_padding_mask: Not used.
+    """
+
+    def forward(self, x: Tensor, attention_mask: Any = None, key_padding_mask: Any = None) -> Tensor:  # type: ignore[override]
+        self.mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None].roll(1, -1)
+        return Plain.forward(self, x)
+
+
 class Forgets(Interface):
     """Attention.
 
@@ -179,6 +196,7 @@ def test_a_mask_that_is_documented_as_not_used_is_told() -> None:
     report = searched(Interface)
     assert not report.findings, [(f.prop.name, f.violation.says) for f in report.findings]
     assert any("key_padding_mask" in f.violation.says for f in searched(Forgets).findings)
+    assert any("hidden" in f.violation.says for f in searched(Hides).findings)  # it is used, whatever is documented, and wrong
 
 
 def test_what_documentation_says_of_no_use() -> None:
@@ -191,7 +209,7 @@ def test_what_documentation_says_of_no_use() -> None:
         mask: True = not used by a row
         :param other: has no effect
     """
-    assert unused(text) == {"position_bias", "head_mask", "other"} or unused(text) == {"position_bias", "head_mask", "other", "mask"}
+    assert unused(text) == {"position_bias", "head_mask", "other", "mask"}  # of a mask, whether it does nothing is then asked
     assert not unused("")
 
 
@@ -221,8 +239,7 @@ def test_a_module_without_weights_is_told_how_many_heads_there_are() -> None:
         target, [PROPERTIES["output_is_inside_the_bound"], PROPERTIES["heads_are_independent"]], Plan(examples=20)
     ).findings
     wrong = make_target("mine", OfWholeWidth)
-    wrong = wrong.kind.handshake(wrong, "cpu")
-    assert wrong.wrong or wrong.differs or verify_target(wrong, [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20)).findings
+    assert verify_target(wrong, [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20)).findings
 
 
 class Unscaled(Plain):

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from .counted import load, memory, processes, started, taken, tasks
 from .limits import PR_SET_DUMPABLE, TASKS, end_with_parent, go_first, prctl
-from .written import into_a_domain, of_processes_alone, only_temporary_files
+from .written import into_a_domain, of_the_system, only_temporary_files
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000  # unshare(2)
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 APART = CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18  # mount(2)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18  # mount(2)
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 22, 24, 38  # prctl(2)
 CAPABILITIES = 64  # more than there are
 CAPABILITY_VERSION = 0x20080522  # capset(2)
@@ -162,10 +162,13 @@ def _hide(places: Sequence[str], held: Sequence[str], device: str) -> None:
         into_a_domain()
         return
     kept = only_temporary_files(held, places, device)
-    at_all = MS_RDONLY if device == "cpu" else 0  # a driver writes the names of its threads there
-    mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | at_all, None)
-    if not at_all:
-        of_processes_alone()
+    how = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    if device == "cpu":  # a target whose user is root's could change the system there
+        mount(b"proc", b"/proc", b"proc", how | MS_RDONLY, None)
+    elif mount(b"proc", b"/proc", b"proc", how, None) == 0:  # a driver writes the names of its threads there
+        for own in of_the_system():
+            mount(own, own, None, MS_BIND | MS_REC, None)
+            mount(None, own, None, MS_BIND | MS_REMOUNT | how | MS_RDONLY, None)
     for place in places:
         if os.path.isdir(place):
             mount(b"nothing", os.fsencode(place), b"tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, None)

@@ -38,6 +38,12 @@ def go_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
+def without_gpus(device: str) -> None:
+    """Where the CPU is asked for, JAX is kept from GPUs, on which it would compute by itself, and take most of their memory."""
+    if device == "cpu":
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
 def restrict() -> None:
     """Limits of this process and of all that it starts: memory, files, no dumps. Memory that it already has is not counted."""
     go_first()

@@ -22,7 +22,7 @@ from . import wire
 from .apart import filtered, without_capabilities
 from .arena import Arena
 from .documentation import documentation
-from .limits import end_with_parent, restrict
+from .limits import end_with_parent, restrict, without_gpus
 from .load import NotLoaded, called, instance_of, library_of, load
 from .signatures import with_signature
 from .values import LONGEST, Taking, Telling, numbers_in, signature_of
@@ -115,6 +115,7 @@ class _Worker:
     def do_load(self, text: str, variant: str, stateful: bool, fw: str, made: bool, folder: str, device: str) -> Any:
         """What a text names: (handle, what is known of it without a call)."""
         _DEVICE[:] = [device]
+        without_gpus(device)
         os.chdir(folder)  # where the judge is now, not where it was when the template was made
         found, attribute = load(text)
         found = with_signature(found)

@@ -61,11 +61,9 @@ def only_temporary_files(held: Sequence[str], hidden: Sequence[str] = (), device
     return True
 
 
-def of_processes_alone() -> None:
-    """In /proc, which can be written, processes change what is theirs: what is the system's, which root could change there, is read-only."""
-    for place in Path("/proc").iterdir():
-        if not (place.name.isdecimal() or place.is_symlink()) and _bind(str(place)):
-            _set(str(place), READ_ONLY, 0, AT_RECURSIVE)
+def of_the_system() -> list[bytes]:
+    """What in /proc is the system's, which root could change there, and no process's own."""
+    return [os.fsencode(place) for place in Path("/proc").iterdir() if not (place.name.isdecimal() or place.is_symlink())]
 
 
 def _without_devices(but: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ... import catalogue
 from ..contained import link
-from ..contained.limits import PR_SET_DUMPABLE, prctl
+from ..contained.limits import PR_SET_DUMPABLE, prctl, without_gpus
 from ..contained.link import Gone
 from ..contained.watch import do_not_wait
 from ..core.attempt import subject, try_case
@@ -48,7 +48,7 @@ from .files import Files
 from .gates import version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
-from .options import device_of, parser, which_contained, without_gpus
+from .options import device_of, parser, which_contained
 from .progress import Progress
 from .streams import steady
 from .terminal import page_line, paint

@@ -28,6 +28,7 @@ from typing import Any, TextIO
 
 from ... import catalogue
 from ..contained import link
+from ..contained.limits import without_gpus
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
@@ -45,7 +46,7 @@ from ..search.search import Plan
 from . import gates, resume
 from .arguments import count, duration, given, processes
 from .known import known_of, next_to
-from .options import DEVICE, without_gpus
+from .options import DEVICE
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 
 from ..cases.dtypes import DTYPES
@@ -19,12 +18,6 @@ def device_of(options: argparse.Namespace) -> str:
     """The device that is asked for: by ``--device``, or by the case of ``--case``; the CPU if by neither."""
     told = re.search(r"\bdevice='([\w:]+)'", options.case or "")
     return str(options.device or (told[1] if told else "cpu"))
-
-
-def without_gpus(device: str) -> None:
-    """Where the CPU is asked for, JAX is kept from GPUs, on which it would compute by itself, and take most of their memory."""
-    if device == "cpu":
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def which_contained(options: argparse.Namespace) -> str:

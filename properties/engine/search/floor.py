@@ -50,7 +50,12 @@ def too_little(target: Target, ends: Collection[str] = ()) -> str:
     if target.supports.max_length is not None and target.supports.max_length < SHORT:
         length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
         return f"{length}: declare a max_length from {SHORT} on"
-    if getattr(getattr(target.function, "facts", None), "lengths", ()) == (1,):
+    facts = getattr(target.function, "facts", None)
+    if drawn := getattr(facts, "chance", ""):
+        return (
+            f"it drew random numbers in eval mode ({drawn}) when it was asked what it is: its answers cannot be compared with one another"
+        )
+    if getattr(facts, "lengths", ()) == (1,):
         return "it answers sequences of one token alone, of which nothing shows how tokens see each other"
     if away := declared_away(target):
         return f"the target says that it takes no {', '.join(away)}, which its signature has: {MEANT}"
