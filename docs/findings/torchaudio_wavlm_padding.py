@@ -13,4 +13,6 @@ padding = torch.tensor([[False, False, False, True, True]])
 for bias in (False, True):
     layer = WavLMSelfAttention(32, 4, has_relative_attention_bias=bias).eval()
     apart = layer(x, key_padding_mask=padding)[0] - layer(other, key_padding_mask=padding)[0]
-    print(f"has_relative_attention_bias={bias!s:<6} other numbers in hidden tokens move the others by {apart[:, :3].abs().max().item():.2g}")
+    print(
+        f"has_relative_attention_bias={bias!s:<6} other numbers in hidden tokens move the others by {apart[:, :3].abs().max().item():.2g}"
+    )
