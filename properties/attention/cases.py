@@ -60,6 +60,7 @@ DIRECTIVES: dict[str, Wrong] = {
     "along": one_of(lambda: tuple(filter(None, MASK_AXES))),
     "widens": TRUE,
     "moves": TRUE,
+    "fewer_heads": TRUE,
     "models": number(1),  # the share of cases with sizes as models have them
 }
 SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not drawn as such
@@ -216,6 +217,8 @@ def refused(target: Target, prop: Property, dtypes: tuple[str, ...] | None) -> s
         return "the target takes a mask together with is_causal"
     if prop.edge == BESIDE and "mask and causal" in {**target.differs, **target.wrong}:
         return "what the target makes of a mask together with is_causal is known"
+    if "width" in target.supports.default_scale and prop.domain.get("fewer_heads"):
+        return "it asks for a head alone, and the scale of the target depends on how many there are"
     if target.supports.window and prop.domain.get("moves"):
         return "it moves tokens, and the target always has a window"
     about = prop.domain.get("dtype", tuple(FLOAT_TYPES))
@@ -345,6 +348,8 @@ def _not_taken(target: Target, prop: Property, case: Case) -> str:
             continue
         if used and parameter not in takes:
             return f"the target takes no {parameter}"
+        if used and parameter == "window_size" and supports.windows == "symmetric" and case.window_left != case.window_right:
+            return "the target declares windows symmetric"
         about = parameter in prop.domain.get("features", ())
         if used and not about:
             return f"it is not about {parameter}"
@@ -377,6 +382,8 @@ def _finished(case: Strategy, prop: Property, supports: Supports) -> Strategy:
         case = case.map(lambda c: replace(c, queries=min(c.queries, c.keys), keys=max(c.queries, c.keys)))
     if "window_size" in prop.needs and "window_size" in prop.domain.get("features", ()):
         case = case.map(lambda c: replace(c, window_right=1) if c.window_left is c.window_right is None else c)
+    if supports.windows == "symmetric":
+        case = case.map(lambda c: replace(c, window_left=_side(c), window_right=_side(c)))
 
     def alike(c: Case, same: bool, one: str, other: str) -> Case:
         size = getattr(c, one)
@@ -385,6 +392,11 @@ def _finished(case: Strategy, prop: Property, supports: Supports) -> Strategy:
     for one, other in prop.domain.get("alike", ()):
         case = st.builds(alike, case, pick((False, True)), st.just(one), st.just(other))
     return case
+
+
+def _side(case: Case) -> int | None:
+    """Of the keys that a window shows on each side of a query's own the number that is said; None where there is no window."""
+    return case.window_right if case.window_left is None else case.window_left
 
 
 def _length(supports: Supports, size: int) -> bool:

@@ -94,7 +94,8 @@ class Attention(Contract):
         return target
 
     def expected(self, target: Target, prop: Property) -> bool:
-        return super().expected(target, prop) and not (target.supports.window and prop.domain.get("moves"))
+        other_scale = "width" in target.supports.default_scale and prop.domain.get("fewer_heads")
+        return super().expected(target, prop) and not other_scale and not (target.supports.window and prop.domain.get("moves"))
 
     def questions(self, target: Target) -> dict[str, str]:
         return answers(target)

@@ -20,7 +20,7 @@ from ..exact.arithmetic import arithmetic
 from .call import answer
 from .cases import UNSTEADY
 from .dropout_names import with_dropout
-from .inputs import SCALES, Inputs
+from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .poison import with_poison
 from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
@@ -30,6 +30,7 @@ from .tables import ANY_SIZE
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
 TRACES = 1e-12  # so far off is no float64 either
 LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call
+IS_ADDED = "it is added to the logits"  # a bool mask
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
 
@@ -193,7 +194,9 @@ class Conventions:
         self.facts["default_scale"] = scale
         says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
         record = self.wrong if scale not in SCALES or (self.documented and not (says_so and scale == "1")) else self.differs
-        whatever, or_dims = (" whatever the head dim", ", or head_dims") if "sqrt" in scale and "dim" not in scale else ("", "")
+        if scale == OF_THE_WIDTH:
+            usual += ", width being heads · dim"
+        whatever, or_dims = (" whatever the head dim", ", or head_dims") if "sqrt" in scale and scale[-2].isdigit() else ("", "")
         record["scale"] = (
             f"a call without a scale is answered with {scale}{whatever}, not with {usual} (Vaswani et al. 2017), off by {off:.2g}; "
             f'declare default_scale = "{scale}" if that is meant{or_dims}'
@@ -206,13 +209,18 @@ class Conventions:
         none = self.question.inputs()
         asked = replace(none, scale=0.0)
         off, out, plain = self._off(asked), *(self.question.answer(self.reading, one) for one in (asked, none))
+        other = self.question.answer(self.reading, replace(none, scale=0.3))
         if off >= NEAR and out is not None and plain is not None and np.array_equal(out, plain):
+            if other is not None and np.array_equal(other, plain):
+                self.wrong["scale"] = f"it changes nothing: 0.3, and 0, give what no scale gives, off by {off:.2g}; none is given"
+                self.target = replace(self.target, parameters=tuple(name for name in self.target.parameters if name != "scale"))
+                return
             self.facts["scales"] = "not zero"
             self.wrong["scale of 0"] = f"it is taken for none, as `scale or default` does, off by {off:.2g}; no other call is given 0"
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
         """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""
-        known, out = list(SCALES[1:]), self.question.answer(self.reading, asked[0])
+        known, out = [*SCALES[1:], OF_THE_WIDTH], self.question.answer(self.reading, asked[0])
         other_dim = self.question.both(dim=9)
         if out is not None and self.question.answer(self.reading, other_dim[0]) is not None:
             asked = (*asked, *other_dim)
@@ -286,7 +294,7 @@ class Conventions:
         meant = exactly(replace(asked.but(mask=asked.mask.astype(np.float64)), default_scale=self.scale), "top-left").out
         if added is not None and np.abs(added - meant).max(initial=0.0) < NEAR:
             self.facts["mask_kinds"] = ADDED_KINDS
-            self.wrong["bool mask"] = f"it is added to the logits, 1 and 0, and hides nothing, off by {off:.2g}"
+            self.wrong["bool mask"] = f"{IS_ADDED}, 1 and 0, and hides nothing, off by {off:.2g}"
 
     def _added(self) -> None:
         """Whether a mask of numbers is read as one of truth, and not added."""

@@ -21,7 +21,7 @@ from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, known
 from .dialect_parameters import Learner
 from .fillers import UNLIMITED, in_small_tiles
-from .inputs import SCALES, Inputs
+from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .question import (
     NEAR,
     Question,
@@ -31,7 +31,7 @@ from .question import (
 )
 from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
-from .window import window_of
+from .window import LENGTH, band_of, window_of
 
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
 OTHER_WEIGHTS = {
@@ -153,7 +153,9 @@ def always_hides(target: Target, device: str) -> bool:
     question, plain = _question(target, device), Reading(layout=target.supports.layout, square="all")
     off = _off(question, replace(plain, square=""))
     causal = _off(question, replace(plain, always=True)) if off is None or off >= NEAR else None
-    return (causal is not None and causal < NEAR) or _in_a_window(question, plain) is not None
+    if (causal is not None and causal < NEAR) or _in_a_window(question, plain) is not None:
+        return True
+    return off is not None and off >= NEAR and band_of(question, plain) == (LENGTH - 1, 0)  # whatever else is wrong
 
 
 def _question(target: Target, device: str) -> Question:
@@ -212,7 +214,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
     flag = _flag(formal)
-    readings = list(readings_of(question, formal, works, layout))
+    readings = list(readings_of(formal, works, layout))
     off, reading = _nearest_of_all(question, readings, flag)
     small = replace(reading, filled=in_small_tiles(reading.filled))
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
@@ -329,7 +331,9 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
         raise CannotRun("with none of the values that were tried for them is it an attention")
     simplest = fitting[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
-    return min(alike, key=lambda one: one[0])
+    off, reading = min(alike, key=lambda one: one[0])
+    causal = not reading.masked and band_of(question, replace(reading, square="all")) == (LENGTH - 1, 0)
+    return off, replace(reading, square=reading.square or "all", always=True) if causal else reading
 
 
 def _takes_more_queries(question: Question, reading: Reading) -> bool:
@@ -392,7 +396,7 @@ def _in_a_window(question: Question, reading: Reading) -> Reading | None:
 def _off(question: Question, reading: Reading) -> float | None:
     """How far off a reading is, whatever the scale is where none is given; the question goes on with the nearest."""
     found: list[tuple[float, str]] = []
-    for scale in SCALES:
+    for scale in SCALES if reading.weights else (*SCALES, OF_THE_WIDTH):  # with weights the width is that of the tokens
         asked = replace(question, scale=scale)
         off = question.off(reading, *asked.both())
         if off is None:

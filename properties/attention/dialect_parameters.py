@@ -18,7 +18,8 @@ from .call import answer, attend
 from .fillers import TEMPERATURES, fillers, has_meaning, meanings, moved, words_of
 from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, exactly, may_be_a_number, meant
-from .speech import ADDED, BESIDE, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, Reading, second_array
+from .speech import ADDED, BESIDE, BOTH_SIDES, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, Reading, second_array
+from .window import LENGTH, band_of
 
 TURNED = SAID[1]
 PLACED = ("is_causal", "window_size", "alibi_slopes")  # what depends on the place of a query
@@ -42,6 +43,7 @@ class Learner:
         self.supports: dict[str, Any] = {}
         self.untried: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
+        self.unsure: set[str] = set()  # kinds of masks that mean what is near alone: which rows they leave without keys nobody knows
         start = target.supports
         if self.reading.layout not in NATIVE:
             self.untried = {
@@ -202,8 +204,8 @@ class Learner:
         return ""
 
     def _features(self) -> None:
-        """What models add to the softmax, under other names: each by one call."""
-        inputs = self.question.inputs()
+        """What models add to the softmax, under other names: each by one call; of as many queries as keys, where rows are asked in other places."""
+        inputs = self.question.inputs(queries=7, is_causal=True) if self.reading.always else self.question.inputs()
         heads = np.arange(1.0, inputs.q.shape[1] + 1)
         asked: dict[str, dict[str, Any]] = {
             "softcap": {"softcap": 2.0},
@@ -224,7 +226,7 @@ class Learner:
                 off = self.question.off(reading, replace(inputs, **change))
                 if ours == "window_size" and (off is None or off >= NEAR) and self._number(theirs):
                     continue
-                if theirs == ours:  # as the contract has it
+                if theirs == ours in self.parameters:  # as the contract has it
                     continue
                 if off is None:
                     self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
@@ -252,28 +254,38 @@ class Learner:
     def _number(self, theirs: str) -> bool:
         """Whether a window is one number, under causality or without it."""
         plain = replace(self.reading, names={**self.reading.names, "window_size": theirs})
-        corner = self.supports.get("causal", "top-left")
-        found: dict[tuple[str, bool], float] = {}
+        corner, square = self.supports.get("causal", "top-left"), self.reading.square in ("causal", "all")
+        found: dict[str, dict[bool, float]] = {}
         for number in NUMBERS:
             for causal in (True, False) if "is_causal" in self.parameters else (False,):
+                ahead = 0 if causal else 2 if number in BOTH_SIDES else None
+                asked = [self.question.inputs(queries=6, keys=keys, is_causal=causal) for keys in ((6,) if square else (6, 9))]
                 reading = replace(plain, number=number, open=not causal)
-                asked = (
-                    self.question.inputs(queries=6, keys=6, is_causal=causal),
-                    self.question.inputs(queries=6, keys=9, is_causal=causal),
-                )
-                windows = [
-                    replace(one, window=(2, 0 if causal else None)) for one in asked[: 1 if self.reading.square in ("causal", "all") else 2]
-                ]
-                off = self.question.off(reading, *windows, causal=corner)
+                off = self.question.off(reading, *(replace(one, window=(2, ahead)) for one in asked), causal=corner)
                 if off is not None:
-                    found[number, causal] = off
+                    found.setdefault(number, {})[causal] = off
         if not found:
             return False
-        (number, _), off = min(found.items(), key=lambda pair: pair[1])
-        free = found.get((number, False), np.inf) < NEAR
+        number = min(found, key=lambda one: (sum(off >= NEAR for off in found[one].values()), min(found[one].values())))
+        free, off = found[number].get(False, np.inf) < NEAR, min(found[number].values())
+        if off >= NEAR and "is_causal" not in self.parameters:
+            self._no_window(theirs)
+            return True
+        if free and number in BOTH_SIDES:
+            self.supports["windows"] = "symmetric"
         alone = "" if free else "; with causality alone"
         self._take("window_size", replace(plain, number=number, open=free), f"window_size, one number: {number}{alone}{_but(off)}", theirs)
         return True
+
+    def _no_window(self, theirs: str) -> None:
+        """What is seen with one number that means nothing known: keys from one distance to another, which is wrong, or something else."""
+        neutral = {ours: name for ours, name in self.reading.neutral.items() if name != theirs}
+        band = band_of(self.question, replace(self.reading, given={**self.reading.given, theirs: 4}, neutral=neutral))
+        if band is None or min(band) == LENGTH - 1:
+            self.untried[theirs] = "it looks like window_size, but which keys are seen with it is none of the meanings that are known"
+        else:
+            left, right = (str(side) if side < LENGTH - 1 else "all" for side in band)
+            self.wrong[theirs] = f"a window of 4 shows {left} keys before a query's own and {right} behind it, which is no known meaning"
 
     def _word(self) -> None:
         """Whether a mask may be the word "causal", which MLX documents for the bottom-right corner."""
@@ -356,6 +368,7 @@ class Learner:
         for off, kind, theirs, how, form in sorted(tried):
             if kind not in found and ((documented and kind == "bool") or theirs not in [name for name, _ in found.values()]):
                 found[kind], forms[kind] = (theirs, how), form
+                self.unsure.add(kind)
                 self.learned[theirs] = f"attn_mask, {how}{_but(off)}"
         if not found:
             self.parameters = [name for name in self.parameters if name != "attn_mask"]
@@ -495,13 +508,15 @@ class Learner:
         asked = [
             (kind, self.question.masked(kind, FORMS[self.reading.form], empty=True)[0], "top-left")
             for kind in sorted(self.reading.said, reverse=True)
+            if kind not in self.unsure
         ]
         if "kv_lengths" in self.parameters and not asked:
             asked = [("", replace(self.question.inputs(), lengths=np.array([0, 6])), "top-left")]
         if "window_size" in self.parameters and not asked:  # rows far behind the last key, whose window has moved beyond it
             past = self.question.inputs(queries=9, keys=6, is_causal="is_causal" in self.parameters)
             corner = self.supports.get("causal", "top-left")
-            asked = [("", replace(past, window=(1, 0)), corner)] if corner == "top-left" else []
+            sides = (1, 1 if self.supports.get("windows") == "symmetric" else 0)
+            asked = [("", replace(past, window=sides), corner)] if corner == "top-left" else []
         if self.supports.get("causal") == "bottom-right" and not asked:
             asked = [("", self.question.inputs(is_causal=True, queries=9, keys=6), "bottom-right")]
         given = {kind: self.question.rows_without_keys(self.reading, inputs, causal) for kind, inputs, causal in asked}

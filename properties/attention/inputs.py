@@ -15,6 +15,7 @@ from ..engine.core.supports import scale_of
 from ..exact import oracle
 from .case import Case
 
+OF_THE_WIDTH = "1/sqrt(width)"  # a usual mistake: of all heads, where one is meant
 SCALES = ("1/sqrt(dim)", "1", "1/dim")  # what the logits may be multiplied by where a call says nothing
 
 
@@ -85,7 +86,7 @@ class Inputs:
         """The factor of the logits: the one given, or the target's own, which is usually 1/sqrt(D)."""
         if self.scale is not None:
             return self.scale
-        return scale_of(self.default_scale, self.q.shape[-1])
+        return scale_of(self.default_scale, self.q.shape[-1], self.q.shape[1])
 
     def said(self, axes: tuple[str, ...]) -> Inputs:
         """The same call, its mask in axes along which the target takes one (``in_axes``)."""

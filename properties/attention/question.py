@@ -358,7 +358,7 @@ def factor_of_scale(out: Array, inputs: Inputs, scale: str) -> float:
 
     None that makes it larger than 2: weights are nearly zeros and ones then, whatever the scale.
     """
-    usual = scale_of(scale, inputs.q.shape[-1])
+    usual = scale_of(scale, inputs.q.shape[-1], inputs.q.shape[1])
     return min((factor for factor in OWN_FACTORS if factor * usual <= 2), key=lambda factor: _away(out, inputs, factor * usual))
 
 

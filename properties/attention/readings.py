@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine.core.contract import Formal
 from ..engine.core.supports import PARAMETERS
-from .axes import LAYOUTS, PACKED, Axes
+from .axes import LAYOUTS, NATIVE, PACKED, Axes
 from .fillers import NO_CAP, UNLIMITED, combinations, fillers, no_cap
 from .given_weights import found as found_weights
 from .given_weights import ways
@@ -24,7 +24,6 @@ from .question import (
     ROOTS,
     TRAINING,
     WIDTHS,
-    Question,
     capped_by_default,
     causal_by_default,
     drops_by_default,
@@ -40,7 +39,7 @@ FIRST_TOKENS = ("n_sink", "n_sinks", "num_sinks", "num_sink", "sink_size", "sink
 UNKNOWN = 3  # required parameters of unknown meaning that are given something at most
 
 
-def readings_of(question: Question, formal: Formal, works: bool, layout: str | None) -> Iterator[Reading]:
+def readings_of(formal: Formal, works: bool, layout: str | None) -> Iterator[Reading]:
     """Those that are tried, from the simplest on; ``layout``: of one alone, unless None."""
     positional = [p for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in formal.values())
@@ -49,8 +48,8 @@ def readings_of(question: Question, formal: Formal, works: bool, layout: str | N
     layouts = {name: axes for name, axes in LAYOUTS.items() if layout in (None, name)}
     packed = {name: axes for name, axes in PACKED.items() if layout in (None, name)}
     few = layout is not None
-    if matrices:
-        yield from _projected(question, formal, matrices, biases, layout)
+    if matrices and (tokens := _tokens(formal, {*matrices, *biases})):  # what is named query_proj alone is what was projected
+        yield from _projected(formal, tokens, matrices, biases, layout)
         return
     if named := out_of_order(formal):
         yield from _spelled(formal, set(named), Reading(operands=named), layouts, False, few)
@@ -62,21 +61,25 @@ def readings_of(question: Question, formal: Formal, works: bool, layout: str | N
             yield from _spelled(formal, set(operands), Reading(operands=operands), layouts, works, few)
     if positional and not works:
         yield from _spelled(formal, {positional[0].name}, Reading(), packed, works, few)
+    if positional and positional[0].name in INTO:  # as in C: the answer comes first
+        rest = [p.name for p in positional[1:] if p.default is p.empty]
+        if len(rest) >= 3:
+            yield from _spelled(formal, set(rest[:3]), Reading(operands=tuple(rest[:3])), layouts, False, few)
+        yield from _spelled(formal, set(rest[:1]), Reading(operands=tuple(rest[:1])), packed if rest else {}, False, few)
+
+
+def _tokens(formal: Formal, weights: set[str]) -> list[str]:
+    """What must be given and is neither a weight nor anything else that is known: tokens, in one array, two or three; none if it is not that."""
+    known_names = {*weights, *HEADS, *DIMS, *WIDTHS, *IDLE, *INTO}
+    found = [p.name for p in formal.values() if p.default is p.empty and p.name not in known_names]
+    found = [name for name in found if (meant(name) or name) not in PARAMETERS]
+    return found if 1 <= len(found) <= 3 else []
 
 
 def _projected(
-    question: Question, formal: Formal, matrices: Mapping[str, str], biases: Mapping[str, str], layout: str | None
+    formal: Formal, tokens: list[str], matrices: Mapping[str, str], biases: Mapping[str, str], layout: str | None
 ) -> Iterator[Reading]:
     """Of what is given weights: square ones last; what computes a width of heads from that of the tokens is right with these alone."""
-    tokens = [
-        p.name
-        for p in formal.values()
-        if p.default is p.empty
-        and p.name not in (*matrices, *biases, *HEADS, *DIMS, *WIDTHS, *IDLE, *INTO)
-        and (meant(p.name) or p.name) not in PARAMETERS
-    ]
-    if not 1 <= len(tokens) <= 3:
-        return
     named = [p.name for p in formal.values() if p.default is p.empty and p.name in HEADS]
     for square in (False, True):
         for way in ways(len(tokens), matrices, biases, square):
@@ -175,11 +178,13 @@ def _spelled(
                     return
         for theirs in [name for name, value in given.items() if (meant(name) or name) == "attn_mask" and value is None]:
             rest = {name: value for name, value in given.items() if name != theirs}
-            for form, (kind, how) in product(FORMS, ((ADDED, ADDED), ("bool", SAID[0]), ("bool", SAID[1]))):
+            usual = {name: axes for name, axes in layouts.items() if name in NATIVE}  # all forms of masks in these, and then the rest
+            others = {name: axes for name, axes in layouts.items() if name not in NATIVE}
+            for some, form, (kind, how) in product((usual, others), FORMS, ((ADDED, ADDED), ("bool", SAID[0]), ("bool", SAID[1]))):
                 if (form == "bs" and kind == ADDED) or (few and form != "as it is"):
                     continue
                 masked = replace(base, given=rest, masked=True, said={kind: (theirs, how)}, form=form)
-                for filled, (layout, axes) in product(islice(combinations(unknown), 1), layouts.items()):
+                for filled, (layout, axes) in product(islice(combinations(unknown), 1), some.items()):
                     for answer in axes.answers:
                         yield replace(masked, filled=filled, layout=layout, answer=answer)
         if none not in given.values():

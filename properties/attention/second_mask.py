@@ -80,7 +80,7 @@ def _both(question: Question, target: Target, said: Said) -> list[Inputs]:
     """Calls with a mask of each kind that both parameters can say."""
     asked: list[Inputs] = []
     for kind, (_, form) in said.items():
-        if (kind == "bool") in {one == "bool" for one in target.supports.mask_kinds}:
+        if kind == "bool" or set(target.supports.mask_kinds) - {"bool"}:  # what hides can be added, too, and not the other way round
             asked += [
                 inputs for inputs in question.masked(kind, FORMS[form], keys=8) if inputs.mask is not None and _sayable(inputs.mask, target)
             ]
@@ -111,8 +111,12 @@ def _with(target: Target, theirs: str, said: Said, shared: bool) -> Target:
         first, second = kind in own and _sayable(mask, target), bool(how) and varies <= set(FORMS[form])
         if not first and not second:
             raise NotTaken("masks of which no parameter can say all")
-        halves = first and second and shared and shape[3] % 2 == 0
+        as_added = second and not first and kind == "bool" and _sayable(mask, target)  # the first takes what is added alone
+        halves = (first or as_added) and second and shared and shape[3] % 2 == 0
         mine, rest = _halves(mask, fw) if halves else (None, mask) if first else (mask, None)
+        if rest is not None and as_added:
+            dtype, device = fw.describe(q)[1:]
+            rest = fw.assign(fw.full(tuple(rest.shape), 0.0, dtype, device), np.where(fw.read(rest), 0.0, -np.inf))
         if mine is not None:
             reading = Reading(layout=layout, form=form)
             options[theirs] = mask_part(say(mine, how, q, fw), reading, tuple(q.shape), tuple(k.shape), {}, fw)

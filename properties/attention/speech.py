@@ -95,8 +95,15 @@ SECONDS = ("as the queries", "(batch, heads, length)", "heads before length")  #
 BESIDE = {"need_weights": "the weights", "return_lse": "the log-sum-exp"}  # the parameter that would ask for it → in words
 WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "attn", "probs", "attention_probs", "attn_probs", "p_attn")
 SUMS = ("lse", "softmax_lse", "logsumexp", "log_sum_exp")
-# What the number of a window counts → how many more than the keys before a query's own.
-NUMBERS = {"the keys that are seen, its own included": 1, "the keys before its own": 0}
+# What the number of a window counts → it, as (how many times the keys before a query's own, and how many more).
+NUMBERS = {
+    "the keys that are seen, its own included": (1, 1),
+    "the keys before its own": (1, 0),
+    "the keys on each side of its own": (1, 0),
+    "the keys on each side, its own included": (1, 1),
+    "all that are seen, as many on each side": (2, 1),
+}
+BOTH_SIDES = tuple(NUMBERS)[2:]
 SQUARE = {
     "": "",
     "causal": "as many queries as keys, where causal; rows are added where there are more or fewer",
@@ -199,7 +206,7 @@ def _ask(
     if reading.heads:
         more[reading.heads] = heads
     if reading.width:
-        more[reading.width] = given[0].shape[-1]
+        more[reading.width] = heads * sizes["d"] if known(reading.layout).packed else given[0].shape[-1]
     if reading.into:
         example = given[0][0] if isinstance(given[0], list) else given[0]
         more[reading.into] = fw.full(_shape_of_answer(reading, sizes), float("nan"), *fw.describe(example)[1:])
@@ -265,6 +272,8 @@ def _squared(attention: Callable[..., Any], reading: Reading, fw: Framework) -> 
             options.pop("is_causal", None)
         if (reading.windowed or options.get("window_size") is not None) and (n > s or (reading.always and not causal)):
             raise NotTaken("windows of rows that have to be asked in another place")
+        if options.get("alibi_slopes") is not None and (n > s or (reading.always and not causal)):
+            raise NotTaken("distances of rows that have to be asked in another place")
         if reading.square == "fewer" and causal and n > s:
             raise NotTaken("more queries than keys, where causal")
         square = reading.square == "all" or (reading.square == "causal" and causal) or (reading.square == "fewer" and n > s)
@@ -345,6 +354,8 @@ def _keywords(q: Any, k: Any, options: Mapping[str, Any], reading: Reading, fw: 
             value = tuple(n + s if side < 0 else side for side in value)
         if ours == "window_size" and reading.number and value is not None:
             value = _one_number(value, reading.always or bool(options.get("is_causal")), reading)
+            if value is None:  # nothing is said, or what is always said where there is none
+                continue
         if ours == "is_causal" and reading.word:
             if value:
                 kwargs[reading.word] = "causal"
@@ -383,9 +394,11 @@ def _one_number(window: tuple[int, int], causal: bool, reading: Reading) -> int 
     left, right = window
     if left < 0 and (right < 0 or causal):
         return None
-    if left < 0 or not (causal or (right < 0 and reading.open)):
+    ahead = left if reading.number in BOTH_SIDES else -1
+    if left < 0 or not (causal or (reading.open and right == ahead)):  # under causality it does not matter how many keys behind
         raise NotTaken("windows that one number does not say")
-    return left + NUMBERS[reading.number]
+    times, more = NUMBERS[reading.number]
+    return times * left + more
 
 
 def _asked(q: Any, k: Any, reading: Reading, fw: Framework) -> tuple[int, int, int, int, str, str]:

@@ -16,14 +16,19 @@ def window_of(question: Question, reading: Reading) -> tuple[int, int] | None:
 
     Windows look back alone, or as far ahead as back. Another one, such as that of a causal kernel that sees the next token, is a mistake.
     """
+    band = band_of(question, reading)
+    return band if band and 0 < band[0] < LENGTH - 1 and band[1] in (0, band[0]) else None
+
+
+def band_of(question: Question, reading: Reading) -> tuple[int, int] | None:
+    """(keys before a query's own, keys behind it) that every query sees, as far as there are so many; None where it is not the same for all."""
     visible = _visible(question, reading)
     if visible is None:
         return None
     at = np.arange(len(visible))
     distance = at[None, :] - at[:, None]
     left, right = (int(max((sign * distance)[visible].max(initial=0), 0)) for sign in (-1, 1))
-    known = 0 < left < len(visible) - 1 and right in (0, left)
-    return (left, right) if known and np.array_equal(visible, (distance >= -left) & (distance <= right)) else None
+    return (left, right) if np.array_equal(visible, (distance >= -left) & (distance <= right)) else None
 
 
 def _visible(question: Question, reading: Reading) -> np.ndarray | None:

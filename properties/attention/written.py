@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..engine.core.documented import HIDDEN, SEEN, corner, polarity, text_of
+from ..engine.core.documented import HIDDEN, SEEN, added, corner, polarity, text_of
 from ..engine.core.target import Target, innermost
+from .conventions import IS_ADDED
 from .question import PADDING, meant
 from .speech import formal_of
 
@@ -22,7 +23,9 @@ def with_documentation(target: Target) -> Target:
         how, said = _how(target, name), polarity(text, name, masks)
         if said and how and said != how:
             wrong[name] = f"its documentation says that True, or 1, is {said}; it is {how}"
-        elif said == how == HIDDEN and name == "attn_mask" and "bool mask" in wrong:
+        elif name == "attn_mask" and (
+            (said == how == HIDDEN and "bool mask" in wrong) or (IS_ADDED in wrong.get("bool mask", "") and added(text, name, masks))
+        ):
             differs["bool mask"] = wrong.pop("bool mask") + ", and so its documentation says"
     square = target.learned.get("lengths", "").startswith("as many")
     said = corner(text) if "is_causal" in target.parameters and not square else ""

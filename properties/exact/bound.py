@@ -87,7 +87,7 @@ def probabilistic(exact: Exact, arithmetic: Arithmetic, alpha: float = 1e-6) -> 
 
 
 def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> Array:
-    """|computed - exact| of every returned weight (B, H, L, S); exactly 0 where a key is not visible.
+    """|computed - exact| of every returned weight (B, H, L, S); exactly 0 where a key is not visible, in a row in which nothing overflows.
 
     Holds for the quotient and for exp(logit - lse). Takes ``query_error`` and ``key_error`` as ``rigorous`` does.
     """
@@ -109,7 +109,7 @@ def weights_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) 
         if exact.visible is None:
             return error
         visible = exact.visible if exact.empty is None else exact.visible | exact.empty[..., None]
-        return np.where(visible, error, 0.0)
+        return np.where(visible | soft.overflow, error, 0.0)  # ∞ − ∞ at a hidden key is NaN in the whole row
 
 
 def lse_bound(exact: Exact, arithmetic: Arithmetic, **errors: Array | None) -> Array:

@@ -21,7 +21,8 @@ from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
 from ..engine.frameworks import Buffers, SendBack
 
-BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens")
+BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens", "cu_seqs", "cu_seq_lens")
+KEY_BOUNDARIES = ("cu_seqlens_k", "cu_seqlens_kv", "cu_seq_k", "cu_k", "cu_kv")
 # Each parameter, and what else it is called.
 NAMES: dict[str, tuple[str, ...]] = {
     "max_seqlen_q": ("max_seqlen_q", "max_q"),

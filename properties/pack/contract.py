@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterable
 from functools import partial
@@ -11,12 +12,13 @@ from ..engine.cases.draws import Strategy
 from ..engine.core import declare as declaring
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
-from ..engine.core.target import Raised, Target, as_declared, first_line
+from ..engine.core.target import CannotRun, Raised, Target, as_declared, first_line
 from ..engine.core.trial import Trial
 from . import cases
 from .call import ALL_NAMES, BOUNDARIES, NAMES, call, forward, smoke_inputs
 from .cases import PACKED, Case
 from .handshake import Handshake
+from .one_boundary import has_one, of_both
 from .trial import PackedTrial
 
 declare = partial(declaring.declare, contract=PACKED.name)
@@ -34,10 +36,27 @@ class Packed(Contract):
     capabilities = ("packed_gradients",)
 
     def recognise(self, formal: Formal) -> bool:
-        """The fourth of the first five arguments is named as the boundaries of queries are, and no other is required."""
+        """The fourth of the first five arguments is named as the boundaries of queries are, and no other is required; or it says both."""
+        if has_one(formal):
+            return True
         given = [p.name for p in formal.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         required = [p.name for p in formal.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         return len(given) >= 5 and given[3] in BOUNDARIES and not set(required) - set(given[:5]) - set(ALL_NAMES)
+
+    def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
+        """Of one array of boundaries it is asked with those of queries and of keys."""
+        if not has_one(formal):
+            return None
+        function = of_both(target.function, formal, target.framework)
+        parameters = self.options(inspect.signature(function).parameters)
+        learned = {next(name for name in formal if name in BOUNDARIES): "where both queries and keys of a sequence begin: as many of them"}
+        plain = dataclasses.replace(target, function=function, parameters=parameters, learned={**target.learned, **learned})
+        dtype = next((name for name in ("float64", "float32") if name in target.framework.dtypes), target.framework.dtypes[0])
+        try:
+            self.smoke(plain, dtype, device)
+        except Raised as raised:
+            raise CannotRun(f"with as many queries as keys it raised {raised}") from None
+        return plain
 
     def options(self, formal: Formal) -> tuple[str, ...]:
         return tuple(name for name, names in NAMES.items() if set(names) & set(formal))

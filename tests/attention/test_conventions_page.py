@@ -70,6 +70,7 @@ KEYS = (
     "fill",
     "max_length",
     "returned_weights",
+    "windows",
 )
 
 

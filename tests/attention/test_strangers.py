@@ -23,7 +23,7 @@ from tests.support import stranger_styles as styles
 STYLES = {
     name: f
     for name, f in vars(styles).items()
-    if getattr(f, "__module__", "") == styles.__name__ and callable(f) and name not in ("attend", "distance", "Answer")
+    if getattr(f, "__module__", "") == styles.__name__ and callable(f) and name[0] != "_" and name not in ("attend", "distance", "Answer")
 }
 RIGHT, WRONG = [name for name in STYLES if "__" not in name], [name for name in STYLES if "__" in name]
 THEMES = ("softmax", "values", "masks", "causality", "heads", "scaling", "features", "gradients")

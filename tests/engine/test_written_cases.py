@@ -185,6 +185,27 @@ def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, te
     assert outcome.cases == 1 and not outcome.finding
 
 
+@pytest.mark.parametrize("mistaken", [False, True])
+def test_weights_of_a_row_that_overflows_where_it_sees_nothing_may_be_nan(mistaken: bool) -> None:
+    """∞ − ∞ where −∞ is added to a logit of 82,890 in float16: NaN in the whole row, beside which a mistake in the others is found."""
+    torch = pytest.importorskip("torch")
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, scale: Any = None, need_weights: bool = False) -> Any:
+        logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        weights = (logits if attn_mask is None else logits + attn_mask).softmax(-1, dtype=torch.float32).to(q.dtype)
+        out = weights @ v
+        return (out, weights * (1 + mistaken / 64)) if need_weights else out
+
+    target = make_target("mine", attention, {"mask_kinds": ["minus_infinity", "bias"]})
+    text = (
+        "Case(kv_heads=3, queries=3, keys=2, dim=8, dtype='float16', scale=2.0, mask='leading_tile', mask_kind='minus_infinity', "
+        "values='uneven_rows', magnitude=3)"
+    )
+    prop = PROPERTIES["returned_weights_are_those_applied"]
+    outcome = try_only(target, prop, Case.parse(text))
+    assert outcome.cases == 1 and bool(outcome.finding) == mistaken
+
+
 def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:
     """ln 2 + 7,000,000 is rounded to a half in float32, and two equal keys weigh 0.61 each: coarse, and as decoding kernels compute."""
     case = Case.parse("Case(keys=129, dim=17, dtype='bfloat16', scale=-8192.0, values='negative')")

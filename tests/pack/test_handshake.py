@@ -112,3 +112,32 @@ def test_float64_that_is_computed_in_float32_is_told_and_not_tried() -> None:
     assert not refuted(target)
     wrong = make_target("mine", in_float32(right=False), {"zero_sizes": False})
     assert "packed_output_is_inside_the_bound" in refuted(wrong.kind.handshake(wrong, "cpu"))
+
+
+def of_one_array(q: Any, k: Any, v: Any, cu_seqlens: Any, max_seqlen: int, causal: bool = False, right: bool = True) -> Any:
+    """Self-attention of a pack: as many queries as keys."""
+    of = torch.bucketize(torch.arange(len(q)), cu_seqlens[1:].long(), right=right)
+    seen = of[:, None] == of[None, :]
+    if causal:
+        seen = seen & torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    assert max(cu_seqlens.diff().tolist(), default=0) <= max_seqlen
+    s = torch.einsum("qhd,khd->hqk", q, k) * max(q.shape[2], 1) ** -0.5
+    return torch.einsum("hqk,khd->qhd", s.masked_fill(~seen, -math.inf).softmax(-1), v)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_one_array_of_boundaries_says_those_of_keys_too(right: bool) -> None:
+    """Any lengths are asked: queries are added, and several sequences have the same keys. It claims no causal corner."""
+
+    def attention(q: Any, k: Any, v: Any, cu_seqlens: Any, max_seqlen: int, causal: bool = False) -> Any:
+        return of_one_array(q, k, v, cu_seqlens, max_seqlen, causal, right)
+
+    target = make_target("mine", attention)
+    target = target.kind.handshake(target, "cpu")
+    assert target.learned["cu_seqlens"].startswith("where both queries and keys") and not target.wrong
+    report = verify_target(target, PROPS, Plan(examples=8, strict=False))
+    assert bool(report.findings) != right
+    if right:
+        outcome = report.outcomes["packed_output_is_inside_the_bound"]
+        assert set(outcome.notes.not_taken) <= {"queries without keys", "more queries than keys, where causal"} and outcome.cases > 4
+        assert report.outcomes["packed_gradients_are_inside_the_bound"].status == "passed"

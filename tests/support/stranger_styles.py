@@ -199,6 +199,27 @@ def padding_and_a_bias__of_the_next_sequence(q: Any, k: Any, v: Any, mask: Any =
 # ---------------------------------------------------------------- windows of one number
 
 
+def _around(q: Any, k: Any, v: Any, before: int, behind: int) -> Any:
+    apart = distance(q, k)
+    return attend(q, k, v, (apart <= before) & (apart >= -behind))
+
+
+def as_many_on_each_side(q: Any, k: Any, v: Any, window: int) -> Any:
+    return _around(q, k, v, window, window)
+
+
+def as_many_on_each_side__one_fewer_ahead(q: Any, k: Any, v: Any, window: int) -> Any:
+    return _around(q, k, v, window, window - 1)
+
+
+def half_on_each_side(q: Any, k: Any, v: Any, window_size: int = 10**6) -> Any:
+    return _around(q, k, v, window_size // 2, window_size // 2)
+
+
+def half_on_each_side__one_more_of_long_ones(q: Any, k: Any, v: Any, window_size: int = 10**6) -> Any:
+    return _around(q, k, v, window_size // 2 + (k.shape[-2] > 12), window_size // 2)
+
+
 def a_window_where_causal(q: Any, k: Any, v: Any, causal: bool = False, window_size: Any = None) -> Any:
     apart, seen = distance(q, k), torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
     if causal:
@@ -250,3 +271,96 @@ def weights_if_asked_for(query: Any, key: Any, value: Any, output_attentions: bo
 def weights_if_asked_for__logits_instead(query: Any, key: Any, value: Any, output_attentions: bool = False) -> Any:
     scores = query @ key.mT * query.shape[-1] ** -0.5
     return (scores.softmax(-1) @ value, scores) if output_attentions else (scores.softmax(-1) @ value,)
+
+
+# ---------------------------------------------------------------- what must be given, in what order
+
+
+def _of_groups(Q: Any, K: Any, V: Any, sinks: Any, sm_scale: float, turned: bool = False) -> Any:
+    length, heads, group, _ = Q.shape
+    logits = torch.einsum("qhgd,khd->hgqk", Q, K) * sm_scale
+    logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -INF)
+    first = sinks.reshape(group, heads).T if turned else sinks.reshape(heads, group)
+    all_logits = torch.cat([logits, first[:, :, None, None].expand(*logits.shape[:3], 1)], -1)
+    return torch.einsum("hgqk,khd->qhgd", all_logits.softmax(-1)[..., :-1], V).reshape(length, -1)
+
+
+def sinks_to_groups(Q: Any, K: Any, V: Any, sinks: Any, sm_scale: float) -> Any:
+    return _of_groups(Q, K, V, sinks, sm_scale)
+
+
+def sinks_to_groups__of_other_heads(Q: Any, K: Any, V: Any, sinks: Any, sm_scale: float) -> Any:
+    return _of_groups(Q, K, V, sinks, sm_scale, turned=True)
+
+
+def _of_projections(query_proj: Any, key_proj: Any, value_proj: Any, attn_mask: Any, order: str) -> Any:
+    batch, length, _, dim = query_proj.shape
+    grouped = query_proj.reshape(batch, length, key_proj.shape[2], -1, dim) * dim**-0.5
+    logits = torch.einsum("btkgd,bskd->btkgs", grouped, key_proj)
+    logits = torch.where(attn_mask[:, :, None, None], logits, -2.38e38)
+    return torch.einsum(f"btkgs,bskd->bt{order}d", logits.softmax(-1), value_proj).reshape(batch, length, -1)
+
+
+def what_was_projected(query_proj: Any, key_proj: Any, value_proj: Any, attn_mask: Any) -> Any:
+    """attn_mask: (batch, queries, keys)"""
+    return _of_projections(query_proj, key_proj, value_proj, attn_mask, "kg")
+
+
+def what_was_projected__heads_in_another_order(query_proj: Any, key_proj: Any, value_proj: Any, attn_mask: Any) -> Any:
+    return _of_projections(query_proj, key_proj, value_proj, attn_mask, "gk")
+
+
+def the_answer_first(o: Any, q: Any, k: Any, v: Any, causal: bool) -> None:
+    o.copy_(attend(q, k, v, distance(q, k) >= 0 if causal else None))
+
+
+def the_answer_first__one_too_far(o: Any, q: Any, k: Any, v: Any, causal: bool) -> None:
+    o.copy_(attend(q, k, v, distance(q, k) >= -1 if causal else None))
+
+
+def _as_in_c(out: Any, inp: Any, C: int, NH: int, scaled_by: int) -> None:
+    q, k, v = (x.unflatten(-1, (NH, C // NH)).transpose(1, 2) for x in inp.split(C, -1))
+    out.copy_(attend(q, k, v, distance(q, k) >= 0, scaled_by**-0.5).transpose(1, 2).flatten(2))
+
+
+def as_in_c(out: Any, inp: Any, B: int, T: int, C: int, NH: int) -> None:
+    _as_in_c(out, inp, C, NH, C // NH)
+
+
+def as_in_c__scaled_by_the_width(out: Any, inp: Any, B: int, T: int, C: int, NH: int) -> None:
+    _as_in_c(out, inp, C, NH, C)
+
+
+# ---------------------------------------------------------------- a mask that is added, and one that hides
+
+
+def _in_folds(q: Any, k: Any, v: Any, heads: int, key_padding_mask: Any, attn_mask: Any, lost: bool = False) -> Any:
+    logits = torch.bmm(q, k.mT) * q.shape[-1] ** -0.5
+    if attn_mask is not None:
+        logits = logits + attn_mask
+    if key_padding_mask is not None and not (lost and attn_mask is not None):
+        logits = logits.masked_fill(key_padding_mask.bool().repeat_interleave(heads, 0)[:, None], -INF)
+    return torch.bmm(logits.softmax(-1), v)
+
+
+def two_masks_in_folds(q: Any, k: Any, v: Any, num_heads: int, key_padding_mask: Any = None, attn_mask: Any = None) -> Any:
+    """attn_mask: (queries, keys), added to the scores
+
+    key_padding_mask: (batch, keys), True at padding
+    """
+    return _in_folds(q, k, v, num_heads, key_padding_mask, attn_mask)
+
+
+def two_masks_in_folds__one_is_lost(q: Any, k: Any, v: Any, num_heads: int, key_padding_mask: Any = None, attn_mask: Any = None) -> Any:
+    """attn_mask: (queries, keys), added to the scores
+
+    key_padding_mask: (batch, keys), True at padding
+    """
+    return _in_folds(q, k, v, num_heads, key_padding_mask, attn_mask, lost=True)
+
+
+def two_masks_in_folds__which_nothing_documents(
+    q: Any, k: Any, v: Any, num_heads: int, key_padding_mask: Any = None, attn_mask: Any = None
+) -> Any:
+    """PyTorch's names, under which a bool mask hides."""
+    return _in_folds(q, k, v, num_heads, key_padding_mask, attn_mask)

@@ -33,6 +33,8 @@ NOT_USED = re.compile(
     r"\b(?:not|never)\s+(?:\w+ly\s+)?(?:used|supported|implemented)\b|\bunused\b|\bhas\s+no\s+effect\b|\bonly\s+for\s+(?:\w+\s+){0,3}compatib",
     re.IGNORECASE,
 )
+ADDED = re.compile(r"\b(?:additive|added to|adds? to|is added)\b", re.IGNORECASE)
+OF_TRUTH = re.compile(rf"\bbool|(?<![\w.-])(?:{TRUE}|{FALSE})(?![\w.-])", re.IGNORECASE)
 BOTTOM, TOP = "bottom-right", "top-left"
 CORNERS = {
     BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b",
@@ -55,6 +57,15 @@ def polarity(text: str, name: str, names: Sequence[str]) -> str:
         if said:
             return said.pop() if len(said) == 1 else ""
     return ""
+
+
+def added(text: str, name: str, names: Sequence[str]) -> bool:
+    """Whether it is said of the mask of a name that it is added, and nothing of truth; ``names``: as of ``polarity``."""
+    for part in (_of(text, name, names), text if len(names) == 1 else ""):
+        said = ADDED.search(plain := _plain(part))
+        if said or OF_TRUTH.search(plain):
+            return bool(said) and not OF_TRUTH.search(plain) and not re.search(NOT, plain[: said.start()].lower())  # type: ignore[union-attr]
+    return False
 
 
 def unused(text: str) -> frozenset[str]:

@@ -49,11 +49,12 @@ MEANT = {
     "return_weights": "need_weights",
     "output_attentions": "need_weights",
 }
-A_SCALE = re.compile(r"((?=[\d.]*[1-9])\d+(?:\.\d+)?)(?:/(sqrt\()?(dim|[1-9]\d*(?=\)))(?(2)\)))?")  # 2/sqrt(dim), 8/dim, 1/sqrt(64), 0.3
+A_SCALE = re.compile(r"((?=[\d.]*[1-9])\d+(?:\.\d+)?)(?:/(sqrt\()?(dim|width|[1-9]\d*(?=\)))(?(2)\)))?")  # 2/sqrt(dim), 8/dim, 0.3
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
     "scales": ("any", "not negative", "positive", "not zero"),
+    "windows": ("any", "symmetric"),
     "default_scale": ("1/sqrt(dim)", "1", "1/dim"),
     "result": ("same", "wider"),
     "empty_rows": ("zero", "nan", "mean", "all"),
@@ -81,6 +82,7 @@ class Supports:
     length_multiple: int = 1  # the numbers of queries and of keys are multiples of it
     # every query sees so many keys before its own and so many behind it, always; -1: no limit. For what has no such argument
     window: tuple[int, int] | None = None
+    windows: str = "any"  # which windows may be given: any, or symmetric, as many keys behind a query's own as before it
     groups: tuple[int, ...] | None = None  # how many query heads may share a head of keys, such as `[1, 2, 4, 8]`
     scales: str = "any"  # which scales may be given: any, not negative, positive, not zero
     value_dim: bool = True  # v may have another number of features than q and k
@@ -93,7 +95,8 @@ class Supports:
     # 4 for what takes (batch, heads, queries, keys) alone
     mask_rank: int = 0
     causal: str = "top-left"  # bottom-right: query i of L sees the keys up to i + S − L
-    default_scale: str = "1/sqrt(dim)"  # of the logits where a call gives none; 1 of T5, 8/dim of muP, 1/sqrt(64) of one head dim
+    # of the logits where a call gives none; 1 of T5, 8/dim of muP, 1/sqrt(64) of one head dim, 1/sqrt(width) of all heads side by side
+    default_scale: str = "1/sqrt(dim)"
     result: str = "same"  # the dtype of the output: that of the queries, or a wider one
     returned_weights: str = "per head"  # weights that come back beside the output: (B, H, L, S), or mean: (B, L, S), their mean over heads
     empty_rows: str = "zero"  # what a row gives that sees no key
@@ -176,10 +179,11 @@ def _wrong_scale(value: Any) -> str:
     return f"{one_of(lambda: CHOICES['default_scale'])(value)}, '2/sqrt(dim)', or '1/sqrt(64)' for every head dim"
 
 
-def scale_of(text: str, dim: int) -> float:
-    """The factor of the logits that a ``default_scale`` means for a head dim; an empty head counts as one of dim 1."""
+def scale_of(text: str, dim: int, heads: int) -> float:
+    """The factor of the logits that a ``default_scale`` means for a head dim and so many of queries; none counts as one."""
     by, root, of = A_SCALE.fullmatch(text).groups()  # type: ignore[union-attr]
-    over = 1 if of is None else max(dim, 1) if of == "dim" else int(of)
+    sizes = {None: 1, "dim": max(dim, 1), "width": max(dim * heads, 1)}
+    over = sizes[of] if of in sizes else int(of)
     return float(by) * over ** (-0.5 if root else -1.0)
 
 
