@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.dtypes import FLOAT_TYPES
-from ..engine.core.supports import CHOICES
+from ..engine.core.supports import CHOICES, FOURTH_ROOT
 from ..engine.core.target import Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
@@ -220,7 +220,7 @@ class Conventions:
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
         """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""
-        known, out = [*SCALES[1:], OF_THE_WIDTH], self.question.answer(self.reading, asked[0])
+        known, out = [*SCALES[1:], OF_THE_WIDTH, FOURTH_ROOT], self.question.answer(self.reading, asked[0])
         other_dim = self.question.both(dim=9)
         if out is not None and self.question.answer(self.reading, other_dim[0]) is not None:
             asked = (*asked, *other_dim)

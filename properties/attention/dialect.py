@@ -329,11 +329,28 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     fitting = [one for one in fitting if not one[1].guessed]
     if not fitting:
         raise CannotRun("with none of the values that were tried for them is it an attention")
-    simplest = fitting[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
+    scaled = [one for one in fitting if _is_scaled_otherwise(question, one[1])]  # all else is right in these axes
+    simplest = (scaled or fitting)[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
     off, reading = min(alike, key=lambda one: one[0])
     causal = not reading.masked and band_of(question, replace(reading, square="all")) == (LENGTH - 1, 0)
     return off, replace(reading, square=reading.square or "all", always=True) if causal else reading
+
+
+def _is_scaled_otherwise(question: Question, reading: Reading) -> bool:
+    """Whether it is right with some scale, as of logits whose queries alone were scaled by the fourth root of a head dim."""
+    inputs = question.inputs()
+    out = question.answer(reading, inputs)
+    if out is None or not np.isfinite(out).all():
+        return False
+
+    def off(power: float) -> float:
+        return float(np.abs(out - exactly(inputs.but(scale=2.0**power), "top-left").out).max())
+
+    least = min(np.arange(-6.0, 3.0, 0.5), key=off)
+    for step in (0.25, 0.125, 2.0**-4, 2.0**-5, 2.0**-6, 2.0**-7, 2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11):
+        least = min((least - step, least, least + step), key=off)
+    return off(least) < NEAR
 
 
 def _takes_more_queries(question: Question, reading: Reading) -> bool:

@@ -164,3 +164,20 @@ def test_what_is_wrong_below_a_target_is_no_finding_of_its_own(monkeypatch: pyte
     assert outcome.finding is None and outcome.notes.blamed["a library"] > 3
     finding = search(spoken(wrong), prop, Plan(examples=30)).finding
     assert finding is not None and not blamed(spoken(wrong), prop, finding.case)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("channels_first__keys_are_not_scaled", "1/sqrt(sqrt(dim))"), ("always_causal__scaled_by_the_width", "1/sqrt(width)")],
+)
+def test_a_scale_alone_that_is_wrong_is_one_finding(name: str, scale: str) -> None:
+    """The axes, and causality, are found out all the same; with the scale that it has nothing else is wrong."""
+    target = spoken(STYLES[name])
+    assert list(target.wrong) == ["scale"] and scale in target.wrong["scale"] and target.supports.default_scale == scale
+    assert not verify_target(target, select(TELLING), Plan(examples=4, strict=False)).findings
+
+
+def test_a_scale_that_nobody_heeds_is_told_and_given_no_more() -> None:
+    target = spoken(STYLES["a_scale_that_is_heeded__by_nobody"])
+    assert list(target.wrong) == ["scale"] and "changes nothing" in target.wrong["scale"]
+    assert not verify_target(target, select(TELLING), Plan(examples=4, strict=False)).findings

@@ -86,7 +86,7 @@ def test_what_only_resembles_is_said_to() -> None:
     there = next(case for outcome in report.outcomes.values() for case in outcome.right)
     said = {
         kind: reading_lines([Reading(reading.name, reading.mistake, **facts)])[0]
-        for kind, facts in {"is": {}, "resembles": {"wrong": 1, "example": there}, "here": {"whole": False}}.items()
+        for kind, facts in {"is": {}, "resembles": {"wrong": 1, "example": ("values", there)}, "here": {"whole": False}}.items()
     }
     assert "behaves like" in said["is"] and "resembles" in said["resembles"] and repr(there) in said["resembles"]
     assert "not on larger cases" in said["here"]

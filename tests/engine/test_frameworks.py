@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -225,3 +228,14 @@ def test_frameworks_are_found_by_name_and_by_module() -> None:
     assert likely_frameworks(torch.nn.functional.scaled_dot_product_attention)[0] == "torch"
     assert likely_frameworks(np.matmul)[0] == "numpy"
     assert likely_frameworks(len)[:2] == NAMES
+
+
+def test_of_two_that_a_module_imports_a_function_has_the_one_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("both")
+    code = "def one(q):\n    return [torch.ones(1) for _ in q]\ndef other(q):\n    return jnp.ones(1)\ndef neither(q):\n    return q"
+    vars(module).update(torch=torch, jnp=ModuleType("jax.numpy"))
+    exec(code, vars(module))
+    monkeypatch.setitem(sys.modules, "both", module)
+    assert [likely_frameworks(getattr(module, name))[0] for name in ("one", "other")] == ["torch", "jax"]
+    wrapped = functools.wraps(module.one)(functools.partial(module.one))
+    assert likely_frameworks(wrapped)[0] == "torch" and {*likely_frameworks(module.neither)[:2]} == {"jax", "torch"}

@@ -152,6 +152,7 @@ def test_a_reading_is_told(run: Any) -> None:
         "mistake": "one too far",
         "resembles": True,
         "but_not_on": "Case(keys=3)",
+        "but_not_by": "rows_sum_to_one",
         "on_larger_cases": True,
         "explains": 3,
     }
@@ -161,7 +162,7 @@ def test_a_reading_is_told(run: Any) -> None:
     assert faults(part) == []
     assert (
         "resembles “one too far” ( mutants.a ), as in 2 more of the findings; "
-        "not quite: on Case(keys=3) that mistake is wrong, and the target is right or "
+        "not quite: rows_sum_to_one refutes that mistake, and not the target, on Case(keys=3) or "
         "“one too far” ( mutants.b )"
     ) in read(part)[0].text
 

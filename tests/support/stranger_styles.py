@@ -364,3 +364,51 @@ def two_masks_in_folds__which_nothing_documents(
 ) -> Any:
     """PyTorch's names, under which a bool mask hides."""
     return _in_folds(q, k, v, num_heads, key_padding_mask, attn_mask)
+
+
+# ---------------------------------------------------------------- a scale that is not that of a head
+
+
+def _channels_first(qkv: Any, n_heads: int, of_keys: float) -> Any:
+    """(batch, heads · 3 · dim, length), as of diffusion models."""
+    batch, width, length = qkv.shape
+    dim = width // (3 * n_heads)
+    q, k, v = qkv.reshape(batch * n_heads, 3 * dim, length).split(dim, 1)
+    logits = torch.einsum("bct,bcs->bts", q * dim**-0.25, k * dim**of_keys)
+    return torch.einsum("bts,bcs->bct", logits.softmax(-1), v).reshape(batch, -1, length)
+
+
+def channels_first(qkv: Any, n_heads: int) -> Any:
+    return _channels_first(qkv, n_heads, -0.25)
+
+
+def channels_first__keys_are_not_scaled(qkv: Any, n_heads: int) -> Any:
+    return _channels_first(qkv, n_heads, 0.0)
+
+
+def always_causal(q: Any, k: Any, v: Any) -> Any:
+    return attend(q, k, v, distance(q, k) >= 0)
+
+
+def always_causal__scaled_by_the_width(q: Any, k: Any, v: Any) -> Any:
+    return attend(q, k, v, distance(q, k) >= 0, max(q.shape[1] * q.shape[3], 1) ** -0.5)
+
+
+def a_scale_that_is_heeded(q: Any, k: Any, v: Any, scale: Any = None) -> Any:
+    return attend(q, k, v, None, scale)
+
+
+def a_scale_that_is_heeded__by_nobody(q: Any, k: Any, v: Any, scale: Any = None) -> Any:
+    return attend(q, k, v)
+
+
+def always_causal_with_slopes(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    n = q.shape[2]
+    apart = distance(q, k)
+    logits = q @ k.mT * q.shape[-1] ** -0.5 - slopes[:, None, None] * apart
+    assert k.shape[2] == n
+    return logits.masked_fill(apart < 0, -INF).softmax(-1) @ v
+
+
+def always_causal_with_slopes__turned(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+    return always_causal_with_slopes(q, k, v, -slopes)

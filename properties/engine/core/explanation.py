@@ -16,7 +16,7 @@ class Reading:
     mistake: str  # in one line
     wrong: int = 0  # cases, of those on which the target is right, on which the mistake is not
     tried: int = 0
-    example: Any = None  # one of them
+    example: tuple[str, Any] | None = None  # one of them: the name of its property, and the case
     whole: bool = True  # it answers alike on larger cases, too, where the target fails
     explains: int = 1  # findings with this reading
 

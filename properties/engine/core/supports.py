@@ -50,6 +50,7 @@ MEANT = {
     "output_attentions": "need_weights",
 }
 A_SCALE = re.compile(r"((?=[\d.]*[1-9])\d+(?:\.\d+)?)(?:/(sqrt\()?(dim|width|[1-9]\d*(?=\)))(?(2)\)))?")  # 2/sqrt(dim), 8/dim, 0.3
+FOURTH_ROOT = "1/sqrt(sqrt(dim))"  # of queries alone, where keys are to be scaled as well
 CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("bhld", "blhd"),
     "causal": ("top-left", "bottom-right"),
@@ -174,13 +175,15 @@ def _has(dtype: str, kind: str) -> bool:
 
 def _wrong_scale(value: Any) -> str:
     """One of the words, a multiple of one, or one over the root of a number, as of a kernel that is right for one head dim alone."""
-    if isinstance(value, str) and A_SCALE.fullmatch(value):
+    if value == FOURTH_ROOT or (isinstance(value, str) and A_SCALE.fullmatch(value)):
         return ""
     return f"{one_of(lambda: CHOICES['default_scale'])(value)}, '2/sqrt(dim)', or '1/sqrt(64)' for every head dim"
 
 
 def scale_of(text: str, dim: int, heads: int) -> float:
     """The factor of the logits that a ``default_scale`` means for a head dim and so many of queries; none counts as one."""
+    if text == FOURTH_ROOT:
+        return float(max(dim, 1) ** -0.25)
     by, root, of = A_SCALE.fullmatch(text).groups()  # type: ignore[union-attr]
     sizes = {None: 1, "dim": max(dim, 1), "width": max(dim * heads, 1)}
     over = sizes[of] if of in sizes else int(of)

@@ -45,13 +45,14 @@ class Contrast:
         return [replace(reading, whole=whole) for reading in readings if reading.wrong == fewest]
 
     def _put(self, suspect: Suspect, dtype: str) -> Reading:
-        wrong, tried, example = 0, 0, None
+        wrong, tried = 0, 0
+        example: tuple[str, Case] | None = None
         for prop, case in self._cases(suspect, dtype):
             if not self._is_right(prop, case, [suspect]):
                 continue
             tried += 1
             if self._is_wrong(suspect, prop, case):
-                wrong, example = wrong + 1, example or case
+                wrong, example = wrong + 1, example or (prop.name, case)
                 if wrong > TOO_MANY:
                     break
         return Reading(suspect.name, suspect.mistake, wrong, tried, example)
@@ -77,6 +78,8 @@ class Contrast:
     def _is_wrong(self, suspect: Suspect, prop: Property, case: Case) -> bool:
         """Not by a rounding error, which is the code's own, nor if it remembers its calls: the target had others before."""
         accused = subject(suspect.make(), prop)
+        claims = replace(accused.supports, masked_nan=self.target.supports.masked_nan)  # the target's: no mistake, but a convention
+        accused = replace(accused, supports=claims)
         with anew(accused.framework, [suspect]):
             violation = try_case(accused, prop, case)
             return violation is not None and not violation.slight and not suspect.forget()

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 from functools import cache
 from importlib import import_module
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .buffers import Buffers, Given
@@ -54,13 +54,22 @@ def framework(name: str) -> Framework:
 
 
 def likely_frameworks(function: Any) -> tuple[str, ...]:
-    """The frameworks to try for a callable that does not say: first those that its own module has imported."""
+    """The frameworks to try for a callable that does not say: first those that it names itself, then others that its module has imported."""
     home = str(getattr(function, "__module__", "") or "")
     names = getattr(sys.modules.get(home), "__dict__", {})
     imported = {value.__name__.partition(".")[0] for value in list(names.values()) if isinstance(value, ModuleType)}
     others = [name for name in reversed(frameworks()) if name != "numpy"]  # everybody imports NumPy
     first = [name for name in others if name in imported or name in names or name in home]
+    modules = {alias: value.__name__.partition(".")[0] for alias, value in list(names.items()) if isinstance(value, ModuleType)}
+    plain = function if isinstance(function, FunctionType) else getattr(function, "__wrapped__", None)
+    own = {modules.get(name) for name in _named(plain.__code__)} if isinstance(plain, FunctionType) else set()
+    first.sort(key=lambda name: name not in own)
     return (*first, *(name for name in frameworks() if name not in first and (name in ALWAYS or name in sys.modules)))
+
+
+def _named(code: CodeType) -> set[str]:
+    """The names of what a function's code reads, those within it included."""
+    return {*code.co_names}.union(*(_named(part) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def with_modules(thing: Any) -> tuple[Framework, ...]:

@@ -111,7 +111,8 @@ def finding_json(finding: Finding, explained: Explanation) -> dict[str, Any]:
                 "name": r.name,
                 "mistake": r.mistake,
                 "resembles": r.wrong > 0,
-                "but_not_on": repr(r.example) if r.wrong else None,
+                "but_not_on": repr(r.example[1]) if r.example else None,
+                "but_not_by": r.example[0] if r.example else None,
                 "on_larger_cases": r.whole,
                 "explains": r.explains,
             }

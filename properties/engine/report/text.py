@@ -78,7 +78,7 @@ def reading_lines(readings: Sequence[Reading]) -> list[str]:
     shown = [
         f'"{r.mistake}" ({r.name})'
         + (f", as in {r.explains - 1} more of the findings" if r.explains > 1 else "")
-        + (f"; not quite: on {r.example!r} that mistake is wrong, and the target is right" if r.wrong else "")
+        + (f"; not quite: {r.example[0]} refutes that mistake, and not the target, on {r.example[1]!r}" if r.example else "")
         for r in readings[:READINGS]
     ]
     more = f", or {len(readings) - READINGS} other mistakes" if len(readings) > READINGS else ""
