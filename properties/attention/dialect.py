@@ -31,7 +31,7 @@ from .question import (
 )
 from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
-from .window import LENGTH, band_of, window_of
+from .window import LENGTH, band_of, slopes_of, usual_slopes, window_of
 
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
 OTHER_WEIGHTS = {
@@ -250,14 +250,17 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
 
 
 def heed_name(target: Target, device: str) -> None:
-    """Raises CannotRun where a callable that is called as the contract says has weights of another kind, as its name says."""
+    """Raises CannotRun where a callable that is called as the contract says has weights of another kind, as its name says, or ALiBi within."""
     word = _other_weights(target.name)
     dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
-    if word and dtype:
-        question = Question(target, dtype, device)
-        off = question.off(Reading(layout=target.supports.layout), question.inputs())
-        if off is not None and off >= NEAR:
+    if not dtype:
+        return
+    question, reading = Question(target, dtype, device), Reading(layout=target.supports.layout)
+    off = question.off(reading, question.inputs())
+    if off is not None and off >= NEAR:
+        if word:
             raise _no_softmax(target.name, word)
+        _heed_slopes(question, reading)
 
 
 def _other_weights(name: str) -> str:
@@ -333,8 +336,27 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     simplest = (scaled or fitting)[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
     off, reading = min(alike, key=lambda one: one[0])
+    _heed_slopes(question, replace(reading, square="all"))
     causal = not reading.masked and band_of(question, replace(reading, square="all")) == (LENGTH - 1, 0)
     return off, replace(reading, square=reading.square or "all", always=True) if causal else reading
+
+
+def _heed_slopes(question: Question, reading: Reading) -> None:
+    """Raises CannotRun where the logits have ALiBi within: it is checked as an argument, or in a module."""
+    if not (slopes := slopes_of(question, reading)):
+        return
+    usual = usual_slopes(len(slopes))
+    alike = np.allclose(slopes, usual, rtol=1e-3)
+    found, wanted = (", ".join(f"{slope:.3g}" for slope in some) for some in (slopes, usual))
+    is_or_not = (
+        f"as ALiBi's for {len(usual)} heads do" if alike else f"where ALiBi's for {len(usual)} heads are {wanted} (Press et al. 2022)"
+    )
+    error = CannotRun(
+        f"{question.target.name} has ALiBi within: its logits fall with the distance of keys by {found}, {is_or_not}; a function is checked "
+        "where it is given them, as `alibi_slopes`"
+    )
+    error.final = True
+    raise error
 
 
 def _is_scaled_otherwise(question: Question, reading: Reading) -> bool:

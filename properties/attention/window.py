@@ -1,4 +1,4 @@
-"""A window that is always there: which keys a query sees, read off its weights."""
+"""What is always there, read off weights: a window, by which keys a query sees; ALiBi, by how they fall with the distance."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from .speech import Reading
 
 LENGTH = 40  # wider windows are not found out: `window` in supports says them
 LITTLE = 1e-9  # of all weight; the logits are of size one
+SMALL = 1e-4  # of a logit that is read off a weight
 
 
 def window_of(question: Question, reading: Reading) -> tuple[int, int] | None:
@@ -31,17 +32,49 @@ def band_of(question: Question, reading: Reading) -> tuple[int, int] | None:
     return (left, right) if np.array_equal(visible, (distance >= -left) & (distance <= right)) else None
 
 
+def slopes_of(question: Question, reading: Reading) -> tuple[float, ...]:
+    """How much less the logits of each head are for every token that a key is away, where q is 0; none where that is not all they are."""
+    weights = _weights(question, reading, of_zeros=True)
+    if weights is None or not np.isfinite(weights).all():
+        return ()
+    at = np.arange(weights.shape[-1])
+    away, behind = np.abs(at[None, :] - at[:, None]), at[None, :] <= at[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logits = np.log(weights[0])
+        fallen = np.diagonal(logits, axis1=-2, axis2=-1)[..., None] - logits
+    slopes = fallen[:, 1, 0]
+    seen = behind & (weights[0] > LITTLE)
+    falls = (np.abs(fallen - slopes[:, None, None] * away) < SMALL)[seen].all() and (slopes > SMALL).all() and seen[:, 1, 0].all()
+    return tuple(map(float, slopes)) if falls else ()
+
+
+def usual_slopes(heads: int) -> tuple[float, ...]:
+    """ALiBi's: 2^(−8/n), and its powers, for the n heads of the largest power of two; every other one of twice as many for the rest.
+
+    (Press et al., 2022, and their code.)
+    """
+    n = 2 ** int(np.log2(max(heads, 1)))
+    first = [2.0 ** (-8 * (h + 1) / n) for h in range(n)]
+    return tuple(first + [2.0 ** (-4 * (h + 1) / n) for h in range(0, 2 * n, 2)])[:heads]
+
+
 def _visible(question: Question, reading: Reading) -> np.ndarray | None:
-    """(queries, keys) bool: which keys have weight in any head; the values of a few keys at a time are one, each in a feature of its own."""
+    """(queries, keys) bool: which keys have weight in any head."""
+    weights = _weights(question, reading)
+    return None if weights is None else weights.max(axis=(0, 1)) > LITTLE
+
+
+def _weights(question: Question, reading: Reading, of_zeros: bool = False) -> np.ndarray | None:
+    """(batch, heads, queries, keys): the values of a few keys at a time are one, each in a feature of its own; ``of_zeros``: where q is 0."""
     inputs = question.inputs(queries=LENGTH, keys=LENGTH, **({} if question.target.supports.head_dims else {"dim": LENGTH}))
     length, width = inputs.v.shape[2:]
-    weights = np.zeros((length, length))
+    weights = np.zeros((*inputs.q.shape[:2], length, length))
     for first in range(0, length, width):
         some = np.arange(min(width, length - first))
         v = np.zeros(inputs.v.shape)
         v[:, :, first + some, some] = 1.0
-        out = question.answer(reading, inputs.but(v=v))
+        out = question.answer(reading, inputs.but(v=v, **({"q": np.zeros_like(inputs.q)} if of_zeros else {})))
         if out is None:
             return None
-        weights[:, first + some] = np.abs(out).max(axis=(0, 1))[:, some]
-    return weights > LITTLE
+        weights[..., first + some] = np.abs(out)[..., some]
+    return weights

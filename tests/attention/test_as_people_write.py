@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from properties import verify
-from properties.engine.core.target import Target
+from properties.attention.window import usual_slopes
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.search.probe import make_target
 
 
@@ -184,3 +185,22 @@ def test_a_cap_by_default_that_no_word_switches_off_and_a_mask_without_axes() ->
     target = spoken(capped)
     assert "softcap" in target.parameters and "masks without axes" in target.refuses
     assert not verify(capped, properties=("masks", "features"), cases=10).findings
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("third", "said"), [(0.25, "0.25, as ALiBi's for 3 heads do"), (0.125, "0.125, where ALiBi's for 3 heads are")])
+def test_slopes_within_are_told_and_not_checked(causal: bool, third: float, said: str) -> None:
+    """Nobody's logits are compared with some that have none."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        slopes = torch.tensor([0.0625, 0.00390625, third], dtype=q.dtype)[: q.shape[1], None, None]
+        at = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+        return (q @ k.mT / q.shape[-1] ** 0.5 - slopes * at.abs()).masked_fill((at < 0) & causal, -torch.inf).softmax(-1) @ v
+
+    with pytest.raises(CannotRun, match=f"has ALiBi within.* {said}"):
+        make_target("mine", attention)
+
+
+def test_usual_slopes() -> None:
+    assert usual_slopes(2) == (2.0**-4, 2.0**-8) and usual_slopes(3) == (2.0**-4, 2.0**-8, 2.0**-2)
+    assert usual_slopes(8) == tuple(2.0**-n for n in range(1, 9)) and usual_slopes(1) == (2.0**-8,)
