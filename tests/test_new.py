@@ -82,7 +82,7 @@ def test_a_name_that_means_something_there_is_taken(arguments: tuple[str, ...], 
     assert capsys.readouterr().err.startswith(f"attncheck: {taken} is taken: ")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_theme_and_every_file_of_mutants_has_a_skeleton_that_can_be_imported(tree: Path) -> None:
     pytest.importorskip("torch")
     from impls.mutants import load_all

@@ -13,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from nightly import more_by_night, some_by_night
 
 from benchmarks.contained.cheats import HEAD
 from properties.engine.contained import template
@@ -397,7 +398,7 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
             assert old in code, (name, old)
             code = code.replace(old, new, 1)
         (folder / "candidates" / f"{name}.py").write_text(code.replace("NAME", "ModelNew") + INIT * (name != "same"))
-    rest = ("--reference", "reference.py", "--cases", "12", "--round", "3", "--json", "scores.jsonl")  # its Model
+    rest = ("--reference", "reference.py", "--cases", str(more_by_night(6, 12)), "--round", "3", "--json", "scores.jsonl")  # its Model
     assert main(["judge", "candidates", *rest]) == 1
     scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
     assert {name: one["verdict"] for name, one in scores.items()} == {name: verdict for name, (verdict, _) in MODULES.items()}
@@ -468,13 +469,13 @@ PATCHES = {
 }
 
 
-@pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
+@pytest.mark.parametrize("patch", some_by_night(PATCHES, ["a text of two million lines", "names that are none"]))
 def test_what_comes_back_beside_answers_is_checked_too(patch: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "candidates" / "odd.py").write_text(HEAD + ASKS.format(patch=patch))
+    (folder / "candidates" / "odd.py").write_text(HEAD + ASKS.format(patch=PATCHES[patch]))
     properties = ("--property", "purity", "--property", "rows_sum_to_one")
     status = main(["judge", "candidates/odd.py", *properties, "--cases", "2", "--round", "3", "--time", "20s", "--json", "scores.jsonl"])
     (score,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
-    assert (status, score["verdict"]) == ((0, "nothing found") if "documentation" in patch else (1, "refuted")), score["why"]
+    assert (status, score["verdict"]) == ((0, "nothing found") if "lines" in patch else (1, "refuted")), score["why"]
     assert "the checker failed" not in score["why"] and "Traceback" not in capsys.readouterr().err
 
 

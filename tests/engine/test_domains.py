@@ -221,6 +221,7 @@ EXCLUDED: dict[str, tuple[Any, dict[str, Any]]] = {
     "writes": (("bool",), {"mask_kinds": ["minus_infinity"]}),
     "along": ("L", {"mask_axes": ["S"]}),
     "moves": (True, {"window": [3, 0]}),
+    "fewer_heads": (True, {"default_scale": "1/sqrt(width)"}),
 }
 DIRECTIVES = [(topic, name) for topic in TOPICS for name in topic.directives]
 

@@ -14,8 +14,13 @@ import pytest
 from drawing import drawn
 from hypothesis import find, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
+from impls import numpy_matmul
+from properties.catalogue import PROPERTIES
 from properties.engine.cases.draws import either, independent, natural, pick
+from properties.engine.search.probe import make_target
+from properties.engine.search.search import Plan, search
 
 FIELDS = 10
 CASE = independent(st.tuples(*(pick(range(6)) for _ in range(FIELDS))))
@@ -66,3 +71,16 @@ def test_all_elements_are_drawn_alike(strategy: Any) -> None:
 def test_a_table_shrinks_to_its_first_element() -> None:
     smallest = find(CASE, lambda case: case[3] >= 2 and case[7] >= 1, settings=settings(database=None), random=Random(0))
     assert smallest == tuple({3: 2, 7: 1}.get(n, 0) for n in range(FIELDS))
+
+
+def test_no_source_is_read_for_constants_that_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(providers, "constants_from_module", lambda module: read.append(module) or providers.Constants())
+    for ours in (True, False):
+        monkeypatch.setattr(providers, "_seen_modules", set())
+        monkeypatch.setattr(providers, "_sys_modules_len", None)
+        if ours:
+            search(make_target("matmul", numpy_matmul.attention), PROPERTIES["rows_sum_to_one"], Plan(examples=100))
+        else:
+            find(st.lists(st.integers(), min_size=60), lambda drawn: sum(drawn) > 10**6, settings=settings(database=None))
+        assert bool(read) != ours  # Hypothesis reads it for what others draw

@@ -324,7 +324,7 @@ def test_a_round_that_is_named_gives_the_same_report_whatever_was_found_before(t
         "--property",
         "values",
         "--cases",
-        "20",
+        "8",
         "-n",
         "1",
         "--json",

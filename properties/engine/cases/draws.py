@@ -20,6 +20,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 Strategy = st.SearchStrategy[Any]
 
@@ -49,6 +50,23 @@ def narrowed(name: str, table: Sequence[Any]) -> Sequence[Any]:
 def is_narrowed(name: str) -> bool:
     """Whether something is left out of the table of a field."""
     return name in _NARROWED.get()
+
+
+@contextmanager
+def without_constants() -> Iterator[None]:
+    """Meanwhile Hypothesis does not read the source of local modules for constants: none lies in our ranges, and to read all takes half a second.
+
+    It has no switch for that; where its private function has another name, the source is read, and draws are the same.
+    """
+    reads = getattr(providers, "_get_local_constants", None)
+    if reads is None:
+        yield
+        return
+    providers._get_local_constants = lambda: providers._local_constants
+    try:
+        yield
+    finally:
+        providers._get_local_constants = reads
 
 
 def natural(n: int) -> Strategy:

@@ -16,7 +16,7 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from ..cases.case import Case
-from ..cases.draws import Strategy, either, independent, narrowing
+from ..cases.draws import Strategy, either, independent, narrowing, without_constants
 from ..cases.dtypes import DTYPES
 from ..cases.forms import Form, forms
 from ..contained.link import exhausted
@@ -224,6 +224,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     return whole
 
 
+@without_constants()
 def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int], None] = lambda _: None) -> Outcome:
     """One pass: what it draws depends on the names, the round and the number of the pass alone, so that any worker may make it."""
     outcome = Outcome(prop, target.name)
