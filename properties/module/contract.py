@@ -32,6 +32,7 @@ from .learn import learned
 from .measure import measured
 from .pairing import paired
 from .readings import formal_of
+from .scales import wrong_scale
 from .speech import LAYOUTS, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
@@ -72,6 +73,8 @@ class Module(Contract):
         found = recognised(subject)
         subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
         wrong = _other_than_written(subject, text_of(thing))
+        if not subject.structure and (scale := wrong_scale(subject)):
+            wrong["scale"] = scale
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes, wrong=wrong)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 

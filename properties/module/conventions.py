@@ -27,7 +27,7 @@ def judged(s: Structure, subject: Subject, module: Any) -> Structure:
     differs: dict[str, str] = {}
     mended, mistakes = s, []
     if not _usual(s):
-        if why := _documented(s, subject, module):
+        if why := _written(s, subject, module):
             differs["scale"] = f"{_shown(s.scale)}{why}, not {USUAL}"
         else:
             mended = mended.but(scale=USUAL)
@@ -51,31 +51,35 @@ def _usual(s: Structure) -> bool:
     return s.scale in USUAL_WAYS or s.learned is not None or lengths == ["length", "length"]
 
 
-def _documented(s: Structure, subject: Subject, module: Any) -> str:
-    """Where a module says that it has another scale; empty if nowhere."""
-    kinds = {type(part).__name__.lower() for part in module.modules()}
-    for word, scale in NAMED.items():
-        if s.scale == scale and any(word.lower() in kind for kind in kinds):
-            return f" ({word}'s)"
-    if s.scale == "1" and any(name.endswith(".weight") for name in subject.silent):
-        return f" (beside {subject.silent[0]}, an embedding of distances, as T5's)"
-    if s.scale == "1" and subject.speech.layout in IMAGES:
-        return " (as in non-local blocks and in SAGAN)"
-    if s.scale == "1" and (said := written_unscaled(module)):
-        return f" ({said})"
+def _written(s: Structure, subject: Subject, module: Any) -> str:
+    """Where a module says that it has another scale; empty if nowhere, and of what is a part of a head alone."""
     d = len(s.places["q"].rows) // s.heads
     value = factor(s.scale, d, s.heads, subject.speech.width)
-    if s.rotation and s.rotation.features < d and math.isclose(value, s.rotation.features**-0.5, rel_tol=1e-6):
-        return ""  # of the features that are turned, whatever holds it
-    if s.latent and any(n and math.isclose(value, n**-0.5, rel_tol=1e-6) for n in (s.latent.alone, s.latent.shared)):
-        return ""  # of a part of a head, likewise
-    for name, number in numbers_of_scales(module).items():
+    parts = [s.rotation.features] if s.rotation and s.rotation.features < d else []  # of the features that are turned, whatever holds it
+    parts += [s.latent.alone, s.latent.shared] if s.latent else []
+    alone = any(n and math.isclose(value, n**-0.5, rel_tol=1e-6) for n in parts)
+    return documented(s.scale, value, subject, module, alone)
+
+
+def documented(scale: str, value: float, subject: Subject, module: Any, alone: bool = False) -> str:
+    """Where a module says that its scale is this one, in words and as a number; empty if nowhere. ``alone``: an attribute says nothing."""
+    kinds = {type(part).__name__.lower() for part in module.modules()}
+    for word, named in NAMED.items():
+        if scale == named and any(word.lower() in kind for kind in kinds):
+            return f" ({word}'s)"
+    if scale == "1" and any(name.endswith(".weight") for name in subject.silent):
+        return f" (beside {subject.silent[0]}, an embedding of distances, as T5's)"
+    if scale == "1" and subject.speech.layout in IMAGES:
+        return " (as in non-local blocks and in SAGAN)"
+    if scale == "1" and (said := written_unscaled(module)):
+        return f" ({said})"
+    for name, number in {} if alone else numbers_of_scales(module).items():
         holds = number > 0 and any(math.isclose(way, value, rel_tol=1e-6) for way in (number, 1 / number, number**-0.5))
-        if holds and (s.scale not in SCALES or s.scale in KNOWN or _stays(name, number, subject)):
+        if holds and (scale not in SCALES or scale in KNOWN or _stays(name, number, subject)):
             return f" ({name})"
     flags = [(name, flag) for part in module.modules() for name, flag in vars(part).items() if "scale" in name]
     off = [name for name, flag in flags if flag is False and "grad" not in name]  # an embedding has one, of its gradient
-    return f" ({off[0]} is False)" if off and s.scale == "1" else ""
+    return f" ({off[0]} is False)" if off and scale == "1" and not alone else ""
 
 
 def _stays(name: str, number: float, subject: Subject) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .protocol import Function, SendBack
+from .torch_logits import Logits
 
 
 def each(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -172,11 +173,11 @@ def summation_length(name: str, args: Any) -> int:
 
 
 class Watched(torch.overrides.TorchFunctionMode):
-    """The names of all functions that are called; after that of a softmax how many numbers it weighs."""
+    """The names of all functions that are called; after that of a softmax how many numbers it weighs, and by what logits were multiplied."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
-        self.names = names
+        self.names, self.logits = names, Logits()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -184,10 +185,20 @@ class Watched(torch.overrides.TorchFunctionMode):
         self.names.append(f"pointwise {name}" if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1} else name)
         out = func(*args, **kwargs)
         if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
-            self.names.append(f"softmax over {out.shape[along]}")
+            self.names += [f"softmax over {out.shape[along]}", *self._logits("scaled", kwargs.get("input", args[0] if args else None))]
         elif name == "scaled_dot_product_attention":
-            self.names.append(f"softmax over {(kwargs['key'] if 'key' in kwargs else args[1]).shape[-2]}")
+            query, key = (kwargs[word] if word in kwargs else args[at] for at, word in enumerate(("query", "key")))
+            self.names += [f"softmax over {key.shape[-2]}", *self._logits("fused", query, key, kwargs.get("scale"))]
+        else:
+            self._logits("see", name, args, out)
         return out
+
+    def _logits(self, what: str, *given: Any) -> list[str]:
+        """What is said of them; nothing where that fails, since a call goes on."""
+        with suppress(Exception):
+            said = getattr(self.logits, what)(*given)
+            return [said] if said else []
+        return []
 
 
 TYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]

@@ -1,0 +1,133 @@
+"""By what the products of queries and keys are multiplied on their way into a softmax, read off the operations of a call.
+
+Queries and keys are what a product of two arrays is made of, neither of them a parameter. Rows of both have a length; where every length is
+that of a row of some projection, times one number, the row was scaled by it, and perhaps turned. What is added to a product, as a bias of
+distances is, is the same for all sequences: it cancels in the difference of two; so does what is the same for a row. Nothing is said where
+one of this is not so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm")
+PROJECTIONS = ("linear", "conv1d", "conv2d")
+NEAR = 1e-7  # of numbers in float64
+TOGETHER = 3  # products of which logits may be the sum: of keys, and of positions
+FEW, MANY = 8, 4096  # lengths that differ: fewer may be those of others by chance; of more some are looked at
+
+
+class Logits:
+    """What a call has computed so far."""
+
+    def __init__(self) -> None:
+        self.projected: list[torch.Tensor] = []
+        self.products: list[tuple[torch.Tensor, torch.Tensor, str]] = []
+
+    def see(self, name: str, args: Any, out: Any) -> None:
+        """A function that was called, and what came back."""
+        if name in PROJECTIONS:
+            self.projected.append(out)
+        elif name in PRODUCTS:
+            equation = args[0] if name == "einsum" else ""
+            given = args[1:] if name == "einsum" else args[1:3] if name == "baddbmm" else args[:2]
+            given = given[0] if name == "einsum" and len(given) == 1 and isinstance(given[0], list | tuple) else given
+            if len(given) != 2 or not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in given):
+                return
+            a, b = given[::-1] if name == "__rmatmul__" else given
+            if isinstance(a, torch.nn.Parameter) or isinstance(b, torch.nn.Parameter):
+                self.projected.append(out)
+            else:
+                self.products.append((a, b, equation))
+
+    def scaled(self, logits: torch.Tensor) -> str:
+        """``logits of D features and H heads times F``, for those that a softmax is given; "" where nothing is known."""
+        found = [m for a, b, equation in self.products if (m := _measured(a, b, equation)) and _fits(m[0], logits)][-TOGETHER:]
+        factors = _factors(logits.double(), [product.double().reshape(logits.shape) for product, *_ in found])
+        for (_, rows, columns, features), times in zip(found, factors, strict=False):
+            scales = [self._of_a_projection(lengths, features) for lengths in (rows, columns)]
+            if all(scales):
+                return _words(times * scales[0] * scales[1], features, logits)
+        return ""
+
+    def fused(self, query: torch.Tensor, key: torch.Tensor, scale: float | None) -> str:
+        """The same of a fused attention, which is given them."""
+        features = query.shape[-1]
+        scales = [self._of_a_projection(x.norm(dim=-1), features) for x in (query, key)]
+        times = features**-0.5 if scale is None else scale
+        return _words(times * scales[0] * scales[1], features, query) if all(scales) else ""
+
+    def _of_a_projection(self, lengths: torch.Tensor, features: int) -> float:
+        """By what rows of these lengths are longer than the rows of some projection that they are; 0.0 where they are none."""
+        wanted = lengths.double().flatten().unique()
+        wanted = wanted[wanted > NEAR][:MANY]
+        if len(wanted) < FEW:
+            return 0.0
+        for out in reversed(self.projected):
+            for axis in {-1, 1}:
+                rows = out.movedim(axis, -1)
+                if rows.shape[-1] % features:
+                    continue
+                for form, along in (((-1, features), -1), ((features, -1), -2)):
+                    held = rows.unflatten(-1, form).norm(dim=along).double().flatten().unique()
+                    held = held[held > NEAR]
+                    if len(held) < FEW or len(held) > MANY:
+                        continue
+                    for factor in wanted[len(wanted) // 2] / held:  # one of them is it
+                        at = torch.searchsorted(held, wanted / factor).clamp(1, len(held) - 1)
+                        off = torch.minimum((held[at] * factor / wanted - 1).abs(), (held[at - 1] * factor / wanted - 1).abs())
+                        if bool((off < NEAR).all()):
+                            return float(factor)
+        return 0.0
+
+
+def _measured(a: torch.Tensor, b: torch.Tensor, equation: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None:
+    """(the product of two arrays, the lengths of the rows of each, how many features they have); None where it is no such product."""
+    if not equation:
+        return (a @ b, a.norm(dim=-1), b.norm(dim=-2), a.shape[-1]) if min(a.dim(), b.dim()) > 1 else None
+    found = re.fullmatch(r"([\w.]+),([\w.]+)->([\w.]+)", equation.replace(" ", ""))
+    if found is None:
+        return None
+    first, second, answer = found.groups()
+    summed = {*first} & {*second} - {*answer, "."}
+    if len(summed) != 1:
+        return None
+    (letter,) = summed
+    axes = [-len(form.partition(letter)[2].replace("...", "")) - 1 for form in (first, second) if "..." not in form.partition(letter)[2]]
+    if len(axes) != 2:
+        return None
+    return torch.einsum(equation, a, b), a.norm(dim=axes[0]), b.norm(dim=axes[1]), a.shape[axes[0]]
+
+
+def _fits(product: torch.Tensor, logits: torch.Tensor) -> bool:
+    return product.shape[-1] == logits.shape[-1] and product.numel() == logits.numel()
+
+
+def _factors(logits: torch.Tensor, products: list[torch.Tensor]) -> list[float]:
+    """By what each product was multiplied, of which the logits are the sum, but for what is the same in both halves of the sequences."""
+    if not products or logits.shape[0] % 2:
+        return []
+    finite = logits.isfinite()
+    one, *others = (x.reshape(2, -1)[0] - x.reshape(2, -1)[1] for x in (_without_mean(x, finite) for x in (logits, *products)))
+    seen = finite.reshape(2, -1).all(0)
+    if int(seen.sum()) < FEW * len(others):
+        return []
+    matrix = torch.stack(others, -1)[seen]
+    if not bool(matrix.isfinite().all()):
+        return []
+    factors = torch.linalg.lstsq(matrix, one[seen, None]).solution[:, 0]
+    off = (matrix @ factors - one[seen]).abs().max()
+    return factors.tolist() if bool(off < NEAR * one[seen].abs().max()) else []
+
+
+def _without_mean(x: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    """Of each row, of what is finite: what is subtracted from all logits of a row, such as the largest, changes no weight."""
+    kept = torch.where(finite, x, 0.0)
+    return torch.where(finite, x - kept.sum(-1, keepdim=True) / finite.sum(-1, keepdim=True).clamp(min=1), 0.0)
+
+
+def _words(factor: float, features: int, like: torch.Tensor) -> str:
+    return f"logits of {features} features and {like.shape[1] if like.dim() > 3 else 1} heads times {factor!r}"

@@ -1,0 +1,56 @@
+"""The scale of a module whose structure is not confirmed: what its logits are of the products of its queries and keys.
+
+It is read off the operations of a call (``engine/frameworks/torch_logits.py``), in two calls with other weights. Only one that is wrong is told:
+nothing else follows from what a module computes on its way.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .conventions import documented
+from .speech import IMAGES, under
+from .structure import SCALES, USUAL
+from .subject import Subject, answer, tokens_for
+
+SAID = re.compile(r"logits of (\d{1,6}) features and (\d{1,6}) heads times (-?\d[\d.e+-]{0,30})")
+EMBEDDING = re.compile(r"(?:rel|dist|bucket)\w*\.weight$")  # of distances: beside it there is no scale in T5
+NEAR = 1e-6  # of a number that was found by a few operations in float64; constants in float32 are nearer
+
+
+def wrong_scale(subject: Subject) -> str:
+    """What is wrong with the scale of its logits, in words; empty where nothing is, or nothing is known."""
+    said = [_said(subject, seed) for seed in (1, 2)]
+    if not said[0] or said[0].keys() != said[1].keys():
+        return ""
+    for (d, heads), value in said[0].items():
+        if not math.isclose(value, said[1][d, heads], rel_tol=NEAR):
+            return ""  # it depends on weights: it is learned
+        named = {name: of(d, heads, subject.speech.width) for name, of in SCALES.items()}
+        scale = next((name for name, known in named.items() if math.isclose(known, value, rel_tol=NEAR)), "")
+        module = subject.module("float64", "cpu", 1)
+        if scale == USUAL or value <= 0 or documented(scale or repr(value), value, subject, module):
+            continue
+        if heads == 1 and subject.speech.layout in IMAGES:  # non-local blocks are scaled in all ways, or not at all
+            continue
+        if scale == "1" and any(EMBEDDING.search(name) for name, _ in module.named_parameters()):
+            continue
+        return f"logits are scaled by {scale or f'{value:.3g}'}, expected {USUAL} of {d} features: read off what it computes"
+    return ""
+
+
+def _said(subject: Subject, seed: int) -> dict[tuple[int, int], float]:
+    """(features of a head, heads) → the factor, of each softmax of a call; none where two of one kind differ."""
+    module, speech = subject.module("float64", "cpu", seed), subject.speech
+    length = subject.facts.lengths[0] if subject.facts.lengths else max(min(8, subject.facts.longest), subject.facts.shortest)
+    try:
+        with under(module, subject.framework, "watched") as computed:
+            answer(subject, module, tokens_for(speech, 2, length, None if subject.facts.sees_itself else length + 2, seed))
+    except Exception:  # it takes other calls: nothing is known
+        return {}
+    found: dict[tuple[int, int], float] = {}
+    for d, heads, factor in (said.groups() for one in computed if (said := SAID.fullmatch(one))):
+        if not math.isclose(found.setdefault((int(d), int(heads)), float(factor)), float(factor), rel_tol=NEAR):
+            return {}
+    return found
