@@ -102,7 +102,8 @@ def _recognised(subject: Subject) -> Recognised:
         return Recognised()
     if not search.arranged:
         return Recognised()
-    agreeing = {s.meaning: s for s in reversed(search.found(right=True) or search.found(right=False))}
+    width = subject.speech.width
+    agreeing = {s.meaning(width): s for s in reversed(search.found(right=True) or search.found(right=False))}
     if len(agreeing) == 1:
         (found,) = agreeing.values()
         found = found.but(alone=search.other_with_memory(found), still=search.still_with_memory(found))
@@ -125,7 +126,7 @@ def _with_a_mistake(search: Search) -> Structure | None:
         if found and words not in OF_IMAGES:
             break
         search.steps, search.tried = MISTAKES[words], 0
-        found += [(words, s) for s in {s.meaning: s for s in reversed(search.found(right=True))}.values()]
+        found += [(words, s) for s in {s.meaning(search.subject.speech.width): s for s in reversed(search.found(right=True))}.values()]
     if len(found) != 1:
         return None
     ((words, s),) = found

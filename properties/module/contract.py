@@ -15,7 +15,7 @@ from ..engine.contained.link import Gone
 from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
-from ..engine.core.documented import HIDDEN, SEEN, polarity, text_of, unused
+from ..engine.core.documented import BATCH, HIDDEN, SEEN, causal, first_axis, polarity, text_of, unused
 from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
@@ -67,12 +67,13 @@ class Module(Contract):
         if not isinstance(subject, Subject):
             return subject
         try:
-            subject = learned(dataclasses.replace(subject, unused=unused(text_of(thing))), device)
+            text = text_of(thing)
+            subject = learned(dataclasses.replace(subject, unused=unused(text), said_causal=causal(text)), device)
         except Gone as gone:
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
         found = recognised(subject)
         subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
-        wrong = _other_than_written(subject, text_of(thing))
+        wrong = _other_than_written(subject, text)
         if not subject.structure and (scale := wrong_scale(subject)):
             wrong["scale"] = scale
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes, wrong=wrong)
@@ -88,9 +89,10 @@ class Module(Contract):
                 differs["attn_mask"] = "True = hidden, as in nn.MultiheadAttention; in scaled_dot_product_attention it is True = seen"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
-        return dataclasses.replace(
-            target, learned=_words(_of(target)), differs=differs, untried={**target.untried, **_never_given(_of(target))}
-        )
+        untried = {**target.untried, **_never_given(_of(target))}
+        if structure is None:
+            untried["heads, their merging and scale"] = "its structure is not confirmed: what else holds of any attention was asked"
+        return dataclasses.replace(target, learned=_words(_of(target)), differs=differs, untried=untried)
 
     def _with_dtypes(self, target: Target, device: str) -> Target:
         """The dtypes that every kind of call takes, and where there are some, those that end the process; the others are told. Raises CannotRun."""
@@ -224,6 +226,10 @@ def _other_than_written(subject: Subject, text: str) -> dict[str, str]:
         said = polarity(text, mask.parameter, [each.parameter for each in subject.speech.masks])
         if how and said and said != how:
             found[mask.parameter] = f"its documentation says that True, or 1, is {said}; it is {how}"
+    if subject.speech.layout == "lbd" and first_axis(text) == BATCH:
+        found["tokens"] = (
+            "its documentation says that the first axis is that of sequences; it is that of tokens, as of PyTorch's layers by default"
+        )
     return found
 
 
@@ -353,8 +359,8 @@ def _words(subject: Subject) -> dict[str, str]:
     words["weights"] = "drawn anew for every case"
     if subject.structure:
         words["structure"] = f"{subject.structure.words}: confirmed"
-    elif subject.nearest:
-        words["structure"] = f"not confirmed: {subject.nearest}"
+    else:
+        words["structure"] = f"not confirmed: {subject.nearest or 'its projections are not recognised'}"
     return words
 
 

@@ -26,12 +26,13 @@ def judged(s: Structure, subject: Subject, module: Any) -> Structure:
     """The structure with what of it is told as a convention, and with itself without mistakes."""
     differs: dict[str, str] = {}
     mended, mistakes = s, []
+    width = subject.speech.width
     if not _usual(s):
         if why := _written(s, subject, module):
-            differs["scale"] = f"{_shown(s.scale)}{why}, not {USUAL}"
+            differs["scale"] = f"{_shown(s, width)}{why}, not {USUAL}"
         else:
             mended = mended.but(scale=USUAL)
-            mistakes.append(f"logits are scaled by {_shown(s.scale)}, expected {USUAL}")
+            mistakes.append(f"logits are scaled by {_shown(s, width)}, expected {USUAL}")
     if s.tiled:
         mended = mended.but(tiled="")
         of = {"kv": "key head", "k": "keys of head", "v": "values of head"}[s.tiled]
@@ -58,18 +59,22 @@ def _written(s: Structure, subject: Subject, module: Any) -> str:
     parts = [s.rotation.features] if s.rotation and s.rotation.features < d else []  # of the features that are turned, whatever holds it
     parts += [s.latent.alone, s.latent.shared] if s.latent else []
     alone = any(n and math.isclose(value, n**-0.5, rel_tol=1e-6) for n in parts)
-    return documented(s.scale, value, subject, module, alone)
+    return documented(s.scale, value, subject, module, s.heads, alone)
 
 
-def documented(scale: str, value: float, subject: Subject, module: Any, alone: bool = False) -> str:
+def documented(scale: str, value: float, subject: Subject, module: Any, heads: int, alone: bool = False) -> str:
     """Where a module says that its scale is this one, in words and as a number; empty if nowhere. ``alone``: an attribute says nothing."""
     kinds = {type(part).__name__.lower() for part in module.modules()}
     for word, named in NAMED.items():
         if scale == named and any(word.lower() in kind for kind in kinds):
             return f" ({word}'s)"
-    if scale == "1" and any(name.endswith(".weight") for name in subject.silent):
-        return f" (beside {subject.silent[0]}, an embedding of distances, as T5's)"
-    if scale == "1" and subject.speech.layout in IMAGES:
+    held = dict(module.named_parameters())
+    of_heads = [
+        name for name in subject.silent if name.endswith(".weight") and held[name].shape[-1] == heads
+    ]  # others meet queries, as logits do
+    if scale == "1" and of_heads:
+        return f" (beside {of_heads[0]}, an embedding of distances, as T5's)"
+    if scale == "1" and heads == 1 and subject.speech.layout in IMAGES:
         return " (as in non-local blocks and in SAGAN)"
     if scale == "1" and (said := written_unscaled(module)):
         return f" ({said})"
@@ -92,8 +97,14 @@ def _stays(name: str, number: float, subject: Subject) -> bool:
         return False
 
 
-def _shown(scale: str) -> str:
-    return scale if scale in (*SCALES, *ROUNDED) else f"{float(scale):.3g}"
+def _shown(s: Structure, width: int) -> str:
+    """The scale in words; of a head and of the width, where these sizes do not tell the two apart."""
+    if s.scale not in (*SCALES, *ROUNDED):
+        return f"{float(s.scale):.3g}"
+    d = len(s.places["q"].rows) // s.heads
+    value = factor(s.scale, d, s.heads, width)
+    of_width = s.scale == "1/head_dim" and math.isclose(value, width**-0.5)
+    return f"{s.scale} or 1/sqrt(width)" if of_width else s.scale
 
 
 def _positions(s: Structure) -> list[tuple[dict[str, Any], str]]:

@@ -174,11 +174,13 @@ def _causal(subject: Subject, module: Any) -> str:
     for name in ("is_causal", "causal"):
         if getattr(module, name, None) is True and not mask_says(module):
             return f"{name} is True"
+    said = subject.said_causal and getattr(module, "causal", None) is not False and not _mask_may_say(subject, module)
+    written = "its documentation says so" * said
     length = _length(subject, SHORT)
     if length < 3 or _in_chunks(subject, module):
-        return ""
+        return written
     lengths = (length,) if subject.facts.lengths else (length, BLOCKS)  # in blocks, few tokens see later ones, and few see earlier ones
-    return "tokens see no later ones" if all(_hides_later(subject, module, each) for each in lengths) else ""
+    return "tokens see no later ones" if all(_hides_later(subject, module, each) for each in lengths) else written
 
 
 def _hides_later(subject: Subject, module: Any, length: int) -> bool:

@@ -203,7 +203,7 @@ def rotations(subject: Subject, found: Ingredients, d: int, right: bool) -> Iter
             if right:
                 yield turned
                 continue
-            yield from (replace(turned, who=who) for who in ("q", "k"))
+            yield from (replace(turned, who=who) for who in ("q", "k", "qkv"))
             yield replace(turned, keys=OTHER[pairing])
             yield replace(turned, along=HEADS)
             yield from (replace(turned, tables=other) for other in tables[1:])

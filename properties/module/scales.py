@@ -30,11 +30,11 @@ def wrong_scale(subject: Subject) -> str:
         named = {name: of(d, heads, subject.speech.width) for name, of in SCALES.items()}
         scale = next((name for name, known in named.items() if math.isclose(known, value, rel_tol=NEAR)), "")
         module = subject.module("float64", "cpu", 1)
-        if scale == USUAL or value <= 0 or documented(scale or repr(value), value, subject, module):
+        if scale == USUAL or value <= 0 or documented(scale or repr(value), value, subject, module, heads):
             continue
         if heads == 1 and subject.speech.layout in IMAGES:  # non-local blocks are scaled in all ways, or not at all
             continue
-        if scale == "1" and any(EMBEDDING.search(name) for name, _ in module.named_parameters()):
+        if scale == "1" and any(EMBEDDING.search(name) and x.shape[-1] == heads for name, x in module.named_parameters()):
             continue
         return f"logits are scaled by {scale or f'{value:.3g}'}, expected {USUAL} of {d} features: read off what it computes"
     return ""

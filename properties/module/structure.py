@@ -36,7 +36,7 @@ ROUNDED: dict[str, Callable[[int, int, int], float]] = {  # the same where it, o
 USUAL_WAYS = (USUAL, f"{USUAL} in float32", f"{USUAL}, one over a float32")
 KNOWN = ("1", "1/head_dim")  # T5's, and that of maximal update parametrisation: conventions, where something says so
 POSITIONS, HEADS = "positions", "heads"
-TURNED = {"qk": "queries and keys", "q": "queries alone", "k": "keys alone"}
+TURNED = {"qk": "queries and keys", "q": "queries alone", "k": "keys alone", "qkv": "queries, keys and values"}
 PARTS_OF = {
     "x": "of the input",
     "memory": "of the memory",
@@ -246,9 +246,8 @@ class Structure:
         fewer = (*(self.reduction.names if self.reduction else ()), *(self.latent.names if self.latent else ()))
         return frozenset(name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *fewer) if name)
 
-    @property
-    def meaning(self) -> tuple[object, ...]:
-        """What two assignments must have in common to be the same one."""
+    def meaning(self, width: int) -> tuple[object, ...]:
+        """What two assignments must have in common to be the same one, of tokens of this width."""
         d = len(self.places["q"].rows) // self.heads
         one_pair = self.rotation is not None and self.rotation.features == 2  # which are neighbours, and halves
         turned = self.rotation and (
@@ -261,7 +260,7 @@ class Structure:
         )
         # where nothing turns in between, weights of queries and keys multiply each other: it does not matter whose is which
         norms = tuple(sorted((part.replace("k", "q"), norm.name, norm.kind) for part, norm in self.norms.items()))
-        scale = float(f"{factor(self.scale, d, self.heads, d * self.heads):.6g}")  # in an array of float32 it is the same one
+        scale = float(f"{factor(self.scale, d, self.heads, width):.6g}")  # in an array of float32 it is the same one
         slopes = self.slopes and (self.slopes.grows, self.slopes.scaled)
         return (
             self.heads,

@@ -81,6 +81,7 @@ class Subject:
     guesses: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor of which little is known, and what they were
 
     unused: frozenset[str] = frozenset()  # parameters of which it is documented that nothing is done with them
+    said_causal: bool = False  # its documentation says that it is
     flags: Mapping[str, bool] = field(default_factory=dict)  # arguments of its constructor that are true or false by default
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

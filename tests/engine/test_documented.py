@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from properties.engine.contained.documentation import documentation
-from properties.engine.core.documented import HIDDEN, SEEN, corner, polarity
+from properties.engine.core.documented import BATCH, HIDDEN, SEEN, TOKENS, added, causal, corner, first_axis, polarity
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,47 @@ def test_what_is_decorated_is_read_itself() -> None:
         """True = hidden"""
 
     assert documentation(attention) == "True = hidden"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Causal; every token sees itself and the ones before it.", True),
+        ("Many query heads, one head of keys; causal, with an optional (key, value) cache.", True),
+        ("Causal attention with rotary positions, weights kept per head.", True),
+        ("Differential attention (Ye et al. 2024): the difference of two softmaxes, causal.", True),
+        ("Performs causal multi-headed self attention.\n\nIf bidirectional is set, not.", True),
+        ("Packed non-causal attention with one sequence per image.", False),
+        ("Attention that is causal if asked.", False),
+        ("Where there is a mask, a causal kernel is asked.", False),
+        ("Attention with a causal mask.", False),
+        ("Not causal.", False),
+        ("Attention. Causal attention is elsewhere.", False),
+        ("", False),
+    ],
+)
+def test_causal(text: str, said: bool) -> None:
+    assert causal(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("for sequences of shape (batch, tokens, channels)", BATCH),
+        ("x: (B, T, C)", BATCH),
+        ("[seq_len x batch x dim]", TOKENS),
+        ("(L, N, E), or (N, L, E) where the batch is first", ""),
+        ("(batch, heads, length, dim)", ""),
+        ("", ""),
+    ],
+)
+def test_the_first_axis(text: str, said: str) -> None:
+    assert first_axis(text) == said
+
+
+def test_what_is_added() -> None:
+    both = "attn_mask: (L, S), added to the scores\nkey_padding_mask: (B, S), True at padding"
+    names = ["attn_mask", "key_padding_mask"]
+    assert added(both, "attn_mask", names) and not added(both, "key_padding_mask", names)
+    assert added("an additive mask", "mask", ["mask"]) and not added("a bool mask, or one that is added to the scores", "mask", ["mask"])
+    assert not added("mask: never added to anything", "mask", ["mask"]) and not added("", "mask", ["mask"])

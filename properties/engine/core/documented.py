@@ -35,6 +35,17 @@ NOT_USED = re.compile(
 )
 ADDED = re.compile(r"\b(?:additive|added to|adds? to|is added)\b", re.IGNORECASE)
 OF_TRUTH = re.compile(rf"\bbool|(?<![\w.-])(?:{TRUE}|{FALSE})(?![\w.-])", re.IGNORECASE)
+CAUSAL = re.compile(r"^\W*causal\b|(?<![\w-])causal (?:[\w-]+ ){0,3}(?:self-)?(?:attention|sdpa)\b|[,;] causal\W*(?:[,;]|$)", re.IGNORECASE)
+CHOICE = re.compile(
+    r"\b(?:if|when|where|whether|optional(?:ly)?|or|either|both|bidirectional|mask|flag|without)\b(?! \(?(?:key|cache))",
+    re.IGNORECASE,
+)
+BATCH, TOKENS = "batch", "tokens"
+OF_BATCH, OF_TOKENS = r"(?:batch(?:[_ ]size)?|bsz|bs|b|n)", r"(?:tokens?|seq(?:uence)?(?:[_ ]len(?:gth)?)?|seqlen|length|len|time|t|l)"
+FIRST_AXES = {
+    BATCH: rf"[(\[]\s*{OF_BATCH}\s*[,x×]\s*{OF_TOKENS}\s*[,x×]",
+    TOKENS: rf"[(\[]\s*{OF_TOKENS}\s*[,x×]\s*{OF_BATCH}\s*[,x×]",
+}
 BOTTOM, TOP = "bottom-right", "top-left"
 CORNERS = {
     BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b",
@@ -73,6 +84,19 @@ def unused(text: str) -> frozenset[str]:
     entries = list(ENTRY.finditer(text))
     ends = [*(entry.start() for entry in entries), len(text)][1:]
     return frozenset(entry[1] for entry, end in zip(entries, ends, strict=bool(entries)) if NOT_USED.search(text[entry.end() : end]))
+
+
+def causal(text: str) -> bool:
+    """Whether the first sentence says of the whole that it is causal, not of a mask, a flag or a choice."""
+    first = re.split(r"\.\s+(?=[A-Z])|\.$|\n\s*\n", text.strip(), maxsplit=1)[0]
+    found = CAUSAL.search(first)
+    return found is not None and not CHOICE.search(first) and not re.search(NOT, first[: found.start()].lower())
+
+
+def first_axis(text: str) -> str:
+    """Of tokens: BATCH or TOKENS, which of the two comes first in all shapes that are documented; empty where none is, or both are."""
+    said = {name for name, words in FIRST_AXES.items() if re.search(words, text, re.IGNORECASE)}
+    return said.pop() if len(said) == 1 else ""
 
 
 def corner(text: str) -> str:
