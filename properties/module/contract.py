@@ -32,7 +32,7 @@ from .learn import learned
 from .measure import measured
 from .pairing import paired
 from .readings import formal_of
-from .scales import wrong_scale
+from .scales import read_off
 from .speech import LAYOUTS, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
@@ -74,8 +74,8 @@ class Module(Contract):
         found = recognised(subject)
         subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
         wrong = _other_than_written(subject, text)
-        if not subject.structure and (scale := wrong_scale(subject)):
-            wrong["scale"] = scale
+        if not subject.structure:
+            wrong |= read_off(subject)
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes, wrong=wrong)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
 
@@ -326,7 +326,7 @@ def _words(subject: Subject) -> dict[str, str]:
         words["distances"] = f"{speech.table}, sinusoids"
     if subject.unrecorded:
         words["gradients"] = f"none: its forward is under {subject.unrecorded}"
-    words["positions"] = facts.positions or "none: the order of tokens does not matter"
+    words["positions"] = facts.positions or f"none: the order of {'earlier ' * bool(facts.causal)}tokens does not matter"
     words |= {mask.parameter: mask.words for mask in speech.masks}
     if facts.apart:
         words["refuses"] = f"a mask together with {speech.flag}: {facts.apart}"

@@ -1,7 +1,7 @@
-"""The scale of a module whose structure is not confirmed: what its logits are of the products of its queries and keys.
+"""The scale, and the softmax, of a module whose structure is not confirmed: what its logits are of the products of its queries and keys.
 
-It is read off the operations of a call (``engine/frameworks/torch_logits.py``), in two calls with other weights. Only one that is wrong is told:
-nothing else follows from what a module computes on its way.
+Both are read off the operations of calls with other weights (``engine/frameworks/torch_logits.py``). Only what is wrong is told: nothing else
+follows from what a module computes on its way.
 """
 
 from __future__ import annotations
@@ -9,19 +9,32 @@ from __future__ import annotations
 import math
 import re
 
+from .confirm import NEVER_MEANT
 from .conventions import documented
 from .speech import IMAGES, under
 from .structure import SCALES, USUAL
 from .subject import Subject, answer, tokens_for
 
+ELSEWHERE = "weights summed along another axis"  # as a framework says it
 SAID = re.compile(r"logits of (\d{1,6}) features and (\d{1,6}) heads times (-?\d[\d.e+-]{0,30})")
 EMBEDDING = re.compile(r"(?:rel|dist|bucket)\w*\.weight$")  # of distances: beside it there is no scale in T5
 NEAR = 1e-6  # of a number that was found by a few operations in float64; constants in float32 are nearer
 
 
-def wrong_scale(subject: Subject) -> str:
-    """What is wrong with the scale of its logits, in words; empty where nothing is, or nothing is known."""
-    said = [_said(subject, seed) for seed in (1, 2)]
+def read_off(subject: Subject) -> dict[str, str]:
+    """What is wrong with the scale of its logits, and with the axis of its softmax, in words; nothing where nothing is known."""
+    computed = [_computed(subject, seed) for seed in (1, 2)]
+    found = {"scale": scale} if (scale := _wrong_scale(subject, [_scales(each) for each in computed])) else {}
+    kinds = {type(part).__name__.lower() for part in subject.module("float64", "cpu", 1).modules()}
+    meant = any(word in kind for word in NEVER_MEANT["a softmax over queries"] for kind in kinds)
+    if all(ELSEWHERE in each for each in computed) and not meant:
+        found["softmax"] = (
+            "it is over another axis than the one along which values are added, so that the weights of a row do not sum to one"
+        )
+    return found
+
+
+def _wrong_scale(subject: Subject, said: list[dict[tuple[int, int], float]]) -> str:
     if not said[0] or said[0].keys() != said[1].keys():
         return ""
     for (d, heads), value in said[0].items():
@@ -40,15 +53,20 @@ def wrong_scale(subject: Subject) -> str:
     return ""
 
 
-def _said(subject: Subject, seed: int) -> dict[tuple[int, int], float]:
-    """(features of a head, heads) → the factor, of each softmax of a call; none where two of one kind differ."""
-    module, speech = subject.module("float64", "cpu", seed), subject.speech
+def _computed(subject: Subject, seed: int) -> list[str]:
+    """The names of what is computed in a call; none where it takes no such call."""
     length = subject.facts.lengths[0] if subject.facts.lengths else max(min(8, subject.facts.longest), subject.facts.shortest)
     try:
+        module = subject.module("float64", "cpu", seed)
         with under(module, subject.framework, "watched") as computed:
-            answer(subject, module, tokens_for(speech, 2, length, None if subject.facts.sees_itself else length + 2, seed))
+            answer(subject, module, tokens_for(subject.speech, 2, length, None if subject.facts.sees_itself else length + 2, seed))
     except Exception:  # it takes other calls: nothing is known
-        return {}
+        return []
+    return list(computed)
+
+
+def _scales(computed: list[str]) -> dict[tuple[int, int], float]:
+    """(features of a head, heads) → the factor, of each softmax of a call; none where two of one kind differ."""
     found: dict[tuple[int, int], float] = {}
     for d, heads, factor in (said.groups() for one in computed if (said := SAID.fullmatch(one))):
         if not math.isclose(found.setdefault((int(d), int(heads)), float(factor)), float(factor), rel_tol=NEAR):

@@ -217,3 +217,64 @@ class OfTokens(Columns):
 
 def test_the_axes_that_are_documented() -> None:
     assert "first axis" in spoken(Columns).wrong["tokens"] and not spoken(OfTokens).wrong
+
+
+class Summed(Gated):
+    """The same, its weights and values multiplied in any form."""
+
+    along = -1
+
+    def weighed(self, weights: Tensor, v: Tensor) -> Tensor:
+        return weights @ v
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
+        out = self.weighed(self.logits(q, k).softmax(self.along), v)
+        return self.to_out(out.transpose(1, 2).flatten(2) * self.to_gate(x).sigmoid())
+
+
+class ByEquation(Summed):
+    def weighed(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.einsum("b h i j, b h j d -> b h i d", weights, v)
+
+
+class Turned(Summed):
+    """Right: the columns of what was transposed, folded into the batch."""
+
+    def weighed(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.bmm(v.mT.flatten(0, 1), weights.mT.flatten(0, 1)).mT.unflatten(0, (-1, self.num_heads))
+
+
+class Mixed(Summed):
+    """Right: heads are mixed after the softmax."""
+
+    def made(self, d: int) -> None:
+        super().made(d)
+        self.mix = nn.Parameter(torch.ones(self.num_heads, self.num_heads))
+
+    def weighed(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.einsum("bhij,hg->bgij", weights, self.mix) @ v
+
+
+class NotTurned(Turned):
+    def weighed(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.bmm(v.mT.flatten(0, 1), weights.flatten(0, 1)).mT.unflatten(0, (-1, self.num_heads))
+
+
+class OverQueries(ByEquation):
+    along = -2
+
+
+class SlotsOverQueries(OverQueries):
+    """Its name says that it is meant."""
+
+
+@pytest.mark.parametrize("cls", [Summed, ByEquation, Turned, Mixed, SlotsOverQueries])
+def test_weights_that_are_summed_as_they_are_normalised(cls: type[nn.Module]) -> None:
+    target = spoken(cls)
+    assert target.learned["structure"].startswith("not confirmed") and not target.wrong
+
+
+@pytest.mark.parametrize("cls", [NotTurned, OverQueries])
+def test_weights_that_are_not(cls: type[nn.Module]) -> None:
+    assert list(spoken(cls).wrong) == ["softmax"]

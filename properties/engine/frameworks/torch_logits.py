@@ -1,4 +1,6 @@
-"""By what the products of queries and keys are multiplied on their way into a softmax, read off the operations of a call.
+"""By what the products of queries and keys are multiplied on their way into a softmax, and along which axis its weights are summed.
+
+Both are read off the operations of a call.
 
 Queries and keys are what a product of two arrays is made of, neither of them a parameter. Rows of both have a length; where every length is
 that of a row of some projection, times one number, the row was scaled by it, and perhaps turned. What is added to a product, as a bias of
@@ -15,6 +17,7 @@ import torch
 
 PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm")
 PROJECTIONS = ("linear", "conv1d", "conv2d")
+ELSEWHERE = "weights summed along another axis"
 NEAR = 1e-7  # of numbers in float64
 TOGETHER = 3  # products of which logits may be the sum: of keys, and of positions
 FEW, MANY = 8, 4096  # lengths that differ: fewer may be those of others by chance; of more some are looked at
@@ -26,9 +29,14 @@ class Logits:
     def __init__(self) -> None:
         self.projected: list[torch.Tensor] = []
         self.products: list[tuple[torch.Tensor, torch.Tensor, str]] = []
+        self.weights: list[tuple[torch.Tensor, int]] = []  # what came out of a softmax, and over which axis, from the last
 
-    def see(self, name: str, args: Any, out: Any) -> None:
-        """A function that was called, and what came back."""
+    def weighed(self, weights: torch.Tensor, along: int) -> None:
+        """What came out of a softmax over an axis."""
+        self.weights.append((weights, along - weights.dim() if along >= 0 else along))
+
+    def see(self, name: str, args: Any, out: Any) -> str:
+        """A function that was called, and what came back; ``ELSEWHERE`` where weights are summed along another axis than their softmax is over."""
         if name in PROJECTIONS:
             self.projected.append(out)
         elif name in PRODUCTS:
@@ -36,12 +44,25 @@ class Logits:
             given = args[1:] if name == "einsum" else args[1:3] if name == "baddbmm" else args[:2]
             given = given[0] if name == "einsum" and len(given) == 1 and isinstance(given[0], list | tuple) else given
             if len(given) != 2 or not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in given):
-                return
+                return ""
             a, b = given[::-1] if name == "__rmatmul__" else given
             if isinstance(a, torch.nn.Parameter) or isinstance(b, torch.nn.Parameter):
                 self.projected.append(out)
             else:
                 self.products.append((a, b, equation))
+                return self._summed(a, b, equation)
+        return ""
+
+    def _summed(self, a: torch.Tensor, b: torch.Tensor, equation: str) -> str:
+        axes = _axes(equation) if equation else (-1, -2)
+        for x, summed in zip((a, b), axes or (), strict=False):
+            for weights, along in self.weights:
+                for turned in (False, True):
+                    same = weights.mT if turned else weights
+                    if same.numel() == x.numel() and same.shape[-2:] == x.shape[-2:] and torch.equal(same.reshape(x.shape), x):
+                        over = {-1: -2, -2: -1}.get(along, along) if turned else along
+                        return "" if over == summed or weights.shape[-1] == 1 else ELSEWHERE
+        return ""
 
     def scaled(self, logits: torch.Tensor) -> str:
         """``logits of D features and H heads times F``, for those that a softmax is given; "" where nothing is known."""
@@ -88,18 +109,19 @@ def _measured(a: torch.Tensor, b: torch.Tensor, equation: str) -> tuple[torch.Te
     """(the product of two arrays, the lengths of the rows of each, how many features they have); None where it is no such product."""
     if not equation:
         return (a @ b, a.norm(dim=-1), b.norm(dim=-2), a.shape[-1]) if min(a.dim(), b.dim()) > 1 else None
+    axes = _axes(equation)
+    return (torch.einsum(equation, a, b), a.norm(dim=axes[0]), b.norm(dim=axes[1]), a.shape[axes[0]]) if axes else None
+
+
+def _axes(equation: str) -> tuple[int, int] | None:
+    """The axis of each operand, from the last, along which an equation sums; None where there is not one alone."""
     found = re.fullmatch(r"([\w.]+),([\w.]+)->([\w.]+)", equation.replace(" ", ""))
     if found is None:
         return None
     first, second, answer = found.groups()
     summed = {*first} & {*second} - {*answer, "."}
-    if len(summed) != 1:
-        return None
-    (letter,) = summed
-    axes = [-len(form.partition(letter)[2].replace("...", "")) - 1 for form in (first, second) if "..." not in form.partition(letter)[2]]
-    if len(axes) != 2:
-        return None
-    return torch.einsum(equation, a, b), a.norm(dim=axes[0]), b.norm(dim=axes[1]), a.shape[axes[0]]
+    rests = [form.partition(letter)[2] for letter in summed for form in (first, second)]
+    return (-len(rests[0]) - 1, -len(rests[1]) - 1) if len(rests) == 2 and "." not in "".join(rests) else None
 
 
 def _fits(product: torch.Tensor, logits: torch.Tensor) -> bool:

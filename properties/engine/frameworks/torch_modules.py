@@ -185,12 +185,13 @@ class Watched(torch.overrides.TorchFunctionMode):
         self.names.append(f"pointwise {name}" if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1} else name)
         out = func(*args, **kwargs)
         if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
+            self._logits("weighed", out, along)
             self.names += [f"softmax over {out.shape[along]}", *self._logits("scaled", kwargs.get("input", args[0] if args else None))]
         elif name == "scaled_dot_product_attention":
             query, key = (kwargs[word] if word in kwargs else args[at] for at, word in enumerate(("query", "key")))
             self.names += [f"softmax over {key.shape[-2]}", *self._logits("fused", query, key, kwargs.get("scale"))]
         else:
-            self._logits("see", name, args, out)
+            self.names += self._logits("see", name, args, out)
         return out
 
     def _logits(self, what: str, *given: Any) -> list[str]:
