@@ -33,7 +33,7 @@ def band_of(question: Question, reading: Reading) -> tuple[int, int] | None:
 
 
 def slopes_of(question: Question, reading: Reading) -> tuple[float, ...]:
-    """How much less the logits of each head are for every token that a key is away, where q is 0; none where that is not all they are."""
+    """How much less the logits of each head are for every token that a key is away, where q is 0; none where that is not all, or is the same."""
     weights = _weights(question, reading, of_zeros=True)
     if weights is None or not np.isfinite(weights).all():
         return ()
@@ -42,10 +42,12 @@ def slopes_of(question: Question, reading: Reading) -> tuple[float, ...]:
     with np.errstate(divide="ignore", invalid="ignore"):
         logits = np.log(weights[0])
         fallen = np.diagonal(logits, axis1=-2, axis2=-1)[..., None] - logits
-    slopes = fallen[:, 1, 0]
-    seen = behind & (weights[0] > LITTLE)
-    falls = (np.abs(fallen - slopes[:, None, None] * away) < SMALL)[seen].all() and (slopes > SMALL).all() and seen[:, 1, 0].all()
-    return tuple(map(float, slopes)) if falls else ()
+        slopes = fallen[:, 1, 0]
+        seen = behind & (weights[0] > LITTLE)
+        falls = bool((np.abs(fallen - slopes[:, None, None] * away) < SMALL)[seen].all()) and bool(seen[:, 1, 0].all())
+    if not falls or not np.isfinite(slopes).all() or slopes.min() < SMALL or np.ptp(slopes) < SMALL:  # one for all heads is another mistake
+        return ()
+    return tuple(map(float, slopes))
 
 
 def usual_slopes(heads: int) -> tuple[float, ...]:

@@ -194,7 +194,7 @@ def test_weights_of_a_row_that_overflows_where_it_sees_nothing_may_be_nan(mistak
         logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
         weights = (logits if attn_mask is None else logits + attn_mask).softmax(-1, dtype=torch.float32).to(q.dtype)
         out = weights @ v
-        return (out, weights * (1 + mistaken / 64)) if need_weights else out
+        return (out, weights * (1 + mistaken / 4)) if need_weights else out
 
     target = make_target("mine", attention, {"mask_kinds": ["minus_infinity", "bias"]})
     text = (
