@@ -97,12 +97,20 @@ class Logits:
                     held = held[held > NEAR]
                     if len(held) < FEW or len(held) > MANY:
                         continue
-                    for factor in wanted[len(wanted) // 2] / held:  # one of them is it
-                        at = torch.searchsorted(held, wanted / factor).clamp(1, len(held) - 1)
-                        off = torch.minimum((held[at] * factor / wanted - 1).abs(), (held[at - 1] * factor / wanted - 1).abs())
-                        if bool((off < NEAR).all()):
-                            return float(factor)
+                    factors = wanted[len(wanted) // 2] / held  # one of them is it; most are no other row's, either
+                    factors = factors[_held(wanted[:: max(len(wanted) // 4, 1)], factors, held)]
+                    found = factors[_held(wanted, factors, held)] if len(factors) else factors
+                    if len(found):
+                        return float(found[0])
         return 0.0
+
+
+def _held(wanted: torch.Tensor, factors: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    """Which of the factors are such that all that are wanted are they, times one of those that are held, in their order."""
+    scaled = wanted / factors[:, None]
+    at = torch.searchsorted(held, scaled).clamp(1, len(held) - 1)
+    off = torch.minimum((held[at] / scaled - 1).abs(), (held[at - 1] / scaled - 1).abs())
+    return (off < NEAR).all(-1)
 
 
 def _measured(a: torch.Tensor, b: torch.Tensor, equation: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None:
