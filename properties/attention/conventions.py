@@ -209,8 +209,8 @@ class Conventions:
         none = self.question.inputs()
         asked = replace(none, scale=0.0)
         off, out, plain = self._off(asked), *(self.question.answer(self.reading, one) for one in (asked, none))
-        other = self.question.answer(self.reading, replace(none, scale=0.3))
         if off >= NEAR and out is not None and plain is not None and np.array_equal(out, plain):
+            other = self.question.answer(self.reading, replace(none, scale=0.3))
             if other is not None and np.array_equal(other, plain):
                 self.wrong["scale"] = f"it changes nothing: 0.3, and 0, give what no scale gives, off by {off:.2g}; none is given"
                 self.target = replace(self.target, parameters=tuple(name for name in self.target.parameters if name != "scale"))

@@ -25,6 +25,7 @@ from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .question import (
     NEAR,
     Question,
+    away,
     dim_of_scale,
     exactly,
     meant,
@@ -332,8 +333,8 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     fitting = [one for one in fitting if not one[1].guessed]
     if not fitting:
         raise CannotRun("with none of the values that were tried for them is it an attention")
-    scaled = [one for one in fitting if _is_scaled_otherwise(question, one[1])]  # all else is right in these axes
-    simplest = (scaled or fitting)[0][1]  # it is wrong in every reading: then in the simplest axes, in the nearest
+    # it is wrong in every reading: then in the first axes in which all but the scale is right, or in the simplest, in the nearest
+    simplest = next((one for one in fitting if _is_scaled_otherwise(question, one[1])), fitting[0])[1]
     alike = [one for one in fitting if (one[1].layout, one[1].answer) == (simplest.layout, simplest.answer)]
     off, reading = min(alike, key=lambda one: one[0])
     _heed_slopes(question, replace(reading, square="all"))
@@ -346,10 +347,11 @@ def _heed_slopes(question: Question, reading: Reading) -> None:
     if not (slopes := slopes_of(question, reading)):
         return
     usual = usual_slopes(len(slopes))
-    alike = np.allclose(slopes, usual, rtol=1e-3)
     found, wanted = (", ".join(f"{slope:.3g}" for slope in some) for some in (slopes, usual))
     is_or_not = (
-        f"as ALiBi's for {len(usual)} heads do" if alike else f"where ALiBi's for {len(usual)} heads are {wanted} (Press et al. 2022)"
+        f"as ALiBi's for {len(usual)} heads do"
+        if found == wanted
+        else f"where ALiBi's for {len(usual)} heads are {wanted} (Press et al. 2022)"
     )
     error = CannotRun(
         f"{question.target.name} has ALiBi within: its logits fall with the distance of keys by {found}, {is_or_not}; a function is checked "
@@ -367,7 +369,7 @@ def _is_scaled_otherwise(question: Question, reading: Reading) -> bool:
         return False
 
     def off(power: float) -> float:
-        return float(np.abs(out - exactly(inputs.but(scale=2.0**power), "top-left").out).max())
+        return away(out, inputs, 2.0**power)
 
     least = min(np.arange(-6.0, 3.0, 0.5), key=off)
     for step in (0.25, 0.125, 2.0**-4, 2.0**-5, 2.0**-6, 2.0**-7, 2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11):

@@ -350,7 +350,7 @@ class Question:
 
 def dim_of_scale(out: Array, inputs: Inputs) -> int:
     """The head dim, of OWN_DIMS, one over whose root is the scale with which the exact answer is nearest to this one."""
-    return min(OWN_DIMS, key=lambda dim: _away(out, inputs, dim**-0.5))
+    return min(OWN_DIMS, key=lambda dim: away(out, inputs, dim**-0.5))
 
 
 def factor_of_scale(out: Array, inputs: Inputs, scale: str) -> float:
@@ -359,10 +359,11 @@ def factor_of_scale(out: Array, inputs: Inputs, scale: str) -> float:
     None that makes it larger than 2: weights are nearly zeros and ones then, whatever the scale.
     """
     usual = scale_of(scale, inputs.q.shape[-1], inputs.q.shape[1])
-    return min((factor for factor in OWN_FACTORS if factor * usual <= 2), key=lambda factor: _away(out, inputs, factor * usual))
+    return min((factor for factor in OWN_FACTORS if factor * usual <= 2), key=lambda factor: away(out, inputs, factor * usual))
 
 
-def _away(out: Array, inputs: Inputs, scale: float) -> float:
+def away(out: Array, inputs: Inputs, scale: float) -> float:
+    """How far an answer is from the exact one with this scale, at most."""
     return float(np.abs(out - exactly(inputs.but(scale=scale), "top-left").out).max())
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from .confirm import NEVER_MEANT
 from .conventions import documented
+from .facts import biases_of_positions
 from .speech import IMAGES, under
 from .structure import SCALES, USUAL
 from .subject import Subject, answer, tokens_for
 
 ELSEWHERE = "weights summed along another axis"  # as a framework says it
 SAID = re.compile(r"logits of (\d{1,6}) features and (\d{1,6}) heads times (-?\d[\d.e+-]{0,30})")
-EMBEDDING = re.compile(r"(?:rel|dist|bucket)\w*\.weight$")  # of distances: beside it there is no scale in T5
 NEAR = 1e-6  # of a number that was found by a few operations in float64; constants in float32 are nearer
 
 
@@ -37,17 +38,16 @@ def read_off(subject: Subject) -> dict[str, str]:
 def _wrong_scale(subject: Subject, said: list[dict[tuple[int, int], float]]) -> str:
     if not said[0] or said[0].keys() != said[1].keys():
         return ""
+    module = subject.module("float64", "cpu", 1)
+    subject = replace(subject, silent=biases_of_positions(subject, module))
     for (d, heads), value in said[0].items():
         if not math.isclose(value, said[1][d, heads], rel_tol=NEAR):
             return ""  # it depends on weights: it is learned
         named = {name: of(d, heads, subject.speech.width) for name, of in SCALES.items()}
         scale = next((name for name, known in named.items() if math.isclose(known, value, rel_tol=NEAR)), "")
-        module = subject.module("float64", "cpu", 1)
         if scale == USUAL or value <= 0 or documented(scale or repr(value), value, subject, module, heads):
             continue
         if heads == 1 and subject.speech.layout in IMAGES:  # non-local blocks are scaled in all ways, or not at all
-            continue
-        if scale == "1" and any(EMBEDDING.search(name) and x.shape[-1] == heads for name, x in module.named_parameters()):
             continue
         return f"logits are scaled by {scale or f'{value:.3g}'}, expected {USUAL} of {d} features: read off what it computes"
     return ""

@@ -34,22 +34,18 @@ def test_the_exact_answer_passes(name: str) -> None:
     assert outcome.status == "passed" and outcome.cases == count
 
 
-@pytest.mark.parametrize(
-    ("kind", "rounds", "least"),
-    some_by_night([("eager+lse", 3, 0.9), ("stored+lse", 3, 0.88), ("stored+lse", 1, 0.85)], [("stored+lse", 1, 0.85)]),
-)
-def test_enough_cases_tell_right_from_trivially_wrong(kind: str, rounds: int, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "least"), [pytest.param("eager+lse", 0.9, marks=pytest.mark.nightly), ("stored+lse", 0.88)])
+def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros, the mean of V and a dropped mask lie outside the bound on nine cases of ten of the central property.
 
-    Measured 92.2 %, and 88.7 % in the arithmetic of halves that is claimed where nothing is declared, of which every step is stored. The
-    share of one round alone may part from it by three in a hundred.
+    Measured 92.2 %, and 88.7 % in the arithmetic of halves that is claimed where nothing is declared, of which every step is stored.
     """
     monkeypatch.setattr(numbers, "note_tighter", lambda t, run: None)  # what other arithmetic allows is half of the time
     target = permissive.attention_target(arithmetic={"float64": "same", "float32": "same", "float16": kind, "bfloat16": kind})
-    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(rounds)]
+    found = [search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=400, round=number)).notes for number in range(3)]
     adequate, judged = sum(notes.adequate for notes in found), sum(notes.judged for notes in found)
     print(f"adequate: {adequate} of {judged}, {adequate / judged:.1%}")
-    assert judged == 400 * rounds
+    assert judged == 1200  # of one round alone the share may part from it by three in a hundred
     assert adequate / judged >= least
 
 

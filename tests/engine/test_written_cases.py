@@ -187,14 +187,14 @@ def test_no_false_alarm_on_an_honest_variant_comes_back(name: str, prop: str, te
 
 @pytest.mark.parametrize("mistaken", [False, True])
 def test_weights_of_a_row_that_overflows_where_it_sees_nothing_may_be_nan(mistaken: bool) -> None:
-    """∞ − ∞ where −∞ is added to a logit of 82,890 in float16: NaN in the whole row, beside which a mistake in the others is found."""
+    """∞ − ∞ where −∞ is added to a logit of 82,890 in float16: NaN in the whole row, beside which a hidden key that has a weight is found."""
     torch = pytest.importorskip("torch")
 
     def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, scale: Any = None, need_weights: bool = False) -> Any:
         logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
         weights = (logits if attn_mask is None else logits + attn_mask).softmax(-1, dtype=torch.float32).to(q.dtype)
         out = weights @ v
-        return (out, weights * (1 + mistaken / 4)) if need_weights else out
+        return (out, weights.flip(-1) if mistaken else weights) if need_weights else out
 
     target = make_target("mine", attention, {"mask_kinds": ["minus_infinity", "bias"]})
     text = (

@@ -57,10 +57,9 @@ def likely_frameworks(function: Any) -> tuple[str, ...]:
     """The frameworks to try for a callable that does not say: first those that it names itself, then others that its module has imported."""
     home = str(getattr(function, "__module__", "") or "")
     names = getattr(sys.modules.get(home), "__dict__", {})
-    imported = {value.__name__.partition(".")[0] for value in list(names.values()) if isinstance(value, ModuleType)}
-    others = [name for name in reversed(frameworks()) if name != "numpy"]  # everybody imports NumPy
-    first = [name for name in others if name in imported or name in names or name in home]
     modules = {alias: value.__name__.partition(".")[0] for alias, value in list(names.items()) if isinstance(value, ModuleType)}
+    others = [name for name in reversed(frameworks()) if name != "numpy"]  # everybody imports NumPy
+    first = [name for name in others if name in modules.values() or name in names or name in home]
     plain = function if isinstance(function, FunctionType) else getattr(function, "__wrapped__", None)
     own = {modules.get(name) for name in _named(plain.__code__)} if isinstance(plain, FunctionType) else set()
     first.sort(key=lambda name: name not in own)
