@@ -297,7 +297,10 @@ class Away(Part):
     def under(self, mode: str, *arguments: Any) -> Iterator[list[str]]:
         """Meanwhile calls are made in a mode of ``Modules``; under ``watched`` the names of what is computed come into the list."""
         before, names = self._how, self._names
-        self.__dict__.update(_how={**before, "watch": True} if mode == "watched" else {**before, "mode": [mode, *arguments]}, _names=[])
+        self.__dict__.update(
+            _how={**before, "watch": True, "logits": True in arguments} if mode == "watched" else {**before, "mode": [mode, *arguments]},
+            _names=[],
+        )
         try:
             yield self._names
         finally:

@@ -132,7 +132,7 @@ class Workshop:
         with ExitStack() as stack:
             stack.enter_context(hooks(self.fw).still())
             if how.get("watch"):
-                names = stack.enter_context(hooks(self.fw).watched())
+                names = stack.enter_context(hooks(self.fw).watched(how.get("logits") is True))
             match how.get("mode"):
                 case [str(mode), *arguments] if mode in MODES:
                     stack.enter_context(getattr(hooks(self.fw), mode)(*arguments))

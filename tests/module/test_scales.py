@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn
 
 from properties.engine.core.target import Target
+from properties.engine.search.find_target import OWN, Builtins, containing, find_targets
 from properties.engine.search.probe import make_target
 
 
@@ -278,3 +279,10 @@ def test_weights_that_are_summed_as_they_are_normalised(cls: type[nn.Module]) ->
 @pytest.mark.parametrize("cls", [NotTurned, OverQueries])
 def test_weights_that_are_not(cls: type[nn.Module]) -> None:
     assert list(spoken(cls).wrong) == ["softmax"]
+
+
+def test_a_module_in_a_process_of_its_own_is_read_too() -> None:
+    for name in ("NotScaled", "OverQueries", "Gated"):
+        with containing(OWN):
+            (target,) = find_targets(f"{__file__}:{name}", Builtins())
+        assert list(target.wrong) == {"NotScaled": ["scale"], "OverQueries": ["softmax"], "Gated": []}[name]

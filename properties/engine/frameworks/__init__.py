@@ -13,10 +13,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .buffers import Buffers, Given
-from .protocol import LAYOUT_REASONS, LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
+from .protocol import ELSEWHERE, LAYOUT_REASONS, LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
 from .variants import cache_variant, make_variant
 
 __all__ = [
+    "ELSEWHERE",
     "LAYOUTS",
     "LAYOUT_REASONS",
     "Buffers",

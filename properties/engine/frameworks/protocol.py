@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..cases.coordinates import Array
 
 # How an array lies in memory → the mistake that such a layout shows.
+ELSEWHERE = "weights summed along another axis"  # what ``Modules.watched`` says
 LAYOUT_REASONS = {
     "contiguous": "what kernels are written for, and what the other layouts are compared with",
     "transposed": "(batch, tokens, heads, features) in memory, as after a projection: strides taken for those of a copy (D18, D26)",
@@ -80,8 +81,12 @@ class Modules(Protocol):
     def still(self) -> AbstractContextManager[Any]:
         """While it is open, nothing is recorded for a backward pass."""
 
-    def watched(self) -> AbstractContextManager[list[str]]:
-        """While it is open, the names of all operations come into the list; after a softmax over n numbers ``softmax over n``."""
+    def watched(self, logits: bool = False) -> AbstractContextManager[list[str]]:
+        """While it is open, the names of all operations come into the list; after a softmax over n numbers ``softmax over n``.
+
+        ``logits``: then also ``logits of D features and H heads times F``, where that is known, and ELSEWHERE where its weights are summed along
+        another axis than it is over.
+        """
 
     def widened(self, instead: str) -> AbstractContextManager[Any]:
         """While it is open, float64 stands for another type.

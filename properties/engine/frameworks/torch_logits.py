@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
+from .protocol import ELSEWHERE
+
 PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm")
 PROJECTIONS = tuple(f.__name__ for f in (torch.nn.functional.linear, torch.nn.functional.conv1d, torch.nn.functional.conv2d))
-ELSEWHERE = "weights summed along another axis"
 NEAR = 1e-7  # of numbers in float64
 TOGETHER = 3  # products of which logits may be the sum: of keys, and of positions
 FEW, MANY = 8, 4096  # lengths that differ: fewer may be those of others by chance; of more some are looked at

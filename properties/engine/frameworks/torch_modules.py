@@ -173,11 +173,11 @@ def summation_length(name: str, args: Any) -> int:
 
 
 class Watched(torch.overrides.TorchFunctionMode):
-    """The names of all functions that are called; after that of a softmax how many numbers it weighs, and by what logits were multiplied."""
+    """The names of all functions that are called; after that of a softmax how many numbers it weighs, and what is known of its logits, if asked."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], logits: bool) -> None:
         super().__init__()
-        self.names, self.logits = names, Logits()
+        self.names, self.logits = names, Logits() if logits else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -196,6 +196,8 @@ class Watched(torch.overrides.TorchFunctionMode):
 
     def _logits(self, what: str, *given: Any) -> list[str]:
         """What is said of them; nothing where that fails, since a call goes on."""
+        if self.logits is None:
+            return []
         with suppress(Exception):
             said = getattr(self.logits, what)(*given)
             return [said] if said else []
@@ -272,9 +274,9 @@ class TorchModules:
         return torch.no_grad()
 
     @contextmanager
-    def watched(self) -> Iterator[list[str]]:
+    def watched(self, logits: bool = False) -> Iterator[list[str]]:
         names: list[str] = []
-        with Watched(names):
+        with Watched(names, logits):
             yield names
 
     def widened(self, instead: str) -> Any:
