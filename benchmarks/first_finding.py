@@ -28,7 +28,7 @@ from properties.engine.search.search import Plan, search
 def breadth_first(target: Target) -> tuple[int, bool]:
     """(cases tried, whether something was found)."""
     report = verify_target(target, PROPERTIES.values(), Plan(), first=True, rank=RANK)
-    return report.cases, bool(report.findings)
+    return report.cases, report.found
 
 
 def one_by_one(target: Target) -> tuple[int, bool]:

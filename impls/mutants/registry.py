@@ -20,7 +20,7 @@ CHAPTERS = {
     "pack": "packs last_bits_packs",
     "cache": "caches cache_memory last_bits_caches",
     "linear": "linear",
-    "module": "module_heads module_masks module_state module_caches module_gradients",
+    "module": "module_heads module_images module_masks module_state module_caches module_gradients",
 }
 HONEST_CHAPTERS = {
     "attention": "honest honest_forms honest_conventions honest_gradients honest_features",

@@ -51,11 +51,13 @@ class Steps:
     parts: tuple[tuple[str, str], ...] = ()  # (a part, the one whose weights it uses)
     output: bool = True
     image: str = ""  # by which mistake tokens are made an image
+    reshaped: bool = False  # heads of a table of biases are parted by a reshape
     added: str = "qk"  # to what positions are added
     transposed: bool = False  # values are weighed as if queries were keys
 
 
 RIGHT = Steps()
+TABLE_RESHAPED = "biases of two places brought to heads by a reshape, without a transpose"
 MISTAKES: dict[str, Steps] = {
     "heads split by a reshape, without a transpose": replace(RIGHT, split="reshape"),
     "heads merged by a reshape, without a transpose": replace(RIGHT, merge="reshape"),
@@ -82,6 +84,7 @@ MISTAKES: dict[str, Steps] = {
     "positions added to keys alone": replace(RIGHT, added="k"),
     EXCHANGED: replace(RIGHT, image=EXCHANGED),
     RESHAPED: replace(RIGHT, image=RESHAPED),
+    TABLE_RESHAPED: replace(RIGHT, reshaped=True),
 }
 
 
@@ -216,6 +219,8 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
     logits = q @ k[:, of_k].swapaxes(2, 3) * scaled(s, q.shape[3], call)
     if s.slopes:
         logits = logits + _distances(s, s.slopes, logits.shape, call, q.shape[3])
+    if s.table:
+        logits = logits + s.table.bias(call.held, steps.reshaped)
     logits = max(s.cap, 1.0 if s.cap < 0 else 0.0) * np.tanh(logits / abs(s.cap)) if s.cap else logits
     visible = _visible(s, call, steps, logits.shape[2:])
     if visible is not None and not steps.after:

@@ -19,10 +19,10 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from . import bound
 from .candidates import candidates, named_heads
-from .composition import MISTAKES, RIGHT, Call, Steps, attended, compose, looked
+from .composition import MISTAKES, RIGHT, TABLE_RESHAPED, Call, Steps, attended, compose, looked
 from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
-from .ingredients import Ingredients, additions, constants, ingredients, rotations
+from .ingredients import Ingredients, additions, constants, ingredients, rotations, tables_of
 from .latent import latents
 from .reduction import EXCHANGED, RESHAPED, reductions
 from .speech import IMAGES, PACKED, Tokens, added, under
@@ -48,6 +48,7 @@ NEVER_MEANT = {
 }
 OF_PLACES = {"positions added to queries alone": set[str](), "positions added to keys alone": set[str]()}  # the same, where some are given
 OF_IMAGES = {EXCHANGED: set[str](), RESHAPED: set[str]()}  # the same, of tokens that a convolution makes fewer
+OF_TABLES = {TABLE_RESHAPED: set[str]()}  # the same, of biases that are looked up
 LAYOUTS = ("bld", "lbd", *PACKED, *IMAGES)
 
 
@@ -120,7 +121,8 @@ def _with_a_mistake(search: Search) -> Structure | None:
     names = {type(part).__name__.lower() for part in module.modules()}
     names |= {f"{name}=True" for name, value in vars(module).items() if value is True}
     places = OF_PLACES if search.calls[0].call.added is not None else {}
-    for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | places | NEVER_MEANT).items():
+    tables = OF_TABLES if tables_of(module, search.subject.framework) else {}
+    for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | places | tables | NEVER_MEANT).items():
         if any(word in name for word in meant for name in names):
             continue
         if found and words not in OF_IMAGES:
@@ -253,10 +255,10 @@ class Search:
                     parts = looked(turned, seen.call, self.steps)
             except (ValueError, IndexError):
                 continue
-            for scale, cap, (learned, slopes, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
+            for scale, cap, (learned, slopes, table, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
                 if (rotation and slopes) or not (right or rotation or slopes):
                     continue
-                s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, sinks=sinks)
+                s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, table=table, sinks=sinks)
                 if self._near(s, attended_quietly(s, seen.call, parts, self.steps), seen):
                     yield s
 

@@ -33,7 +33,7 @@ from .measure import measured
 from .pairing import paired
 from .readings import formal_of
 from .scales import read_off
-from .speech import LAYOUTS, Speech, never_given
+from .speech import LAYOUTS, PIXELS, SQUARES, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
@@ -272,6 +272,11 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "self": "" if facts.sees_itself else "its tokens see those of the memory alone",
         "rows": "the rows that come back are not those of its tokens" if speech.pooled else "",
         "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
+        "learned": "" if facts.learned else "no parameters alone tell its tokens apart by their order",
+        "image": ""
+        if speech.layout in (*PIXELS, *SQUARES) and not speech.flat
+        else "its tokens are not those of an image of several lines",
+        "ungrouped": "tokens see those of their own group alone" if facts.grouped else "",
         "logits alone": "" if facts.in_logits else f"more than weights may depend on positions: {facts.positions}",
         "whole": "some tokens never see each other: a window" if facts.local else "",
         "steady": f"{facts.sparse}, and rounding may change the choice" if facts.sparse.startswith(CHOSEN) else "",
@@ -298,6 +303,11 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
     return reasons[word]
 
 
+def _of_an_image(speech: Speech) -> bool:
+    """Whether tokens are those of an image of several lines."""
+    return speech.layout in (*PIXELS, *SQUARES) and not speech.flat
+
+
 def _goes_on(speech: Speech) -> bool:
     """Whether a module keeps a cache, and goes on with it whatever it is fed."""
     keeping = speech.keeping
@@ -309,7 +319,8 @@ def _words(subject: Subject) -> dict[str, str]:
     speech, facts = subject.speech, subject.facts
     roles = ", ".join(f"{name} = {meant}" for name, meant in speech.roles.items() if name != meant)
     classed = ", the first token is that of a class" * speech.classed
-    words = {"tokens": f"{LAYOUTS[speech.layout]}, {speech.width} features{classed}" + (f"; {roles}" if roles else "")}
+    layout = LAYOUTS[speech.layout] + ", tokens in one row" * speech.flat
+    words = {"tokens": f"{layout}, {speech.width} features{classed}" + (f"; {roles}" if roles else "")}
     if speech.pooled:
         rows = "one row" if speech.pooled == 1 else f"{speech.pooled} rows"
         words["output"] = f"{rows} for each sequence" + ", what its first token sees" * facts.first
@@ -326,7 +337,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["distances"] = f"{speech.table}, sinusoids"
     if subject.unrecorded:
         words["gradients"] = f"none: its forward is under {subject.unrecorded}"
-    words["positions"] = facts.positions or f"none: the order of {'earlier ' * bool(facts.causal)}tokens does not matter"
+    tokens = "lines and columns" if facts.local and _of_an_image(speech) else "earlier tokens" if facts.causal else "tokens"
+    words["positions"] = facts.positions or f"none: the order of {tokens} does not matter"
     words |= {mask.parameter: mask.words for mask in speech.masks}
     if facts.apart:
         words["refuses"] = f"a mask together with {speech.flag}: {facts.apart}"
@@ -358,7 +370,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["made"] = f"with {', '.join(f'{name}={value}' for name, value in subject.guesses.items())}: guessed"
     words["weights"] = "drawn anew for every case"
     if subject.structure:
-        words["structure"] = f"{subject.structure.words}: confirmed"
+        wrong = f", with a mistake: {subject.structure.mistakes[0]}" if subject.structure.mistakes else ""
+        words["structure"] = f"{subject.structure.words}: confirmed{wrong}"
     else:
         words["structure"] = f"not confirmed: {subject.nearest or 'its projections are not recognised'}"
     return words

@@ -87,6 +87,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
     facts = replace(
         facts,
         local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
+        learned=_learned(subject, module),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
         sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module) or _more_keys(subject, module),
         difference=_difference(module),
@@ -96,7 +97,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         joined=_joined(subject, module),
         sparse=_sparse(replace(subject, facts=facts), module, facts.longest),
     )
-    facts = replace(facts, keeps=_keeps(subject))
+    facts = replace(facts, keeps=_keeps(subject), grouped=facts.local and _grouped(subject, module))
     both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
     subject = replace(subject, facts=facts)
@@ -386,6 +387,12 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     return bool((asked & ~short).any()) and (neighbours or by_distance) and not alone and same
 
 
+def _grouped(subject: Subject, module: Any) -> bool:
+    """Whether tokens that see each other see the same ones."""
+    seen = influences(subject, module, _length(subject, LONG)) > NEGLIGIBLE
+    return bool((seen == (seen.astype(int) @ seen.T.astype(int) > 0)).all())
+
+
 def _forgets_the_far(subject: Subject, module: Any, facts: Facts) -> bool:
     """Whether a token is seen by the next ones alone, by as many whatever the length, or wherever it stands: a window wider than those above."""
     if subject.speech.pooled or not facts.sees_itself or facts.lengths or facts.longest < FAR[1]:
@@ -431,6 +438,11 @@ def _positions(subject: Subject, module: Any) -> str:
         return f"it has {named[0]}"
     if tables := tables_of(module, subject.framework):
         return f"it has {tables[0]}, a table of whole numbers"
+    return _positions_elsewhere(subject, module)
+
+
+def _positions_elsewhere(subject: Subject, module: Any) -> str:
+    """What else may tell tokens apart than what is called after positions. A table that is looked up does not, where it is 0."""
     if turning := [name for name in constants(module, subject.framework) if name.endswith(COSINES)]:
         return f"it has {turning[0].removesuffix(COSINES)}, cosines and sines"
     sizes = {m: getattr(m, "kernel_size", None) for m in module.modules()}
@@ -439,7 +451,8 @@ def _positions(subject: Subject, module: Any) -> str:
         return f"it has a {type(wide[0]).__name__}"
     with under(module, subject.framework, "watched") as called:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
-    found = next((name for name in called if name in ORDERED), "")
+    looked_up = ("embedding", "arange") if subject.silent and "embedding" in called else ()
+    found = next((name for name in called if name in ORDERED and name not in looked_up), "")
     return f"it computes with {found}" if found else ""
 
 
@@ -450,6 +463,20 @@ def _of_positions(module: Any) -> list[str]:
     names += [type(module).__name__]
     lasts = {name: name.rpartition(".")[2].lower().replace("post", "") for name in names}  # as in post_attention_layernorm
     return [name for name, last in lasts.items() if any(word in last for word in POSITIONS) or set(last.split("_")) & TABLES]
+
+
+def _learned(subject: Subject, module: Any) -> tuple[str, ...]:
+    """The parameters that alone tell positions apart; none where something else may: what is given, a rotation, a convolution."""
+    named = [f"{each}." for each in _of_positions(module) if each != type(module).__name__]
+    learned = tuple(name for name, _ in module.named_parameters() if f"{name}.".startswith(tuple(named)))
+    whole = tables_of(module, subject.framework)  # of places in a table of numbers
+    idle = [name for name, value in vars(module).items() if isinstance(value, int | float | str)]
+    idle += [name for name, inner in module.named_modules() if type(inner).__name__ in ("Dropout", "Identity")]
+    others = [each for each in named if not any(f"{name}.".startswith(each) for name in (*learned, *whole, *idle))]
+    if not learned or others or set(subject.speech.roles.values()) & set(PLACED):
+        return ()
+    silent = replace(subject, silent=learned)
+    return () if _positions_elsewhere(silent, silent.module("float64", "cpu", 1)) else learned
 
 
 def biases_of_positions(subject: Subject, module: Any) -> tuple[str, ...]:

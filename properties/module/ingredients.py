@@ -18,7 +18,7 @@ from ..engine.frameworks import Framework
 from .away import Away
 from .names import CONFIGS, CONSTRUCTOR_ROLES, role
 from .speech import Speech
-from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Norm, Rotation, Slopes, factor
+from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Norm, Rotation, Slopes, Table, factor
 from .subject import Subject
 
 EPSILONS = (1e-5, 1e-6, 1e-8)  # of norms that do not say theirs
@@ -32,7 +32,8 @@ BASE = 10000.0
 COSINES, SINES = ".cos", ".sin"  # behind the name of a table that holds both
 ON_A_CIRCLE = 1e-2  # as near as bfloat16 holds cosines and sines
 OTHER = {"halves": "neighbours", "neighbours": "halves"}
-Additions = tuple[Learned | None, Slopes | None, str]  # what multiplies logits, what is added to them, what stands beside them
+# What multiplies logits, what is added to them (of distances, and looked up), what stands beside them.
+Additions = tuple[Learned | None, Slopes | None, Table | None, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +97,12 @@ def _parted(table: Array) -> dict[str, Array]:
 
 
 def arrays_of(module: Any, fw: Framework) -> dict[str, Any]:
-    """Arrays of floating-point numbers that are buffers or attributes of a module or of one within."""
+    """Arrays of floating-point numbers that are buffers or attributes of a module or of one within, and tables of whole numbers."""
     found = dict(module.named_buffers())
     for path, part in module.named_modules():
         found |= {f"{path}.{name}".lstrip("."): value for name, value in vars(part).items()}
-    return {name: value for name, value in found.items() if fw.is_array(value) and fw.describe(value)[1].startswith(("float", "bfloat"))}
+    numbers = {name: value for name, value in found.items() if fw.is_array(value) and fw.describe(value)[1].startswith(("float", "bfloat"))}
+    return numbers | {name: found[name] for name in tables_of(module, fw)}
 
 
 def tables_of(module: Any, fw: Framework) -> list[str]:
@@ -248,20 +250,29 @@ def _given(speech: Speech) -> Array:
 def additions(found: Ingredients, heads: int, positions: bool, right: bool) -> Iterator[Additions]:
     """What else decides logits, so that every parameter that is left has a part; slopes are all right ones, or all with a mistake in them."""
     left = sorted(name for name in found.left if not set(_words(name)) & OF_ANGLES)
-    for choice in product(*(list(_meanings(name, found.held[name], heads)) for name in left)):
+    for choice in product(*(list(_meanings(name, found, heads)) for name in left)):
         learned = [each for each in choice if isinstance(each, Learned)]
+        tables = [each for each in choice if isinstance(each, Table)]
         sinks = [each for each in choice if isinstance(each, str)]
-        if len(learned) < 2 and len(sinks) < 2:
+        if max(len(learned), len(tables), len(sinks)) < 2:
             for slopes in _slopes(found, heads, right) if positions else [None]:
-                yield (learned[0] if learned else None), slopes, (sinks[0] if sinks else "")
+                yield (learned[0] if learned else None), slopes, (tables[0] if tables else None), (sinks[0] if sinks else "")
 
 
-def _meanings(name: str, x: Array, heads: int) -> Iterator[Learned | str]:
-    """What a parameter may be that is no part of a projection: a scale of one number, or of one for each head; a sink."""
+def _meanings(name: str, found: Ingredients, heads: int) -> Iterator[Learned | Table | str]:
+    """What a parameter may be that is no part of a projection: a scale of one number, or of one for each head; a sink; a table of biases."""
+    x = found.held[name]
     if x.size in (1, heads):
         yield from (Learned(name, how) for how in ("times", "exp", "over"))
     if x.size == heads:
         yield name
+    for axis in {x.shape.index(heads), x.shape[::-1].index(heads) ^ 1} if x.ndim == 2 and heads in x.shape else ():
+        yield from (Table(name, places, axis == 0) for places, at in found.held.items() if _places_in(at, x.shape[1 - axis]))
+
+
+def _places_in(at: Array, count: int) -> bool:
+    """Whether these are places of every two tokens in a table of so many numbers: more than a mask has."""
+    return at.ndim == 2 and len(at) == at.shape[1] > 1 and bool((at == np.floor(at)).all()) and 1 < at.max() < count and at.min() >= 0
 
 
 def _slopes(found: Ingredients, heads: int, right: bool) -> Iterator[Slopes | None]:

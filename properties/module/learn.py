@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -22,12 +21,13 @@ from .masks import SHAPES as MASKS
 from .masks import taken_apart, with_masks, with_needed, wordings
 from .names import FEWER_KEYS, FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
-from .speech import FRAMES, IN_IMAGE, SQUARES, TABLES, VIDEOS, Speech, call, first_array, hooks, laid_out, under
+from .speech import FRAMES, IN_IMAGE, PIXELS, SQUARES, TABLES, VIDEOS, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 SINGLE = 1e-5  # an influence of rounding, where a norm computes in float32
 OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
+LINES = 6  # tokens of an image of two lines
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
 OBLONG_IMAGES = (16, 64)  # the same, four times as wide as high
@@ -116,12 +116,15 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     speeches = list(speeches_of(subject.fixed, module, formal))
     speeches += [told for layout in ("bld", "lbd", "bdl") for told in _masked(speech for speech in speeches if speech.layout == layout)]
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
+    either = [(length, one) for speech in speeches for length, one in _of_pixels(speech)]
+    speeches = [speech for length, speech in either if length == LENGTH]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
-    squares = [replace(speech, layout=layout) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
-    videos = [replace(speech, layout=layout) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
+    squares = [replace(speech, layout=layout, flat=False) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
+    videos = [replace(speech, layout=layout, flat=False) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
     windowed = any("window" in name for name in vars(module))
+    sides = sorted(SIDES, key=lambda length: windowed and length != SEVERAL_WINDOWS)
     oblong = [replace(speech, oblong=True) for speech in images]
     image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()
     speeches = [speech for speech in speeches if speech.layout != "lbd" or not image]
@@ -129,13 +132,15 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     classed = [replace(speech, classed=True) for speech in of_images]
     mixed: Subject | None = None
     for length, speech in (
-        *product((LENGTH,), [*of_images, *classed, *(speech for speech in speeches if speech not in of_images)]),
+        *product((LENGTH,), [*of_images, *classed]),
+        *((length, speech) for length, speech in either if speech not in of_images),
         *product(OBLONG_IMAGES, oblong),
         *product(SQUARE_IMAGES, images),
         *product([n + 1 for n in SQUARE_IMAGES], [replace(speech, square=True) for speech in classed]),
+        *product(sides, [speech for speech in squares if speech.layout not in ANY_AXIS]),
         *product(OTHER_LENGTHS, plain),
         *product((LENGTH,), frames),
-        *product(sorted(SIDES, key=lambda length: length != SEVERAL_WINDOWS) if windowed else SIDES, squares),
+        *product(sides, [speech for speech in squares if speech.layout in ANY_AXIS]),
         *product((LENGTH,), [speech for speech in videos if speech.layout not in FRAMES]),
     ):
         memory = MEMORY if speech.name("memory") else None
@@ -162,11 +167,12 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
             form is None
             or (form.pooled > 1 and not _pools(heard, module, memory))
             or (form.layout in (*ANY_AXIS, *VIDEOS) and not _meets(heard, module, length))
+            or (length == LINES and not _across_lines(heard, module))
         ):
             mixed = heard if mixed is None and form is not None and form.layout in VIDEOS else mixed
             said.append(f"returned shape {out} for tokens {tuple(tokens.x.shape)}")
             continue
-        facts = replace(subject.facts, lengths=() if length == LENGTH else (length,))
+        facts = replace(subject.facts, lengths=() if length in (LENGTH, LINES) else (length,))
         return with_needed(replace(subject, speech=form, facts=facts), module)
     if mixed:  # in every reading of a video what should be apart is not
         return mixed
@@ -180,18 +186,11 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
 def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | None:
     """The speech, where an output has the axes that it should have."""
     batch, length, _ = x
-    if speech.layout in VIDEOS:
-        wanted, features = laid_out(np.empty(x), speech.layout).shape, speech.layout.index("d")
+    if speech.layout in ("bdhw", "bdss") and len(out) == 2 and out[0] == batch:
+        return replace(speech, pooled=1)
+    if speech.layout in (*VIDEOS, *PIXELS, *SQUARES):
+        wanted, features = laid_out(np.empty(x), speech).shape, speech.layout.index("d")
         return speech if len(out) == len(wanted) and np.delete(out, features).tolist() == np.delete(wanted, features).tolist() else None
-    if speech.layout == "bdhw":
-        if len(out) == 2 and out[0] == batch:
-            return replace(speech, pooled=1)
-        return speech if len(out) == 4 and (out[0], *out[2:]) == (batch, 1, length) else None
-    if speech.layout in SQUARES:
-        sides = out[2:] if speech.layout == "bdss" else out[1:3]
-        return speech if len(out) == 4 and (out[0], *sides) == (batch, math.isqrt(length), math.isqrt(length)) else None
-    if speech.layout == "bhwd":
-        return speech if len(out) == 4 and out[:3] == (batch, 1, length) else None
     if speech.layout == "lbd":
         return speech if len(out) == 3 and out[:2] == (length, batch) else None
     if speech.layout == "bdl":
@@ -201,6 +200,27 @@ def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | 
     if speech.layout != "bld" or out[:1] != (batch,) or out[1:2] == (length,):
         return None
     return replace(speech, pooled=1 if len(out) == 2 else out[1]) if len(out) in (2, 3) else None
+
+
+def _of_pixels(speech: Speech) -> Iterator[tuple[int, Speech]]:
+    """The same at a first length; of an image as one of two lines, and then as one of one line."""
+    if speech.layout in PIXELS:
+        yield LINES, speech
+    yield LENGTH, replace(speech, flat=speech.layout in PIXELS)
+
+
+def _across_lines(subject: Subject, module: Any) -> bool:
+    """Whether tokens of an image see some of their own line and some of another one, and an image of one line is taken, too."""
+    memory = MEMORY if subject.speech.name("memory") else None
+    try:
+        answer(subject, module, tokens_for(subject.speech, BATCH, LENGTH, memory))
+        if memory or subject.speech.pooled:
+            return True
+        seen, line = influences(subject, module, LINES) > 0, np.arange(LINES) // (LINES // 2)
+    except (Exception, SystemExit):
+        return False
+    same = line[:, None] == line
+    return bool(seen[~same].any() and seen[same & ~np.eye(LINES, dtype=bool)].any())
 
 
 def _meets(subject: Subject, module: Any, length: int) -> bool:

@@ -27,8 +27,8 @@ LAYOUTS = {
     "bld": "(batch, length, features)",
     "lbd": "(length, batch, features)",
     "bdl": "(batch, features, length)",
-    "bdhw": "(batch, features, height, width), tokens in one row",
-    "bhwd": "(batch, height, width, features), tokens in one row",
+    "bdhw": "(batch, features, height, width)",
+    "bhwd": "(batch, height, width, features)",
     "bdss": "(batch, features, side, side)",
     "bssd": "(batch, side, side, features)",
     "ld": "(length, features), a call for each sequence",
@@ -56,7 +56,8 @@ VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
 }
 FRAMES = ("1lbd", "1bld")  # of these those whose places stand in one row
 PACKED = ("(bl)d", "1(bl)d")
-IMAGES = ("bdl", "bdhw", "bhwd")  # features first, or an image, of which any number of tokens is taken
+PIXELS = ("bdhw", "bhwd")  # an image, of which any number of tokens is taken
+IMAGES = ("bdl", *PIXELS)  # that, or features first
 IN_PACKS = ("boundaries", "longest")  # what says where sequences begin that are packed, and how long the longest is
 SQUARES = ("bdss", "bssd")  # of as many tokens as a square has, and of no other number
 # How a mask is said: its shape, and the value that marks a visible token.
@@ -183,6 +184,7 @@ class Speech:
     square: bool = False  # the image that tokens are of is as wide as high
     oblong: bool = False  # or four times as wide, so that height and breadth can be told apart
     classed: bool = False  # before the tokens of the image stands that of a class
+    flat: bool = False  # images are of one row of pixels
 
     @property
     def masks(self) -> tuple[Saying, ...]:
@@ -190,7 +192,11 @@ class Speech:
         return (self.mask, *self.more) if self.mask else self.more
 
     def sides(self, length: int) -> tuple[int, int]:
-        """(height, breadth) of the image that so many tokens are of; in one row, where nothing else is known."""
+        """(height, breadth) of the image that so many tokens are of: of pixels as near to a square as can be; else in one row, where nothing
+        else is known."""
+        if self.layout in PIXELS and not self.flat:
+            high = next((n for n in range(math.isqrt(length), 0, -1) if length % n == 0), 1)
+            return high, length // high
         square = self.square or self.layout in SQUARES
         high = math.isqrt(length // 4 if self.oblong else length) if square else 1
         return high, length // max(high, 1)
@@ -328,7 +334,7 @@ def arguments_of(
     mark += f" after {past.start}" if past else ""  # a cache may hold on to the tokens themselves
 
     def array(name: str, carrier: Array) -> Any:
-        return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech.layout), dtype, device, "contiguous")
+        return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech), dtype, device, "contiguous")
 
     x = array("x", tokens.x)
     memory = x if tokens.memory is None else array("memory", tokens.memory)
@@ -396,21 +402,18 @@ def _numbered(meant: str, places: Array, fw: Framework, device: str) -> Any:
     return fw.integers(places if meant == "position row" else places[None], device)
 
 
-def laid_out(x: Array, layout: str) -> Array:
+def laid_out(x: Array, speech: Speech) -> Array:
     """Tokens (B, L, D) in the axes of a module."""
+    layout = speech.layout
     if layout == "lbd":
         return x.transpose(1, 0, 2)
     if layout == "bdl":
         return x.transpose(0, 2, 1)
-    if layout == "bdhw":
-        return x.transpose(0, 2, 1)[:, :, None]
-    if layout == "bhwd":
-        return x[:, None]
     if layout in VIDEOS:
         return VIDEOS[layout][0](x)
-    if layout in SQUARES:
-        image = x.reshape(len(x), math.isqrt(x.shape[1]), -1, x.shape[2])
-        return image if layout == "bssd" else image.transpose(0, 3, 1, 2)
+    if layout in (*PIXELS, *SQUARES):
+        image = x.reshape(len(x), *speech.sides(x.shape[1]), x.shape[2])
+        return image if layout.endswith("d") else image.transpose(0, 3, 1, 2)
     if layout in PACKED:
         return x.reshape(*[1] * layout.count("1"), -1, x.shape[2])
     return x[0] if layout == "ld" else x

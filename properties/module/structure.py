@@ -154,6 +154,21 @@ class Learned:
     how: str  # times; exp; over
 
 
+@dataclass(frozen=True)
+class Table:
+    """A bias of logits that is looked up, as of the distance of two tokens in a window (Liu et al. 2021)."""
+
+    name: str  # of the parameter: a number for each distance and each head
+    places: str  # of the buffer (L, L): where the number of two tokens stands
+    first: bool  # heads are its first axis
+
+    def bias(self, held: Held, reshaped: bool = False) -> Array:
+        """(H, L, L); reshaped: its axes are joined and parted again, and not exchanged, which is a mistake."""
+        numbers = held[self.name].T if self.first else held[self.name]
+        found = numbers[held[self.places].astype(np.int64)]  # (L, L, H)
+        return found.reshape(-1, *found.shape[:2]) if reshaped else found.transpose(2, 0, 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """An assignment of parameters, heads, order, norms, positions and scale."""
@@ -169,6 +184,7 @@ class Structure:
     residual: bool = False
     rotation: Rotation | None = None
     slopes: Slopes | None = None
+    table: Table | None = None
     sinks: str = ""  # the parameter of a further logit for each head
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
     latent: Any = None  # of ``latent.Latent``: keys and values come out of few features
@@ -208,6 +224,7 @@ class Structure:
             said.append(f"{'lengths' if norm.kind == 'length' else 'norm'} of {parts}" + (f" ({norm.name})" if norm.name else ""))
         said += [self.rotation.words + ", but not for a memory" * self.still] if self.rotation else []
         said += [f"slopes of distances ({self.slopes.source or '2^(−8 (h + 1) / heads)'})"] if self.slopes else []
+        said += [f"a bias of two places ({self.table.name})"] if self.table else []
         said += [f"keys and values out of {len(self.latent.down.rows) - self.latent.shared} features"] if self.latent else []
         said += [f"keys of the patches of {self.reduction.name}"] if self.reduction else []
         said += ["tokens in a window or a pattern"] if self.pattern is not None else []
@@ -243,8 +260,11 @@ class Structure:
         norms = (name for norm in self.norms.values() for name in norm.names)
         turned = self.rotation.names if self.rotation else ()
         single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks)
+        looked_up = (self.table.name, self.table.places) if self.table else ()
         fewer = (*(self.reduction.names if self.reduction else ()), *(self.latent.names if self.latent else ()))
-        return frozenset(name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *fewer) if name)
+        return frozenset(
+            name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *looked_up, *fewer) if name
+        )
 
     def meaning(self, width: int) -> tuple[object, ...]:
         """What two assignments must have in common to be the same one, of tokens of this width."""
@@ -273,6 +293,7 @@ class Structure:
             self.residual,
             turned,
             slopes,
+            self.table,
             self.sinks,
             self.cap,
             self.reduction,

@@ -36,6 +36,7 @@ class Facts:
     first: bool = False  # the one row of a sequence is what its first token sees
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
+    learned: tuple[str, ...] = ()  # parameters that alone tell positions apart: where they are 0, nothing does
     in_logits: bool = False  # weights alone depend on positions, nothing else
     chance: str = ""  # with what it draws random numbers in eval mode, beside dropout
     keeps: bool = False  # a call leaves arrays in it, as a table of angles
@@ -43,6 +44,7 @@ class Facts:
     apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later
+    grouped: bool = False  # tokens see those of their own group alone, as in windows that do not overlap
     sparse: str = ""  # why a token may not be seen at all, by no mistake
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
     longest: int = 65

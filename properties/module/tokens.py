@@ -135,6 +135,51 @@ def module_permuted_tokens_permute_rows(t: ModuleTrial) -> None:
 
 
 @module(
+    "out(x_σ) = out(x)_σ, σ of lines, or of columns",
+    about=("open", "self", "image", "unordered", "ungrouped"),
+    length=(4, 6, 8, 9, 12, 15, 16),
+    memory=None,
+    padded=False,
+)
+def module_permuted_lines_permute_rows(t: ModuleTrial) -> None:
+    """Where nothing tells positions apart, lines of an image in another order give the same rows in that order, and so do columns.
+
+    This holds where tokens see their own line and column alone, too (Ho et al. 2019).
+    """
+    x = t.inputs
+    high, wide = t.speech.sides(t.case.length)
+    places = np.arange(t.case.length).reshape(high, wide)
+    columns = t.choice("columns", 2)
+    order = np.take(places, t.permutation("order", (high, wide)[columns]), columns).ravel()
+    moved = Tokens(x.x[:, order])
+    back = slice(None) if t.speech.pooled else order
+    what = "columns" if columns else "lines"
+    t.agree(t.run(moved), t.run()[:, back], lambda: t.allowed(moved) + t.allowed()[:, back], f"row {{row}} depends on the order of {what}")
+
+
+@module(
+    "positions of 0: out(x_σ) = out(x)_σ",
+    about=("open", "self", "learned", "whole", "dense"),
+    length=MANY,
+    memory=None,
+    padded=False,
+    is_causal=False,
+)
+def module_without_its_positions_order_does_not_matter(t: ModuleTrial) -> None:
+    """Where learned positions are 0, and nothing else tells tokens apart, tokens after the first in another order give rows in that order."""
+    x, order, silent = t.inputs, t.permutation("order", t.case.length), t.made(silent=t.facts.learned)
+    order = np.append(0, order[order != 0])
+    moved = Tokens(x.x[:, order])
+    back = slice(None) if t.speech.pooled else order
+    t.agree(
+        t.run(moved, silent),
+        t.run(x, silent)[:, back],
+        lambda: t.allowed(moved, silent) + t.allowed(x, silent)[:, back],
+        "row {row} depends on the order of tokens, though positions are 0",
+    )
+
+
+@module(
     "causal: out_n(x_σ(0) … x_σ(n−1), x_n) = out_n(x)",
     about=("causal", "unordered", "whole", "rows"),
     length=MANY,

@@ -196,10 +196,40 @@ class OfBuckets(Style):
         return (logits + self.relative_attention_bias((places[:, None] - places).clamp(-8, 8) + 8).permute(2, 0, 1)).softmax(-1)
 
 
+class OfHeadsFirst(OfWindows):
+    """The same, with a row of the table for each head, as in LeViT."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(num_heads, 2 * self.length - 1))
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return (logits + self.relative_position_bias_table[:, self.index]).softmax(-1)
+
+
+class Reshaped(OfWindows):
+    """A mistake: what is looked up, (length, length, heads), is brought to heads by a reshape."""
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return (logits + self.relative_position_bias_table[self.index].reshape(-1, self.length, self.length)).softmax(-1)
+
+
+def test_a_table_of_biases_is_looked_up_for_heads() -> None:
+    words = "biases of two places brought to heads by a reshape, without a transpose"
+    for cls in (OfWindows, OfHeadsFirst):
+        found = make_target("mine", cls)
+        assert "a bias of two places (relative_position_bias_table)" in found.learned["structure"]
+        assert found.learned["structure"].endswith(": confirmed") and verify(cls, cases=8).ok
+    assert make_target("mine", Reshaped).learned["structure"].endswith(f": confirmed, with a mistake: it answers as with {words}")
+    (finding,) = verify(Reshaped, cases=8).findings
+    assert finding.prop.name == "module_is_the_attention_of_its_projections" and words in finding.violation.says
+
+
 @pytest.mark.parametrize(("cls", "scale"), [(OfWindows, "1"), (OfBuckets, "1/head_dim")])
 def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any, scale: str) -> None:
     found = make_target("mine", cls)
-    assert "relative_" in found.learned["structure"] and found.learned["structure"].endswith(" is 0: confirmed")
+    assert "relative_" in found.learned["structure"]
+    assert found.learned["structure"].endswith(" is 0: confirmed") is (cls is OfBuckets)
     assert found.function.structure.scale == "1/sqrt(head_dim)"  # type: ignore[attr-defined]
     assert verify(cls, cases=8).ok
     wrong = type("Attention", (cls,), {"scale": scale})

@@ -13,7 +13,7 @@ from exact_slopes import squared
 from late import Late
 from torch import Tensor, nn
 
-from impls.mutants.module import honest_modules, module_caches
+from impls.mutants.module import honest_modules, module_caches, module_images
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 
@@ -180,12 +180,15 @@ CACHED = (
     "module_a_cache_can_be_continued_twice",
 )
 TURNED = ("module_rotations_tell_distances_alone", "module_equal_tokens_give_equal_rows")
-# What needs more than the exact module has: a cache, or angles.
+OF_IMAGES = ("module_permuted_lines_permute_rows", "module_without_its_positions_order_does_not_matter")
+# What needs more than the exact module has: a cache, angles, or images.
 EXACT_FOR = Late(
-    dict.fromkeys((*CACHED, "module_gradients_reach_every_head"), honest_modules.HandsBack) | dict.fromkeys(TURNED, honest_modules.IsTurned)
+    dict.fromkeys((*CACHED, "module_gradients_reach_every_head"), honest_modules.HandsBack)
+    | dict.fromkeys(TURNED, honest_modules.IsTurned)
+    | dict(zip(OF_IMAGES, (honest_modules.SeesLinesAndColumns, honest_modules.PoolsAnImage), strict=True))
 )
 WRONG |= zip(
-    (*CACHED, *TURNED, "module_gradients_reach_every_head"),
+    (*CACHED, *TURNED, "module_gradients_reach_every_head", *OF_IMAGES),
     (
         module_caches.RestartedPositions,
         module_caches.AskedUnscaled,
@@ -195,6 +198,8 @@ WRONG |= zip(
         module_caches.RotatedValues,
         module_caches.BiasOfWeights,
         module_caches.WithoutLastHead,
+        module_images.LinesSplitByView,
+        module_images.PixelsReshaped,
     ),
     strict=True,
 )

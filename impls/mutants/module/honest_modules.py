@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ..registry import Function, honest
-from .modular import Attention, Decoder, Holding, InDictionary, Started, Turned, Windowed
+from .modular import Attention, Axial, Decoder, Holding, InDictionary, PoolOfImage, Started, Turned, Windowed
 
 
 def _right(idea: str, source: str = "common practice") -> Any:
@@ -124,6 +124,16 @@ class OfImages(nn.Module):
         q, k, v = self.qkv(self.norm(x)).reshape(b, 3, c, h * w).unbind(1)
         weights = torch.einsum("bci,bcj->bij", q * c**-0.5, k).softmax(-1)
         return x + self.proj(torch.einsum("bij,bcj->bci", weights, v).reshape(b, c, h, w))
+
+
+@_right("pixels see their line and their column of an image", "lucidrains/axial-attention")
+class SeesLinesAndColumns(Axial):
+    pass
+
+
+@_right("the mean of an image of one size sees its pixels; positions are learned", "openai/CLIP")
+class PoolsAnImage(PoolOfImage):
+    pass
 
 
 @_right("pre-norm, a gate, a residual, and PyTorch's own attention within")

@@ -221,3 +221,52 @@ class Windowed(Attention):
 
     def weigh(self, logits: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
         return (logits + bias).softmax(self.axis)
+
+
+# ---------------------------------------------------------------- of images
+
+
+class Axial(nn.Module):
+    """Every pixel sees its line, and then its column; the two answers are added. forward(x (B, D, height, width)) → the same shape"""
+
+    def __init__(self, channels: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.of_lines, self.of_columns = nn.Linear(channels, 3 * channels), nn.Linear(channels, 3 * channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lines, columns = x.permute(0, 2, 3, 1), x.permute(0, 3, 2, 1)  # (B, height, width, D), (B, width, height, D)
+        out = self.along(lines, self.of_lines) + self.back(self.along(columns, self.of_columns))
+        return out.permute(0, 3, 1, 2)
+
+    def along(self, x: Tensor, projection: nn.Linear) -> Tensor:
+        q, k, v = (self.split(y) for y in projection(x).chunk(3, -1))
+        return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(-2, -3).flatten(-2)
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+
+    def back(self, columns: Tensor) -> Tensor:
+        return columns.transpose(1, 2)
+
+
+class PoolOfImage(nn.Module):
+    """The mean of an image of three by three pixels sees all of them and itself (CLIP). forward(x (B, D, 3, 3)) → (B, D)"""
+
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.positional_embedding = nn.Parameter(torch.randn(10, embed_dim))
+        self.q_proj, self.k_proj, self.v_proj, self.c_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pixels(x)
+        x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.positional_embedding
+        q, k, v = (
+            w(y).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for w, y in ((self.q_proj, x[:, :1]), (self.k_proj, x), (self.v_proj, x))
+        )
+        return self.c_proj(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(1))
+
+    def pixels(self, x: Tensor) -> Tensor:
+        return x.flatten(2).transpose(1, 2)
