@@ -41,6 +41,7 @@ ONLY_THERE: dict[str, str] = {
     "empty_rows.empty_batch_raises": EMPTY,
     "empty_rows.empty_keys_raise": EMPTY,
     "mask_shapes.rank_four_refused": "a refusal of its own, of masks of four axes, which is learned",
+    "masks.fill_overflows_half": "masks of float16, which always raise: that is told, and float16 is not tried",
     "shapes.half_comes_back_float32": "the type of halves, which is told as a convention where nothing is declared",
 }
 """Mutants whose only mistake lies in calls that are refused, or is told and no finding, and in which: behind the wrapper they are right."""

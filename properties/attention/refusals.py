@@ -250,11 +250,17 @@ def no_backward(target: Target) -> str:
 
 
 def _in_types(target: Target, device: str) -> Iterator[tuple[str, Question]]:
-    """The questions; those of a mask's axes in halves, too, for which other kernels are chosen, which refuse what those of wider types take."""
+    """The questions; those of a mask's axes in halves, too, for which other kernels are chosen, which refuse what those of wider types take.
+
+    They are about halves that take masks at all.
+    """
     for question in _questions(target, device):
         yield target.dtypes[0], question
     for dtype in [dtype for dtype in target.dtypes[1:] if dtype in HALVES and not target.costly_shapes][:1]:
-        for question in _of_axes(dataclasses.replace(target, dtypes=(dtype,)), device):
+        half = dataclasses.replace(target, dtypes=(dtype,))
+        questions = list(_of_axes(half, device))
+        masked = _asked(half, device, mask="random", mask_kind=target.supports.mask_kinds[0])
+        for question in [] if not questions or refusal(half, masked) else questions:
             yield dtype, question
 
 

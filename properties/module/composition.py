@@ -220,7 +220,7 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
     if s.slopes:
         logits = logits + _distances(s, s.slopes, logits.shape, call, q.shape[3])
     if s.table:
-        logits = logits + s.table.bias(call.held, steps.reshaped)
+        logits = logits + s.table.bias(call.held, logits.shape[2], logits.shape[3], steps.reshaped)
     logits = max(s.cap, 1.0 if s.cap < 0 else 0.0) * np.tanh(logits / abs(s.cap)) if s.cap else logits
     visible = _visible(s, call, steps, logits.shape[2:])
     if visible is not None and not steps.after:

@@ -33,7 +33,7 @@ from .measure import measured
 from .pairing import paired
 from .readings import formal_of
 from .scales import read_off
-from .speech import LAYOUTS, PIXELS, SQUARES, Speech, never_given
+from .speech import LAYOUTS, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
@@ -266,6 +266,8 @@ def _parameters(target: Target) -> tuple[str, ...]:
 def _without(facts: Facts, subject: Subject, word: str) -> str:
     """Why a property about such modules is not put to this one; empty if it is."""
     speech = subject.speech
+    parts = "tokens see those of their line, and those of their column" * facts.axial
+    parts = parts or "some tokens never see each other: a window" * facts.local
     reasons = {
         "causal": "" if facts.causal or speech.flag else "tokens may see later ones: it is not causal",
         "open": f"it is causal: {facts.causal}" if facts.causal else "",
@@ -273,12 +275,10 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "rows": "the rows that come back are not those of its tokens" if speech.pooled else "",
         "unordered": f"the order of its tokens may matter: {facts.positions}" if facts.positions else "",
         "learned": "" if facts.learned else "no parameters alone tell its tokens apart by their order",
-        "image": ""
-        if speech.layout in (*PIXELS, *SQUARES) and not speech.flat
-        else "its tokens are not those of an image of several lines",
+        "image": "" if speech.of_an_image else "its tokens are not those of an image of several lines",
         "ungrouped": "tokens see those of their own group alone" if facts.grouped else "",
         "logits alone": "" if facts.in_logits else f"more than weights may depend on positions: {facts.positions}",
-        "whole": "some tokens never see each other: a window" if facts.local else "",
+        "whole": parts,
         "steady": f"{facts.sparse}, and rounding may change the choice" if facts.sparse.startswith(CHOSEN) else "",
         "dense": f"some tokens may not be seen: {facts.sparse}" if facts.sparse else "",
         "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
@@ -301,11 +301,6 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",
     }
     return reasons[word]
-
-
-def _of_an_image(speech: Speech) -> bool:
-    """Whether tokens are those of an image of several lines."""
-    return speech.layout in (*PIXELS, *SQUARES) and not speech.flat
 
 
 def _goes_on(speech: Speech) -> bool:
@@ -337,7 +332,7 @@ def _words(subject: Subject) -> dict[str, str]:
         words["distances"] = f"{speech.table}, sinusoids"
     if subject.unrecorded:
         words["gradients"] = f"none: its forward is under {subject.unrecorded}"
-    tokens = "lines and columns" if facts.local and _of_an_image(speech) else "earlier tokens" if facts.causal else "tokens"
+    tokens = "lines and columns" if facts.axial or (facts.local and speech.of_an_image) else "earlier tokens" if facts.causal else "tokens"
     words["positions"] = facts.positions or f"none: the order of {tokens} does not matter"
     words |= {mask.parameter: mask.words for mask in speech.masks}
     if facts.apart:

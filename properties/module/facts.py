@@ -46,6 +46,7 @@ VANISHING = 1e-12  # of the answer: an influence that fades away, and is below t
 COUNTING = ("nonzero", "argwhere", "masked_select", "unique", "bincount", "histc")  # of which the numbers decide about shapes
 SOFTMAXES = ("softmax", "scaled_dot_product_attention", "multi_head_attention_forward")
 OVER = "softmax over "
+OBLONG = 15  # tokens of an image whose sides are no numbers of features or heads
 UNLIKE = 11  # a length that is no number of features or heads
 WEIGHING = ("softmax", "attention", "attn", "sdpa", "mha", "flash", "exp")  # in the name of what may give weights that sum to one
 
@@ -97,7 +98,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         joined=_joined(subject, module),
         sparse=_sparse(replace(subject, facts=facts), module, facts.longest),
     )
-    facts = replace(facts, keeps=_keeps(subject), grouped=facts.local and _grouped(subject, module))
+    facts = replace(facts, keeps=_keeps(subject), axial=_axial(subject, module), grouped=facts.local and _grouped(subject, module))
     both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
     subject = replace(subject, facts=facts)
@@ -385,6 +386,14 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     alone = (near & asked).sum(0)[: -1 if neighbours else -2].min() <= 1  # a token that no other one sees is forgotten, not far
     same = bool((short == long[:SHORT, :SHORT])[asked].all())
     return bool((asked & ~short).any()) and (neighbours or by_distance) and not alone and same
+
+
+def _axial(subject: Subject, module: Any) -> bool:
+    """Whether softmaxes are over the tokens of a line, and over those of a column, and none over all (Ho et al. 2019)."""
+    if subject.facts.lengths or not subject.speech.of_an_image:
+        return False
+    called = _computed(subject, module, OBLONG, _memory(subject))
+    return [f"{OVER}{n}" in called for n in (*subject.speech.sides(OBLONG), OBLONG)] == [True, True, False]
 
 
 def _grouped(subject: Subject, module: Any) -> bool:

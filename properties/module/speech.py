@@ -191,6 +191,11 @@ class Speech:
         """All of them, each to be given by itself."""
         return (self.mask, *self.more) if self.mask else self.more
 
+    @property
+    def of_an_image(self) -> bool:
+        """Whether tokens are those of an image of several lines."""
+        return self.layout in (*PIXELS, *SQUARES) and not self.flat
+
     def sides(self, length: int) -> tuple[int, int]:
         """(height, breadth) of the image that so many tokens are of: of pixels as near to a square as can be; else in one row, where nothing
         else is known."""

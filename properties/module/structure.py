@@ -159,13 +159,13 @@ class Table:
     """A bias of logits that is looked up, as of the distance of two tokens in a window (Liu et al. 2021)."""
 
     name: str  # of the parameter: a number for each distance and each head
-    places: str  # of the buffer (L, L): where the number of two tokens stands
+    places: str  # of the buffer (L, L): where the number of two tokens stands; fewer tokens are the first ones
     first: bool  # heads are its first axis
 
-    def bias(self, held: Held, reshaped: bool = False) -> Array:
-        """(H, L, L); reshaped: its axes are joined and parted again, and not exchanged, which is a mistake."""
+    def bias(self, held: Held, rows: int, keys: int, reshaped: bool = False) -> Array:
+        """(H, rows, keys); reshaped: its axes are joined and parted again, and not exchanged, which is a mistake."""
         numbers = held[self.name].T if self.first else held[self.name]
-        found = numbers[held[self.places].astype(np.int64)]  # (L, L, H)
+        found = numbers[held[self.places].astype(np.int64)[:rows, :keys]]  # (rows, keys, H)
         return found.reshape(-1, *found.shape[:2]) if reshaped else found.transpose(2, 0, 1)
 
 

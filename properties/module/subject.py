@@ -44,6 +44,7 @@ class Facts:
     apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later
+    axial: bool = False  # the tokens of an image see those of their line, and those of their column, in attentions of their own
     grouped: bool = False  # tokens see those of their own group alone, as in windows that do not overlap
     sparse: str = ""  # why a token may not be seen at all, by no mistake
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest

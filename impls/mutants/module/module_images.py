@@ -13,7 +13,7 @@ class LinesSplitByView(Axial):
         return x.reshape(*x.shape[:2], self.num_heads, x.shape[2], -1)
 
 
-@wrong("columns are put back by a reshape, without a transpose", "module_permuted_tokens_permute_rows")
+@wrong("columns are put back by a reshape, without a transpose", "module_permuted_lines_permute_rows")
 class ColumnsReshaped(Axial):
     def back(self, columns: Tensor) -> Tensor:
         b, width, height, features = columns.shape
