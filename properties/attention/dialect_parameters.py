@@ -362,7 +362,9 @@ class Learner:
                     wrong.append((best[0], kind, theirs, *best[1:]))
             tried += [] if right and not documented else wrong  # of what is right in one kind the other is no claim
             if right and not documented:
-                self.untried |= {f"{theirs}, {kind}": f"in the nearest form off by {off:.2g}" for off, kind, *_ in wrong}
+                for one in wrong:
+                    said = "True is added as 1, and hides nothing" if self._adds(one) else f"in the nearest form off by {one[0]:.2g}"
+                    self.untried[f"{theirs}, {one[1]}"] = said
             if not found and not any(one[2] == theirs for one in tried):
                 self.untried[theirs] = "it looks like attn_mask, but takes no mask in any form that is known"
         for off, kind, theirs, how, form in sorted(tried):
@@ -399,6 +401,17 @@ class Learner:
                 continue
             axis = "" if form in ("as it is", "bhls") else f", of axes ({', '.join(form)})"
             self.learned.setdefault(theirs, f"attn_mask, {how}{axis}")
+
+    def _adds(self, nearest: tuple[float, str, str, str, str]) -> bool:
+        """Whether a bool mask is added to logits, as 1 and 0."""
+        _, kind, theirs, how, form = nearest
+        reading = replace(self.reading, said={kind: (theirs, how)}, form=form)
+        asked = self.question.masked(kind, FORMS[form])[0]
+        out = self.question.answer(reading, asked)
+        if kind == ADDED or out is None or asked.mask is None:
+            return False
+        true = asked.mask.astype(np.float64)  # the nearest meaning may be that of True = hidden
+        return any(float(np.abs(out - exactly(asked.but(mask=each), "top-left").out).max()) < NEAR for each in (true, 1 - true))
 
     def _best_mask(self, theirs: str, kind: str, hows: tuple[str, ...]) -> tuple[float, str, str] | None:
         """How far off the nearest meaning is, the meaning, and the form; None if no mask is taken."""

@@ -181,3 +181,17 @@ def test_a_scale_that_nobody_heeds_is_told_and_given_no_more() -> None:
     target = spoken(STYLES["a_scale_that_is_heeded__by_nobody"])
     assert list(target.wrong) == ["scale"] and "changes nothing" in target.wrong["scale"]
     assert not verify_target(target, select(TELLING), Plan(examples=4, strict=False)).findings
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_bool_mask_that_is_added_is_named(hides: bool) -> None:
+    """What takes masks that are added is right, and a bool one is none of these: it would hide nothing."""
+
+    def added(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        given = 0 if mask is None else ~mask if hides and mask.dtype == torch.bool else mask
+        return (logits + given).softmax(-1) @ v
+
+    target = spoken(added)
+    assert target.untried["mask, bool"] == "True is added as 1, and hides nothing" and "bool" not in target.supports.mask_kinds
+    assert not verify_target(target, select(TELLING), Plan(examples=4, strict=False)).findings
