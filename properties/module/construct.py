@@ -179,8 +179,11 @@ class Recipe:
 
 
 def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recipe]:
-    """Ways to make an object of a class, the smallest sizes first. Raises CannotRun with one sentence if an argument has no known name."""
-    for small, choice in product((True, False), range(CONFIGURATIONS)):
+    """Ways to make an object of a class, the smallest sizes first; at last with sizes for what is None by default.
+
+    Raises CannotRun with one sentence if an argument has no known name.
+    """
+    for (small, nothing), choice in product(((True, True), (False, True), (True, False)), range(CONFIGURATIONS)):
         arguments: dict[str, Maker] = {}
         configured = False
         for parameter in _parameters(cls):
@@ -197,13 +200,19 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
                 if makers and parameter.default in (None, parameter.empty):
                     configured, maker = True, makers[min(choice, len(makers) - 1)]
                 else:
-                    maker = _argument(cls, parameter, given, small)
+                    maker = _argument(cls, parameter if nothing else _asked_for(parameter), given, small)
             except Unknown:
                 raise CannotRun(question(cls, parameter.name, given)) from None
             if maker:
                 arguments[parameter.name] = maker
         if configured or not choice:
             yield Recipe(cls, arguments)
+
+
+def _asked_for(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The same without its default, where that is None and its name is one of sizes."""
+    sized = role(parameter.name, CONSTRUCTOR_ROLES) in SIZED or _guess(parameter.name, None)
+    return parameter.replace(default=parameter.empty) if parameter.default is None and sized else parameter
 
 
 def _square(meant: str, sizes: Sizes) -> Any:

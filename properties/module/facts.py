@@ -98,7 +98,12 @@ def found_out(subject: Subject, module: Any) -> Subject:
         joined=_joined(subject, module),
         sparse=_sparse(replace(subject, facts=facts), module, facts.longest),
     )
-    facts = replace(facts, keeps=_keeps(subject), axial=_axial(subject, module), grouped=facts.local and _grouped(subject, module))
+    facts = replace(
+        facts,
+        keeps=_keeps(subject),
+        axial=_axial(subject, module),
+        grouped=facts.local and subject.speech.of_an_image and _grouped(subject, module),
+    )
     both = facts.joined or (facts.takes_memory and _sees_both(subject, module))
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
     subject = replace(subject, facts=facts)
