@@ -329,9 +329,9 @@ def _names(node: ast.expr) -> str:
 
 
 def annotation(owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """What a parameter is annotated with; None if with nothing, or nothing that can be resolved."""
+    """What a parameter is annotated with; None if with nothing, with what says nothing, or with what cannot be resolved."""
     hint = parameter.annotation
-    if hint is parameter.empty:
+    if hint in (parameter.empty, Any, "Any"):
         return None
     if isinstance(hint, str):
         try:  # what the file itself says

@@ -198,6 +198,26 @@ def test_what_nothing_is_known_of_is_guessed_and_told() -> None:
     assert verify(OfHops, cases=5).ok and not verify(OverHops, cases=10, properties=("tokens",)).ok
 
 
+class SizesOfNone(nn.Module):
+    """As in Perceiver, and in Grounding DINO: sizes are None by default, and there is no module without them."""
+
+    def __init__(self, dim: int, num_heads: Any = None, v_channels=None, cut: Any = None) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.heads, self.cut = num_heads, cut
+        self.to_qk, self.to_v = nn.Linear(dim, 2 * (dim // num_heads) * num_heads), nn.Linear(dim, v_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (*self.to_qk(x).chunk(2, -1), self.to_v(x)))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def test_sizes_that_are_none_are_given_where_they_have_to_be() -> None:
+    target = make_target("mine", SizesOfNone)
+    assert target.learned["made"] == "with v_channels=32: guessed"
+    assert target.function.module("float64", "cpu", 1).cut is None  # type: ignore[attr-defined]
+    assert verify(SizesOfNone, cases=5).ok
+
+
 def test_what_was_guessed_in_vain_is_asked_for() -> None:
     with pytest.raises(CannotRun, match=r"it was made with fn=8, which is guessed: give what it should be, as in 'Around\(fn=…\)'"):
         make_target("Around", Around)
