@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine.cases.coordinates import Array
+from ..engine.cases.dtypes import FLOAT_TYPES
 from .trial import Trial
 
 
@@ -19,8 +20,16 @@ def live(t: Trial) -> Array:
 
 
 def reads_visible(t: Trial) -> Array:
-    """(B, H, L, 1) bool: the rows that are made of what they see; where those that see nothing give NaN or the mean of all, not those."""
-    return live(t) | (t.empty_rows == "zero")
+    """(B, H, L, 1) bool: the rows that are made of what they see; where those that see nothing give NaN or the mean of all, not those.
+
+    What hides keys by a finite number, as JAX does by 0.7 times the lowest one, need not hide them from a row whose other keys are all masked by the
+    lowest.
+    """
+    rows = live(t) | (t.empty_rows == "zero")
+    mask = t.inputs.mask
+    if mask is None or mask.dtype == bool or t.supports.empty_rows not in ("mean", "all"):
+        return rows
+    return rows & (t.visible() & (mask > -FLOAT_TYPES[t.inputs.dtype].max)).any(-1, keepdims=True)
 
 
 def mean_of_visible(t: Trial, chosen: Array | None = None) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
-from properties.engine.search.search import cases, outside, try_only, written_cases
+from properties.engine.search.search import Plan, cases, outside, search, try_only, written_cases
 from properties.multihead.call import as_attention
 
 BUILTINS = Builtins()
@@ -204,6 +204,28 @@ def test_weights_of_a_row_that_overflows_where_it_sees_nothing_may_be_nan(mistak
     prop = PROPERTIES["returned_weights_are_those_applied"]
     outcome = try_only(target, prop, Case.parse(text))
     assert outcome.cases == 1 and bool(outcome.finding) == mistaken
+
+
+@pytest.mark.parametrize("fill", [0.7, 0.0])
+def test_what_hides_by_a_finite_number_is_hidden_from_no_row_of_lowest_logits(fill: float) -> None:
+    """Later keys get 0.7 times the lowest number, as in JAX: a row whose other keys are all masked by the lowest one sees them. Of 0 it sees more."""
+    torch = pytest.importorskip("torch")
+
+    def causal(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        seen = torch.ones_like(logits, dtype=torch.bool)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            seen = seen & attn_mask
+        elif attn_mask is not None:
+            logits = logits + attn_mask
+        seen = seen.tril() if is_causal else seen
+        return logits.masked_fill(~seen, -fill * torch.finfo(q.dtype).max).softmax(-1) @ v
+
+    target = make_target("mine", causal, {"empty_rows": "mean"})
+    case = written_cases(target, "Case(keys=2, is_causal=True, mask='random', mask_kind='lowest', seed=290774197)")[Case]
+    prop = PROPERTIES["future_tokens_are_ignored"]
+    assert try_only(target, prop, case).finding is None
+    assert (search(target, prop, Plan(examples=30)).finding is not None) is (fill == 0.0)
 
 
 def test_in_half_precision_parts_may_be_merged_by_their_log_sum_exp() -> None:
