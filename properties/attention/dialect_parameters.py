@@ -18,8 +18,9 @@ from .call import answer, attend
 from .fillers import TEMPERATURES, fillers, has_meaning, meanings, moved, words_of
 from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, exactly, may_be_a_number, meant
+from .readings import first_tokens
 from .speech import ADDED, BESIDE, BOTH_SIDES, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, Reading, second_array
-from .window import LENGTH, band_of
+from .window import LENGTH, band_of, visible
 
 TURNED = SAID[1]
 PLACED = ("is_causal", "window_size", "alibi_slopes")  # what depends on the place of a query
@@ -56,7 +57,7 @@ class Learner:
         if start.parameters is None:
             if self.reading.always:
                 self._always()
-            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._asked_for):
+            for learn_one in (self._scale, self._mask, self._causal, self._word, self._features, self._first_tokens, self._asked_for):
                 learn_one()
             self._square()
             self._together()
@@ -276,6 +277,26 @@ class Learner:
         alone = "" if free else "; with causality alone"
         self._take("window_size", replace(plain, number=number, open=free), f"window_size, one number: {number}{alone}{_but(off)}", theirs)
         return True
+
+    def _first_tokens(self) -> None:
+        """Whether the first tokens are always seen beside a window, by no query before them (Xiao et al. 2024). In the search there are none."""
+        window = self.reading.names.get("window_size", "")
+        for theirs in first_tokens(self.formal):
+            given = {**self.reading.given, window: 4}
+            neutral = {ours: name for ours, name in self.reading.neutral.items() if name != window}
+            causal = "is_causal" in self.parameters
+            alone, beside = (
+                visible(self.question, replace(self.reading, given={**given, theirs: count}, neutral=neutral), causal) for count in (0, 3)
+            )
+            if not window or alone is None or beside is None:
+                continue
+            first, earlier = np.arange(len(alone)) < 3, np.tri(len(alone), dtype=bool)
+            if np.array_equal(beside, alone | (first & (earlier | (not causal)))):
+                self.learned[theirs] = "the number of first tokens that are seen beside the window; 0 in the search"
+            elif causal and (beside & ~earlier).any():
+                self.wrong[theirs] = "of 3 first tokens beside a window some are seen by queries before them, though it is causal"
+            else:
+                self.untried[theirs] = "of 3 first tokens beside a window others are seen, or fewer; in the search there are none"
 
     def _no_window(self, theirs: str) -> None:
         """What is seen with one number that means nothing known: keys from one distance to another, which is wrong, or something else."""

@@ -101,9 +101,9 @@ def without_cap(formal: Formal) -> list[dict[str, Any]]:
     return [dict.fromkeys(capped, none) for none in (None, 0.0, NO_CAP) if capped] + [{}]
 
 
-def _sinkless(formal: Formal) -> dict[str, Any]:
+def first_tokens(formal: Formal) -> dict[str, Any]:
     """What says that no first tokens are seen beyond a window, to a callable that lets some be seen where nothing is said."""
-    return {p.name: 0 for p in formal.values() if p.name in FIRST_TOKENS and type(p.default) is int and p.default > 0}
+    return {p.name: 0 for p in formal.values() if p.name in FIRST_TOKENS and type(p.default) is int and p.default >= 0}
 
 
 def without_dropout(formal: Formal) -> list[dict[str, Any]]:
@@ -170,7 +170,7 @@ def _spelled(
         for base, filled, (layout, axes) in product(bases, islice(combinations(unknown), 1 if few else None), ordered):
             for answer in axes.answers:
                 for unlimited, uncapped, dropless in product(_unlimited(formal), without_cap(formal), without_dropout(formal)):
-                    known_values = {**given, **unlimited, **uncapped, **dropless, **_sinkless(formal)}
+                    known_values = {**given, **unlimited, **uncapped, **dropless, **first_tokens(formal)}
                     none_at_all = {name: no_cap() for name, value in known_values.items() if value is NO_CAP}
                     left = {name: value for name, value in known_values.items() if name not in none_at_all}
                     yield replace(base, given=left, filled={**filled, **none_at_all}, layout=layout, answer=answer)

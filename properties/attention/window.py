@@ -23,13 +23,13 @@ def window_of(question: Question, reading: Reading) -> tuple[int, int] | None:
 
 def band_of(question: Question, reading: Reading) -> tuple[int, int] | None:
     """(keys before a query's own, keys behind it) that every query sees, as far as there are so many; None where it is not the same for all."""
-    visible = _visible(question, reading)
-    if visible is None:
+    seen = visible(question, reading)
+    if seen is None:
         return None
-    at = np.arange(len(visible))
+    at = np.arange(len(seen))
     distance = at[None, :] - at[:, None]
-    left, right = (int(max((sign * distance)[visible].max(initial=0), 0)) for sign in (-1, 1))
-    return (left, right) if np.array_equal(visible, (distance >= -left) & (distance <= right)) else None
+    left, right = (int(max((sign * distance)[seen].max(initial=0), 0)) for sign in (-1, 1))
+    return (left, right) if np.array_equal(seen, (distance >= -left) & (distance <= right)) else None
 
 
 def slopes_of(question: Question, reading: Reading) -> tuple[float, ...]:
@@ -60,15 +60,16 @@ def usual_slopes(heads: int) -> tuple[float, ...]:
     return tuple(first + [2.0 ** (-4 * (h + 1) / n) for h in range(0, 2 * n, 2)])[:heads]
 
 
-def _visible(question: Question, reading: Reading) -> np.ndarray | None:
-    """(queries, keys) bool: which keys have weight in any head."""
-    weights = _weights(question, reading)
+def visible(question: Question, reading: Reading, is_causal: bool = False) -> np.ndarray | None:
+    """(queries, keys) bool, as many of both: which keys have weight in any head; None where it does not answer."""
+    weights = _weights(question, reading, is_causal=is_causal)
     return None if weights is None else weights.max(axis=(0, 1)) > LITTLE
 
 
-def _weights(question: Question, reading: Reading, of_zeros: bool = False) -> np.ndarray | None:
+def _weights(question: Question, reading: Reading, of_zeros: bool = False, is_causal: bool = False) -> np.ndarray | None:
     """(batch, heads, queries, keys): the values of a few keys at a time are one, each in a feature of its own; ``of_zeros``: where q is 0."""
-    inputs = question.inputs(queries=LENGTH, keys=LENGTH, **({} if question.target.supports.head_dims else {"dim": LENGTH}))
+    sizes = {"queries": LENGTH, "keys": LENGTH} | ({} if question.target.supports.head_dims else {"dim": LENGTH})
+    inputs = question.inputs(**sizes, is_causal=is_causal)
     length, width = inputs.v.shape[2:]
     weights = np.zeros((*inputs.q.shape[:2], length, length))
     for first in range(0, length, width):

@@ -186,21 +186,21 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
     for (small, nothing), choice in product(((True, True), (False, True), (True, False)), range(CONFIGURATIONS)):
         arguments: dict[str, Maker] = {}
         configured = False
-        for parameter in _parameters(cls):
+        for parameter in _parameters(cls) if nothing else map(partial(_asked_for, cls), _parameters(cls)):
             maker: Maker | None
             try:
                 makers = list(_configs(cls, parameter)) if parameter.name not in given and _is_config(parameter.name) else []
                 if parameter.default is None:
                     makers = makers[:-1]  # none is made up where none is needed
-                meant = role(parameter.name, CONSTRUCTOR_ROLES)
+                hint = annotation(cls, parameter)
+                meant = "resolution" if _of_sides(hint) else role(parameter.name, CONSTRUCTOR_ROLES)
                 if parameter.name not in given and parameter.default is parameter.empty and meant in SQUARE:
-                    hint = annotation(cls, parameter)
                     two = typing.get_origin(hint) in (tuple, list) or hint is tuple
                     makers = [] if hint in LISTS else [partial(Sizes.value, role=meant)] * (not two) + [partial(_square, meant)]
                 if makers and parameter.default in (None, parameter.empty):
                     configured, maker = True, makers[min(choice, len(makers) - 1)]
                 else:
-                    maker = _argument(cls, parameter if nothing else _asked_for(parameter), given, small)
+                    maker = _argument(cls, parameter, given, small)
             except Unknown:
                 raise CannotRun(question(cls, parameter.name, given)) from None
             if maker:
@@ -209,10 +209,18 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
             yield Recipe(cls, arguments)
 
 
-def _asked_for(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The same without its default, where that is None and its name is one of sizes."""
-    sized = role(parameter.name, CONSTRUCTOR_ROLES) in SIZED or _guess(parameter.name, None)
-    return parameter.replace(default=parameter.empty) if parameter.default is None and sized else parameter
+def _asked_for(cls: Callable[..., Any], parameter: inspect.Parameter) -> inspect.Parameter:
+    """The same without its default, where that is None and its name, or its type, is one of sizes."""
+    hint = next(iter({*typing.get_args(annotation(cls, parameter))} - {type(None)}), None)
+    sized = role(parameter.name, CONSTRUCTOR_ROLES) in SIZED or _guess(parameter.name, None) or _of_sides(hint)
+    if parameter.default is not None or not sized:
+        return parameter
+    return parameter.replace(default=parameter.empty, annotation=hint or parameter.annotation)
+
+
+def _of_sides(hint: Any) -> bool:
+    """Whether a type is that of two whole numbers: the sides of something."""
+    return typing.get_origin(hint) is tuple and typing.get_args(hint) == (int, int)
 
 
 def _square(meant: str, sizes: Sizes) -> Any:

@@ -26,7 +26,19 @@ from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
 SINGLE = 1e-5  # an influence of rounding, where a norm computes in float32
-OTHER_LENGTHS = (4, 9, 16, 49, 64, 8, 1)  # for modules that take one length alone
+OTHER_LENGTHS = (
+    4,
+    9,
+    16,
+    49,
+    64,
+    8,
+    1,
+    10,
+    17,
+    50,
+    65,
+)  # for modules that take one length alone: of images, the token of a class beside them
 LINES = 6  # tokens of an image of two lines
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer

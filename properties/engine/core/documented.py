@@ -48,7 +48,8 @@ FIRST_AXES = {
 }
 BOTTOM, TOP = "bottom-right", "top-left"
 CORNERS = {
-    BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b",
+    BOTTOM: r"(?:bottom|lower)[\s-]right|quer(?:y|ies)\s+(?:tokens\s+)?(?:are|is)\s+(?:taken to be |assumed to be )?the\s+\W?last\b"
+    r"|last\s+quer(?:y|ies)\s+(?:\w+\s+){0,4}last\s+key|align\w*\s+(?:to|with|at)\s+the\s+end\b",
     TOP: r"(?:top|upper)[\s-]left",
 }
 
