@@ -113,3 +113,13 @@ def test_words_are_compared_without_their_numbers() -> None:
         assert not alike(there.says, False, "torch_sdpa.math", "float8")
         patched.setattr(alike_module, "try_case", lambda *_: None)
         assert not alike(there.says, False, "torch_sdpa.math")
+
+
+@pytest.mark.parametrize(("scale", "theirs"), [(-0.5, True), (0.5, False)])
+def test_an_answer_beside_their_nan_is_no_finding_of_its_own(scale: float, theirs: bool) -> None:
+    """The first rows alone, where the whole is NaN: rows are added to what takes as many queries as keys, so that another kernel answers."""
+    prop = PROPERTIES["prefix_of_output_is_output_of_prefix"]
+    case = Case(keys=2, is_causal=True, scale=scale, layout="strided")
+    said = Violation("row 0 of the first 1 differs when the later tokens are absent", -0.95, float("nan"), 0.0)
+    like: Any = SimpleNamespace(like="torch_sdpa.default", shows="rows_sum_to_one")
+    assert fails_alike(like, prop, case, said, "cpu") is theirs

@@ -48,7 +48,8 @@ def fails_alike(deviation: Deviation, prop: Property, case: Case, violation: Vio
 
 
 def _is_not_finite(violation: Violation) -> bool:
-    return not violation.raised and (math.isnan(violation.actual) or "is not finite" in violation.says)
+    """Whether one of two answers is NaN, and the other is not: that which is compared, or that with which it is."""
+    return not violation.raised and (math.isnan(violation.actual) or math.isnan(violation.expected) or "is not finite" in violation.says)
 
 
 def _words(violation: Violation) -> str:
