@@ -7,7 +7,7 @@ is taken: what is wrong is then the business of the properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -32,8 +32,27 @@ from .question import (
 )
 from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
-from .window import LENGTH, band_of, slopes_of, usual_slopes, window_of
+from .window import LENGTH, band_of, pattern_of, slopes_of, usual_slopes, window_of
 
+# In the name of a callable, or of a parameter: queries see some keys alone.
+OF_SOME = {
+    *(
+        "local",
+        "block",
+        "blocks",
+        "blockwise",
+        "chunk",
+        "chunks",
+        "chunked",
+        "bucket",
+        "bucketed",
+        "segment",
+        "sparse",
+        "strided",
+        "dilated",
+    ),
+    *("axial", "neighborhood", "streaming", "sliding", "window", "windowed", "banded"),
+}
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
 OTHER_WEIGHTS = {
     *("probsparse", "sigmoid", "sparsemax", "entmax", "relu", "silu", "hstu", "linear", "performer", "favor"),
@@ -83,6 +102,7 @@ def _demands() -> Iterator[tuple[str, int, int]]:
 SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
 SIZE_WORDS |= {"k": "the number of heads of keys", "g": "the number of heads of queries to each of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
+LIKELY = 16  # readings that are asked whether they have a pattern of their own
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
 ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
@@ -214,9 +234,8 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
-    flag = _flag(formal)
     readings = list(readings_of(formal, works, layout))
-    off, reading = _nearest_of_all(question, readings, flag)
+    off, reading = _nearest_of_all(question, readings, formal)
     small = replace(reading, filled=in_small_tiles(reading.filled))
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
         off, reading = of_small, small
@@ -280,27 +299,28 @@ def _no_softmax(name: str, word: str) -> CannotRun:
     return error
 
 
-def _nearest_of_all(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
+def _nearest_of_all(question: Question, readings: list[Reading], formal: Formal) -> tuple[float, Reading]:
     """The same, those last that are tried where nothing else is right."""
     late = [one for one in readings if one.late]
     try:
-        off, reading = _nearest(question, [one for one in readings if not one.late] if late else readings, flag)
+        off, reading = _nearest(question, [one for one in readings if not one.late] if late else readings, formal)
     except CannotRun:
         if not late:
             raise
-        return _nearest(question, late, flag)
+        return _nearest(question, late, formal)
     if off >= NEAR and late:
         with suppress(CannotRun):
-            other = _nearest(question, late, flag)
+            other = _nearest(question, late, formal)
             return other if other[0] < NEAR else (off, reading)
     return off, reading
 
 
-def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
+def _nearest(question: Question, readings: list[Reading], formal: Formal) -> tuple[float, Reading]:
     """How far off the nearest reading is, and the reading: of any lengths, of as many queries as keys, of what is always causal.
 
-    One in which it raises under its own ``flag`` of causality, as a function of matrices does that takes more axes by chance, is the last choice.
+    One in which it raises under its own flag of causality, as a function of matrices does that takes more axes by chance, is the last choice.
     """
+    flag = _flag(formal)
     fitting: list[tuple[float, Reading]] = []
     raising: list[tuple[float, Reading]] = []
     for square in ("", "fewer", "all"):
@@ -327,6 +347,7 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     for _, reading in fitting:
         if found := _always_causal(question, reading):
             return found
+    _heed_pattern(question, readings, formal)
     if not fitting:
         raise CannotRun("")
     question.scale = SCALES[0]
@@ -340,6 +361,30 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     _heed_slopes(question, replace(reading, square="all"))
     causal = not reading.masked and band_of(question, replace(reading, square="all")) == (LENGTH - 1, 0)
     return off, replace(reading, square=reading.square or "all", always=True) if causal else reading
+
+
+def _heed_pattern(question: Question, readings: Sequence[Reading], formal: Iterable[str]) -> None:
+    """Raises CannotRun where queries see some keys alone, as those of a block, and a word says that this is meant."""
+    words = {word for name in (question.target.name.rpartition(":")[2], *formal) for word in name.lower().split("_")}
+    if not words & OF_SOME:
+        return
+    for reading in readings[:LIKELY]:
+        if (seen := pattern_of(question, replace(reading, square="all"))) is None:
+            continue
+        some = [f"query {row} keys {_spans(seen[row])}" for row in (0, LENGTH // 2, LENGTH - 1)]
+        error = CannotRun(
+            f"{question.target.name} is attention of some keys: of {LENGTH} tokens {'; '.join(some)}; which keys a query should see nothing says: "
+            "only causality, windows and masks are checked"
+        )
+        error.final = True
+        raise error
+
+
+def _spans(seen: np.ndarray) -> str:
+    """Places in words, those that follow one another together."""
+    places = np.flatnonzero(seen)
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
+    return " and ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or "none"
 
 
 def _heed_slopes(question: Question, reading: Reading) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .question import Question
+from .question import NEAR, Question, exactly
 from .speech import Reading
 
 LENGTH = 40  # wider windows are not found out: `window` in supports says them
@@ -24,12 +24,25 @@ def window_of(question: Question, reading: Reading) -> tuple[int, int] | None:
 def band_of(question: Question, reading: Reading) -> tuple[int, int] | None:
     """(keys before a query's own, keys behind it) that every query sees, as far as there are so many; None where it is not the same for all."""
     seen = visible(question, reading)
-    if seen is None:
-        return None
+    return None if seen is None else _band(seen)
+
+
+def _band(seen: np.ndarray) -> tuple[int, int] | None:
     at = np.arange(len(seen))
     distance = at[None, :] - at[:, None]
     left, right = (int(max((sign * distance)[seen].max(initial=0), 0)) for sign in (-1, 1))
     return (left, right) if np.array_equal(seen, (distance >= -left) & (distance <= right)) else None
+
+
+def pattern_of(question: Question, reading: Reading) -> np.ndarray | None:
+    """(queries, keys) bool, where each query sees its own key and others that no causality and no window explains, weighed as by a softmax."""
+    weights = _weights(question, reading)
+    if weights is None or not np.isfinite(weights).all():
+        return None
+    seen = weights.max(axis=(0, 1)) > LITTLE
+    inputs = question.inputs(queries=LENGTH, keys=LENGTH, **_dim(question))
+    right = exactly(inputs.but(mask=seen), "top-left").weights
+    return None if _band(seen) or not seen.diagonal().all() or np.abs(weights - right).max() > NEAR else seen
 
 
 def slopes_of(question: Question, reading: Reading) -> tuple[float, ...]:
@@ -68,8 +81,7 @@ def visible(question: Question, reading: Reading, is_causal: bool = False) -> np
 
 def _weights(question: Question, reading: Reading, of_zeros: bool = False, is_causal: bool = False) -> np.ndarray | None:
     """(batch, heads, queries, keys): the values of a few keys at a time are one, each in a feature of its own; ``of_zeros``: where q is 0."""
-    sizes = {"queries": LENGTH, "keys": LENGTH} | ({} if question.target.supports.head_dims else {"dim": LENGTH})
-    inputs = question.inputs(**sizes, is_causal=is_causal)
+    inputs = question.inputs(queries=LENGTH, keys=LENGTH, is_causal=is_causal, **_dim(question))
     length, width = inputs.v.shape[2:]
     weights = np.zeros((*inputs.q.shape[:2], length, length))
     for first in range(0, length, width):
@@ -81,3 +93,7 @@ def _weights(question: Question, reading: Reading, of_zeros: bool = False, is_ca
             return None
         weights[..., first + some] = np.abs(out)[..., some]
     return weights
+
+
+def _dim(question: Question) -> dict[str, int]:
+    return {} if question.target.supports.head_dims else {"dim": LENGTH}

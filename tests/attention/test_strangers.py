@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from properties.catalogue import select
 from properties.engine.core.attempt import blamed
-from properties.engine.core.target import Target
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.frameworks.torch import TorchFramework
 from properties.engine.report.text import verdict_text
 from properties.engine.search.probe import make_target
@@ -195,3 +195,34 @@ def test_a_bool_mask_that_is_added_is_named(hides: bool) -> None:
     target = spoken(added)
     assert target.untried["mask, bool"] == "True is added as 1, and hides nothing" and "bool" not in target.supports.mask_kinds
     assert not verify_target(target, select(TELLING), Plan(examples=4, strict=False)).findings
+
+
+def _in_blocks(block: int, seen: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def local_attention(q: Any, k: Any, v: Any) -> Any:
+        if q.shape[-2] != k.shape[-2] or q.shape[-2] % block:
+            raise ValueError("as many queries as keys, in whole blocks")
+        at = torch.arange(q.shape[-2]) // block
+        return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen(at[:, None], at), -torch.inf).softmax(-1) @ v
+
+    return local_attention
+
+
+def test_what_sees_some_keys_alone_is_told_and_not_compared() -> None:
+    blocks = "of 40 tokens query 0 keys 0 to 3; query 20 keys 16 to 23; query 39 keys 32 to 39"
+    with pytest.raises(CannotRun, match=f"is attention of some keys: {blocks}"):
+        make_target("mine:local_attention", _in_blocks(4, lambda i, j: (j <= i) & (j >= i - 1)))
+    with pytest.raises(CannotRun, match="query 39 keys 7 and 15 and 23 and 31 and 39"):
+        make_target("mine:dilated_attention", _in_blocks(1, lambda i, j: (i - j) % 8 == 0))
+
+
+def test_a_tail_that_is_dropped_is_no_order_of_its_own() -> None:
+    def block_attention(q: Any, k: Any, v: Any, block_n: int = 16) -> Any:
+        keys = k.shape[-2] // block_n * block_n or k.shape[-2]
+        return (q @ k[..., :keys, :].mT * q.shape[-1] ** -0.5).softmax(-1) @ v[..., :keys, :]
+
+    def every_other(q: Any, k: Any, v: Any) -> Any:
+        seen = (torch.arange(k.shape[-2]) % 2 == 0) | (torch.arange(q.shape[-2])[:, None] == torch.arange(k.shape[-2]))
+        return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+    for wrong in (block_attention, every_other):
+        assert verify_target(spoken(wrong), select(TELLING), Plan(examples=30, strict=False)).findings
