@@ -46,6 +46,7 @@ SIZED = (
     "rank",
 )
 CONFIGURATIONS = 4  # classes of configurations that are tried, the made-up one among them
+WINDOW, HALF = 4, 2  # tokens of a side of a window, and half of them
 SQUARE = ("window", "resolution")  # roles of one number, or of two
 # What is said of an argument that stands in no table, by the first or the last word of its name.
 FLAGS = {"is", "use", "has", "with", "enable", "apply"}
@@ -243,10 +244,14 @@ def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:
     return named
 
 
-def flags_of(cls: Callable[..., Any]) -> dict[str, bool]:
-    """The arguments of a constructor that are true or false by default, and serve something other than training and tracing."""
-    flags = {p.name: p.default for p in _parameters(cls) if isinstance(p.default, bool)}
-    return {name: default for name, default in flags.items() if not UNSEEN & set(name.lower().split("_"))}
+def flags_of(cls: Callable[..., Any]) -> dict[str, str]:
+    """Arguments of a constructor that serve something other than training and tracing → what they are not by default, as it is written.
+
+    What is true or false is the other; windows that are not shifted are shifted by half of one.
+    """
+    flags = {p.name: str(not p.default) for p in _parameters(cls) if isinstance(p.default, bool)}
+    shifts = {p.name: str(HALF) for p in _parameters(cls) if "shift" in p.name.split("_") and type(p.default) is int and p.default == 0}
+    return {name: other for name, other in (flags | shifts).items() if not UNSEEN & set(name.lower().split("_"))}
 
 
 def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapping[str, Any], small: bool) -> Maker | None:
@@ -265,7 +270,8 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return partial(_square, meant)
     if not required and small and name in FEWER_KEYS and default == 1:
         return Fewer(2)
-    if not required and (not small or meant not in SIZED or not isinstance(default, int | float) or isinstance(default, bool)):
+    wide = meant == "window" and type(default) is int and default > WINDOW
+    if not required and (not small or not (wide or meant in SIZED) or not isinstance(default, int | float) or isinstance(default, bool)):
         return None
     hint = annotation(cls, parameter)
     if required and hint in LISTS:

@@ -52,7 +52,7 @@ class Module(Contract):
     readings = False  # other weights, other answers: no mutant answers like a module of somebody else
 
     def relatives(self, target: Target) -> Mapping[str, str]:
-        flags = [f"{name}={not default}" for name, default in _of(target).flags.items()]
+        flags = [f"{name}={other}" for name, other in _of(target).flags.items()]
         return {f"{target.name}({flag})": flag for flag in flags} if ":" in target.name else {}
 
     def recognise(self, formal: Formal) -> bool:

@@ -448,7 +448,7 @@ def _positions(subject: Subject, module: Any) -> str:
     supplied = [name for name, meant in subject.speech.roles.items() if meant in PLACED]
     if supplied:
         return f"it takes {supplied[0]}"
-    if named := _of_positions(module):
+    if named := names_of_positions(module):
         return f"it has {named[0]}"
     if tables := tables_of(module, subject.framework):
         return f"it has {tables[0]}, a table of whole numbers"
@@ -470,7 +470,7 @@ def _positions_elsewhere(subject: Subject, module: Any) -> str:
     return f"it computes with {found}" if found else ""
 
 
-def _of_positions(module: Any) -> list[str]:
+def names_of_positions(module: Any) -> list[str]:
     """Parameters, buffers, submodules and attributes that are called after positions."""
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers(), *module.named_modules())]
     names += [name for name, value in vars(module).items() if not (name.startswith("_") or value is None or value is False)]
@@ -481,7 +481,7 @@ def _of_positions(module: Any) -> list[str]:
 
 def _learned(subject: Subject, module: Any) -> tuple[str, ...]:
     """The parameters that alone tell positions apart; none where something else may: what is given, a rotation, a convolution."""
-    named = [f"{each}." for each in _of_positions(module) if each != type(module).__name__]
+    named = [f"{each}." for each in names_of_positions(module) if each != type(module).__name__]
     learned = tuple(name for name, _ in module.named_parameters() if f"{name}.".startswith(tuple(named)))
     whole = tables_of(module, subject.framework)  # of places in a table of numbers
     idle = [name for name, value in vars(module).items() if isinstance(value, int | float | str)]
@@ -497,13 +497,13 @@ def biases_of_positions(subject: Subject, module: Any) -> tuple[str, ...]:
     """Parameters, or those of parts, that are called after what enters logits alone: tables of distances, and what makes biases of them."""
     if not subject.facts.positions:
         return ()
-    named = [name for name in _of_positions(module) if any(word in name.rpartition(".")[2].lower() for word in IN_LOGITS)]
+    named = [name for name in names_of_positions(module) if any(word in name.rpartition(".")[2].lower() for word in IN_LOGITS)]
     return tuple(name for name, _ in module.named_parameters() if any(f"{name}.".startswith(f"{each}.") for each in named if each))
 
 
 def _in_logits(subject: Subject, module: Any) -> bool:
     """Whether what tells positions apart is called after what enters logits alone: rotations, biases of distances; or nothing does."""
-    names = [name.rpartition(".")[2].lower() for name in _of_positions(module)]
+    names = [name.rpartition(".")[2].lower() for name in names_of_positions(module)]
     given = {"angles", "cosine", "sine", "complex angles"} & set(subject.speech.roles.values())
     if not names and not given:
         return not subject.facts.positions

@@ -135,7 +135,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     videos = [replace(speech, layout=layout, flat=False) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
-    windowed = any("window" in name for name in vars(module))
+    windowed = any("window" in name or name in ("ws", "win") for name in vars(module))
     sides = sorted(SIDES, key=lambda length: windowed and length != SEVERAL_WINDOWS)
     oblong = [replace(speech, oblong=True) for speech in images]
     image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()

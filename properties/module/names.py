@@ -178,7 +178,7 @@ class Sizes:
             "rows": 3,  # no length that is tried first
             "resolution": 3,
             "window": 4,
-            "rank": 3 * width // 4,  # of a latent, no other size here
+            "rank": max(3 * width // 8 * 2, 2),  # of a latent, no other size here; even, as all that are in use
             "turned": max(self.head_dim // 4 * 2, 2),  # half the features of a head, in pairs
         }
         return known[role]

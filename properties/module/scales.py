@@ -10,15 +10,31 @@ import math
 import re
 from dataclasses import replace
 
-from ..engine.frameworks import ELSEWHERE
+from ..engine.frameworks import ELSEWHERE, STRETCHED
 from .confirm import NEVER_MEANT
 from .conventions import documented
-from .facts import biases_of_positions
+from .facts import biases_of_positions, names_of_positions
 from .speech import IMAGES, under
 from .structure import SCALES, USUAL
 from .subject import Subject, answer, tokens_for
 
 SAID = re.compile(r"logits of (\d{1,6}) features and (\d{1,6}) heads times (-?\d[\d.e+-]{0,30})")
+PROJECTING = ("Linear", "Conv1D", "NonDynamicallyQuantizableLinear")
+LENGTHENING = {  # functions after which rows are of other lengths
+    *(
+        "rsqrt",
+        "normalize",
+        "norm",
+        "vector_norm",
+        "linalg_norm",
+        "linalg_vector_norm",
+        "layer_norm",
+        "rms_norm",
+        "group_norm",
+        "batch_norm",
+    ),
+    *("tanh", "relu", "elu", "silu", "gelu", "softplus", "sigmoid"),
+}
 NEAR = 1e-6  # of a number that was found by a few operations in float64; constants in float32 are nearer
 
 
@@ -32,7 +48,22 @@ def read_off(subject: Subject) -> dict[str, str]:
         found["softmax"] = (
             "it is over another axis than the one along which values are added, so that the weights of a row do not sum to one"
         )
+    if all(STRETCHED in each for each in computed) and _only_turns(subject, computed[0]):
+        found["positions"] = (
+            "queries and keys have other lengths after they are turned than before: the angles of some features turn others, as where those of "
+            "halves are given to neighbours"
+        )
     return found
+
+
+def _only_turns(subject: Subject, computed: list[str]) -> bool:
+    """Whether it turns queries and keys, as a name says, and has nothing else that could change how long they are: layers that project alone."""
+    module = subject.module("float64", "cpu", 1)
+    owners = {name.rpartition(".")[0] for name, _ in module.named_parameters()}
+    project = all(type(part).__name__ in PROJECTING for path, part in module.named_modules() if path in owners)
+    names = [name.lower() for name in names_of_positions(module)]
+    turns = any(word in name for word in ("rope", "rotary") for name in names) and not any("xpos" in name for name in names)
+    return turns and project and not LENGTHENING & set(computed)
 
 
 def _wrong_scale(subject: Subject, said: list[dict[tuple[int, int], float]]) -> str:

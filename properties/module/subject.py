@@ -85,7 +85,7 @@ class Subject:
 
     unused: frozenset[str] = frozenset()  # parameters of which it is documented that nothing is done with them
     said_causal: bool = False  # its documentation says that it is
-    flags: Mapping[str, bool] = field(default_factory=dict)  # arguments of its constructor that are true or false by default
+    flags: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor → what else they may be, as it is written
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError(f"{self.name} is a module: it is made anew for every case")
@@ -237,7 +237,7 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
         if begun.get("weightless"):
             return thing.as_made()
         guesses = {str(argument): str(value) for argument, value in begun.get("guesses", {}).items()}
-        flags = {str(flag): bool(default) for flag, default in begun.get("flags", {}).items()}
+        flags = {str(flag): str(other) for flag, other in begun.get("flags", {}).items()}
         return Subject(name, shop.make, fw, fixed=bool(begun.get("fixed")), away=True, guesses=guesses, flags=flags)
     given: Mapping[str, Any] = {}
     if isinstance(thing, functools.partial) and fw.modules.is_class(thing.func):

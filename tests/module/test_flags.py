@@ -95,7 +95,9 @@ def test_a_class_with_a_flag_has_sizes_to_vary(folder: Path, capsys: pytest.Capt
 
 def test_flags_that_serve_training_or_tracing_are_none() -> None:
     class Layer:
-        def __init__(self, a: Any, b: bool = True, use_checkpoint: bool = False, freeze: bool = False, c: int = 1) -> None:
+        def __init__(
+            self, a: Any, b: bool = True, use_checkpoint: bool = False, freeze: bool = False, c: int = 1, shift_size: int = 0
+        ) -> None:
             """Whatever."""
 
-    assert flags_of(Layer) == {"b": True}
+    assert flags_of(Layer) == {"b": "False", "shift_size": "2"}

@@ -286,3 +286,62 @@ def test_a_module_in_a_process_of_its_own_is_read_too() -> None:
         with containing(OWN):
             (target,) = find_targets(f"{__file__}:{name}", Builtins())
         assert list(target.wrong) == {"NotScaled": ["scale"], "OverQueries": ["softmax"], "Gated": []}[name]
+
+
+# ---------------------------------------------------------------- rows that are turned
+
+
+class InTwoAxes(nn.Module):
+    """Tokens of an image of three by three, behind that of a class, are turned by their line and their column; no composition that is known."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.proj = num_heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def angles(self, like: Tensor) -> Tensor:
+        n = like.shape[-1] // 4
+        at, frequencies = torch.arange(9, dtype=like.dtype), 100.0 ** -(torch.arange(n, dtype=like.dtype) / n)
+        return torch.cat([(at // 3)[:, None].floor() * frequencies, (at % 3)[:, None] * frequencies], -1)
+
+    def wide(self, angles: Tensor) -> Tensor:
+        return torch.cat([angles, angles], -1)
+
+    def rope(self, x: Tensor) -> Tensor:
+        angles, (first, second) = self.wide(self.angles(x)), x[:, :, 1:].chunk(2, -1)
+        turned = x[:, :, 1:] * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+        return torch.cat([x[:, :, :1], turned], 2)
+
+    def before(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = (self.rope(self.before(each)) for each in (q, k))
+        return self.proj(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class RopeInTwoAxes(InTwoAxes):
+    pass
+
+
+class RopeOfNeighbours(RopeInTwoAxes):
+    """A mistake: halves are turned by the angles of neighbours."""
+
+    def wide(self, angles: Tensor) -> Tensor:
+        return angles.repeat_interleave(2, -1)
+
+
+class OfNeighbours(InTwoAxes):
+    wide = RopeOfNeighbours.wide
+
+
+class RopeOfNormed(RopeOfNeighbours):
+    def before(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1)
+
+
+def test_what_turns_leaves_rows_as_long_as_they_were() -> None:
+    assert "have other lengths after they are turned" in spoken(RopeOfNeighbours).wrong["positions"]
+    for cls in (RopeInTwoAxes, OfNeighbours, RopeOfNormed):  # right; no name says so; lengths change on purpose
+        target = spoken(cls)
+        assert target.learned["structure"].startswith("not confirmed") and not target.wrong, cls

@@ -13,13 +13,14 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .buffers import Buffers, Given
-from .protocol import ELSEWHERE, LAYOUT_REASONS, LAYOUTS, Framework, Modules, SendBack, Variant, has_layout
+from .protocol import ELSEWHERE, LAYOUT_REASONS, LAYOUTS, STRETCHED, Framework, Modules, SendBack, Variant, has_layout
 from .variants import cache_variant, make_variant
 
 __all__ = [
     "ELSEWHERE",
     "LAYOUTS",
     "LAYOUT_REASONS",
+    "STRETCHED",
     "Buffers",
     "Framework",
     "Given",

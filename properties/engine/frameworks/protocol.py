@@ -11,6 +11,7 @@ from ..cases.coordinates import Array
 
 # How an array lies in memory → the mistake that such a layout shows.
 ELSEWHERE = "weights summed along another axis"  # what ``Modules.watched`` says
+STRETCHED = "rows of other lengths than any projection has"  # the same, of queries and of keys
 LAYOUT_REASONS = {
     "contiguous": "what kernels are written for, and what the other layouts are compared with",
     "transposed": "(batch, tokens, heads, features) in memory, as after a projection: strides taken for those of a copy (D18, D26)",
@@ -85,7 +86,7 @@ class Modules(Protocol):
         """While it is open, the names of all operations come into the list; after a softmax over n numbers ``softmax over n``.
 
         ``logits``: then also ``logits of D features and H heads times F``, where that is known, and ELSEWHERE where its weights are summed along
-        another axis than it is over.
+        another axis than it is over, STRETCHED where rows of queries, and of keys, are not as long as those of any projection, times a number.
         """
 
     def widened(self, instead: str) -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .protocol import ELSEWHERE
+from .protocol import ELSEWHERE, STRETCHED
 
 PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm")
 PROJECTIONS = tuple(f.__name__ for f in (torch.nn.functional.linear, torch.nn.functional.conv1d, torch.nn.functional.conv2d))
@@ -66,28 +66,32 @@ class Logits:
         return ""
 
     def scaled(self, logits: torch.Tensor) -> str:
-        """``logits of D features and H heads times F``, for those that a softmax is given; "" where nothing is known."""
+        """``logits of D features and H heads times F``, for those that a softmax is given; ``STRETCHED``; "" where nothing is known."""
+        stretched = False
         found = [m for a, b, equation in self.products if (m := _measured(a, b, equation)) and _fits(m[0], logits)][-TOGETHER:]
         factors = _factors(logits.double(), [product.double().reshape(logits.shape) for product, *_ in found])
         for (_, rows, columns, features), times in zip(found, factors, strict=False):
             scales = [self._of_a_projection(lengths, features) for lengths in (rows, columns)]
-            if all(scales):
+            if scales[0] and scales[1]:
                 return _words(times * scales[0] * scales[1], features, logits)
-        return ""
+            stretched = stretched or scales == [0.0, 0.0]
+        return STRETCHED if stretched else ""
 
     def fused(self, query: torch.Tensor, key: torch.Tensor, scale: float | None) -> str:
         """The same of a fused attention, which is given them."""
         features = query.shape[-1]
         scales = [self._of_a_projection(x.norm(dim=-1), features) for x in (query, key)]
         times = features**-0.5 if scale is None else scale
-        return _words(times * scales[0] * scales[1], features, query) if all(scales) else ""
+        if scales[0] and scales[1]:
+            return _words(times * scales[0] * scales[1], features, query)
+        return STRETCHED if scales == [0.0, 0.0] else ""
 
-    def _of_a_projection(self, lengths: torch.Tensor, features: int) -> float:
-        """By what rows of these lengths are longer than the rows of some projection that they are; 0.0 where they are none."""
+    def _of_a_projection(self, lengths: torch.Tensor, features: int) -> float | None:
+        """By what rows of these lengths are longer than the rows of some projection that they are; 0.0 where they are none; None of too few."""
         wanted = lengths.double().flatten().unique()
         wanted = wanted[wanted > NEAR][:MANY]
         if len(wanted) < FEW:
-            return 0.0
+            return None
         for out in reversed(self.projected):
             for axis in {-1, 1}:
                 rows = out.movedim(axis, -1)
