@@ -10,7 +10,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from .latent import Latent
 from .reduction import EXCHANGED, RESHAPED
-from .structure import HEADS, Held, Norm, Place, Rotation, Slopes, Structure, factor
+from .structure import HEADS, Held, Norm, Place, Rotation, Slopes, Structure, factor, mixed
 
 HIDDEN = {"minus infinity": -np.inf, "0": 0.0, "−10": -10.0}
 EPSILONS = {"float64": float(np.finfo(np.float64).eps)}  # of norms that have that of the type; all narrower types take that of float32
@@ -221,11 +221,13 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
         logits = logits + _distances(s, s.slopes, logits.shape, call, q.shape[3])
     if s.table:
         logits = logits + s.table.bias(call.held, logits.shape[2], logits.shape[3], steps.reshaped)
+    logits = mixed(logits, s.mixing.logits, call.held) if s.mixing else logits
     logits = max(s.cap, 1.0 if s.cap < 0 else 0.0) * np.tanh(logits / abs(s.cap)) if s.cap else logits
     visible = _visible(s, call, steps, logits.shape[2:])
     if visible is not None and not steps.after:
         logits = np.where(visible, logits, HIDDEN[steps.fill])
     weights = _weights(logits, call.held[s.sinks].reshape(-1) if s.sinks else None, steps)
+    weights = mixed(weights, s.mixing.weights, call.held) if s.mixing else weights
     weights = weights * visible if visible is not None and steps.after else weights
     out = (weights.swapaxes(2, 3) if steps.transposed else weights) @ v[:, of_v]
     out = (out if steps.merge == "reshape" else out.transpose(0, 2, 1, 3)).reshape(*call.x.shape[:2], -1)

@@ -22,7 +22,7 @@ from .candidates import candidates, named_heads
 from .composition import MISTAKES, RIGHT, TABLE_RESHAPED, Call, Steps, attended, compose, looked
 from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
-from .ingredients import Ingredients, additions, constants, ingredients, rotations, tables_of
+from .ingredients import Ingredients, additions, constants, ingredients, mixers, rotations, tables_of
 from .latent import latents
 from .reduction import EXCHANGED, RESHAPED, reductions
 from .speech import IMAGES, PACKED, Tokens, added, under
@@ -214,12 +214,12 @@ class Search:
         return agreeing
 
     def framed(self) -> Iterator[Structure]:
-        """Assignments with norms before and after, and a residual, that agree where a token sees itself alone."""
+        """Assignments with norms before and after, and a residual, that agree where a token sees itself alone, and weighs itself as 1."""
         sinks = any("sink" in name for name in self.have.left)
         for s in self.arranged:
             for norms, residual in product(self._frames(s), (False, True)):
                 framed = s.but(norms=norms, residual=residual)
-                if self.alone is None or sinks or self._agrees(framed, self.alone):
+                if self.alone is None or sinks or mixers(self.have, s.heads) or self._agrees(framed, self.alone):
                     yield framed
 
     def _frames(self, s: Structure) -> Iterator[dict[str, Norm]]:
@@ -255,10 +255,10 @@ class Search:
                     parts = looked(turned, seen.call, self.steps)
             except (ValueError, IndexError):
                 continue
-            for scale, cap, (learned, slopes, table, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
+            for scale, cap, (learned, slopes, table, mixing, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
                 if (rotation and slopes) or not (right or rotation or slopes):
                     continue
-                s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, table=table, sinks=sinks)
+                s = turned.but(scale=scale, cap=cap, learned=learned, slopes=slopes, table=table, mixing=mixing, sinks=sinks)
                 if self._near(s, attended_quietly(s, seen.call, parts, self.steps), seen):
                     yield s
 

@@ -194,7 +194,8 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
                 if parameter.default is None:
                     makers = makers[:-1]  # none is made up where none is needed
                 hint = annotation(cls, parameter)
-                meant = "resolution" if _of_sides(hint) else role(parameter.name, CONSTRUCTOR_ROLES)
+                meant = role(parameter.name, CONSTRUCTOR_ROLES)
+                meant = "resolution" if meant not in SQUARE and _of_sides(hint) else meant
                 if parameter.name not in given and parameter.default is parameter.empty and meant in SQUARE:
                     two = typing.get_origin(hint) in (tuple, list) or hint is tuple
                     makers = [] if hint in LISTS else [partial(Sizes.value, role=meant)] * (not two) + [partial(_square, meant)]

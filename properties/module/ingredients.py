@@ -18,7 +18,7 @@ from ..engine.frameworks import Framework
 from .away import Away
 from .names import CONFIGS, CONSTRUCTOR_ROLES, role
 from .speech import Speech
-from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Norm, Rotation, Slopes, Table, factor
+from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Mixing, Norm, Rotation, Slopes, Table, factor
 from .subject import Subject
 
 EPSILONS = (1e-5, 1e-6, 1e-8)  # of norms that do not say theirs
@@ -32,8 +32,8 @@ BASE = 10000.0
 COSINES, SINES = ".cos", ".sin"  # behind the name of a table that holds both
 ON_A_CIRCLE = 1e-2  # as near as bfloat16 holds cosines and sines
 OTHER = {"halves": "neighbours", "neighbours": "halves"}
-# What multiplies logits, what is added to them (of distances, and looked up), what stands beside them.
-Additions = tuple[Learned | None, Slopes | None, Table | None, str]
+# What multiplies logits, what is added to them (of distances, and looked up), what mixes heads, what stands beside them.
+Additions = tuple[Learned | None, Slopes | None, Table | None, Mixing | None, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,14 +249,30 @@ def _given(speech: Speech) -> Array:
 
 def additions(found: Ingredients, heads: int, positions: bool, right: bool) -> Iterator[Additions]:
     """What else decides logits, so that every parameter that is left has a part; slopes are all right ones, or all with a mistake in them."""
-    left = sorted(name for name in found.left if not set(_words(name)) & OF_ANGLES)
+    mixing_heads = mixers(found, heads)
+    used = {name for mixer in mixing_heads for name in mixer}
+    left = sorted(name for name in found.left - used if not set(_words(name)) & OF_ANGLES)
     for choice in product(*(list(_meanings(name, found, heads)) for name in left)):
         learned = [each for each in choice if isinstance(each, Learned)]
         tables = [each for each in choice if isinstance(each, Table)]
         sinks = [each for each in choice if isinstance(each, str)]
         if max(len(learned), len(tables), len(sinks)) < 2:
-            for slopes in _slopes(found, heads, right) if positions else [None]:
-                yield (learned[0] if learned else None), slopes, (tables[0] if tables else None), (sinks[0] if sinks else "")
+            for slopes, mixing in product(_slopes(found, heads, right) if positions else [None], _mixings(mixing_heads)):
+                yield (learned[0] if learned else None), slopes, (tables[0] if tables else None), mixing, (sinks[0] if sinks else "")
+
+
+def mixers(found: Ingredients, heads: int) -> list[tuple[str, str]]:
+    """Layers from heads to heads: the names of their weights, and of their biases, if there are."""
+    square = [name for name in found.left if found.held[name].shape in ((heads, heads), (heads, heads, 1, 1))] if heads > 1 else []
+    biases = {name: f"{name.removesuffix('weight')}bias" for name in square}
+    return [(name, bias if bias in found.left and found.held[bias].shape == (heads,) else "") for name, bias in sorted(biases.items())]
+
+
+def _mixings(found: list[tuple[str, str]]) -> list[Mixing | None]:
+    """What each of at most two layers may mix: logits, or weights."""
+    if len(found) == 2:
+        return [Mixing(*found), Mixing(*found[::-1])]
+    return [Mixing(logits=found[0]), Mixing(weights=found[0])] if found else [None]
 
 
 def _meanings(name: str, found: Ingredients, heads: int) -> Iterator[Learned | Table | str]:

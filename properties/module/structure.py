@@ -169,6 +169,29 @@ class Table:
         return found.reshape(-1, *found.shape[:2]) if reshaped else found.transpose(2, 0, 1)
 
 
+@dataclass(frozen=True)
+class Mixing:
+    """Matrices that mix heads (Shazeer et al. 2020), each a weight (H, H) and a bias (H,), or none."""
+
+    logits: tuple[str, str] = ("", "")
+    weights: tuple[str, str] = ("", "")
+
+    @property
+    def words(self) -> str:
+        """For the report."""
+        mixed = {"logits": self.logits[0], "weights": self.weights[0]}
+        return "heads mixed: " + ", ".join(f"{part} by {name.removesuffix('.weight')}" for part, name in mixed.items() if name)
+
+
+def mixed(x: Array, by: tuple[str, str], held: Held) -> Array:
+    """x (B, H, L, S) with its heads mixed."""
+    weight, bias = by
+    if not weight:
+        return x
+    matrix = held[weight].reshape(held[weight].shape[:2])
+    return np.einsum("gh,bhls->bgls", matrix, x) + (held[bias][:, None, None] if bias else 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """An assignment of parameters, heads, order, norms, positions and scale."""
@@ -185,6 +208,7 @@ class Structure:
     rotation: Rotation | None = None
     slopes: Slopes | None = None
     table: Table | None = None
+    mixing: Mixing | None = None
     sinks: str = ""  # the parameter of a further logit for each head
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
     latent: Any = None  # of ``latent.Latent``: keys and values come out of few features
@@ -224,6 +248,7 @@ class Structure:
             said.append(f"{'lengths' if norm.kind == 'length' else 'norm'} of {parts}" + (f" ({norm.name})" if norm.name else ""))
         said += [self.rotation.words + ", but not for a memory" * self.still] if self.rotation else []
         said += [f"slopes of distances ({self.slopes.source or '2^(−8 (h + 1) / heads)'})"] if self.slopes else []
+        said += [self.mixing.words] if self.mixing else []
         said += [f"a bias of two places ({self.table.name})"] if self.table else []
         said += [f"keys and values out of {len(self.latent.down.rows) - self.latent.shared} features"] if self.latent else []
         said += [f"keys of the patches of {self.reduction.name}"] if self.reduction else []
@@ -261,9 +286,12 @@ class Structure:
         turned = self.rotation.names if self.rotation else ()
         single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks)
         looked_up = (self.table.name, self.table.places) if self.table else ()
+        mixing = (*self.mixing.logits, *self.mixing.weights) if self.mixing else ()
         fewer = (*(self.reduction.names if self.reduction else ()), *(self.latent.names if self.latent else ()))
         return frozenset(
-            name for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *looked_up, *fewer) if name
+            name
+            for name in (*(n for p in self.places.values() for n in p.names), *norms, *turned, *single, *looked_up, *mixing, *fewer)
+            if name
         )
 
     def meaning(self, width: int) -> tuple[object, ...]:
@@ -294,6 +322,7 @@ class Structure:
             turned,
             slopes,
             self.table,
+            self.mixing,
             self.sinks,
             self.cap,
             self.reduction,

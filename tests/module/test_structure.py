@@ -214,6 +214,44 @@ class Reshaped(OfWindows):
         return (logits + self.relative_position_bias_table[self.index].reshape(-1, self.length, self.length)).softmax(-1)
 
 
+class Mixed(Style):
+    """Heads are mixed before the softmax, and after it, as in CaiT."""
+
+    form, names, turned = "fused", NAMES["fused"][1], (0, 3, 1, 2)
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.proj_w, self.proj_l = nn.Linear(num_heads, num_heads), nn.Conv2d(num_heads, num_heads, 1)
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return self.proj_w(self.proj_l(logits).softmax(-1).permute(0, 2, 3, 1)).permute(self.turned)
+
+
+class MixedAndTransposed(Mixed):
+    """A mistake: the map comes back turned over."""
+
+    turned = (0, 3, 2, 1)
+
+
+class MixedBefore(Style):
+    """The logits alone."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.talking = nn.Parameter(torch.randn(num_heads, num_heads))
+
+    def weigh(self, logits: Tensor) -> Tensor:
+        return torch.einsum("gh,bhls->bgls", self.talking, logits).softmax(-1)
+
+
+def test_heads_may_be_mixed() -> None:
+    for cls, words in ((Mixed, "heads mixed: logits by proj_l, weights by proj_w; "), (MixedBefore, "heads mixed: logits by talking; ")):
+        said = make_target("mine", cls).learned["structure"]
+        assert words in said and said.endswith(": confirmed") and verify(cls, cases=8).ok
+    findings = verify(MixedAndTransposed, cases=8).findings
+    assert any("the transposed weights on values" in finding.violation.says for finding in findings)
+
+
 def test_a_table_of_biases_is_looked_up_for_heads() -> None:
     words = "biases of two places brought to heads by a reshape, without a transpose"
     for cls in (OfWindows, OfHeadsFirst):
