@@ -20,6 +20,7 @@ from .protocol import ELSEWHERE, STRETCHED
 PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm")
 PROJECTIONS = tuple(f.__name__ for f in (torch.nn.functional.linear, torch.nn.functional.conv1d, torch.nn.functional.conv2d))
 NEAR = 1e-7  # of numbers in float64
+COARSE = 1e-4  # of numbers that float32 holds: rows that are further from all others are no rounded ones
 TOGETHER = 3  # products of which logits may be the sum: of keys, and of positions
 FEW, MANY = 8, 4096  # lengths that differ: fewer may be those of others by chance; of more some are looked at
 
@@ -74,7 +75,7 @@ class Logits:
             scales = [self._of_a_projection(lengths, features) for lengths in (rows, columns)]
             if scales[0] and scales[1]:
                 return _words(times * scales[0] * scales[1], features, logits)
-            stretched = stretched or scales == [0.0, 0.0]
+            stretched = stretched or self._stretched(rows, columns, features)
         return STRETCHED if stretched else ""
 
     def fused(self, query: torch.Tensor, key: torch.Tensor, scale: float | None) -> str:
@@ -84,9 +85,13 @@ class Logits:
         times = features**-0.5 if scale is None else scale
         if scales[0] and scales[1]:
             return _words(times * scales[0] * scales[1], features, query)
-        return STRETCHED if scales == [0.0, 0.0] else ""
+        return STRETCHED if self._stretched(query.norm(dim=-1), key.norm(dim=-1), features) else ""
 
-    def _of_a_projection(self, lengths: torch.Tensor, features: int) -> float | None:
+    def _stretched(self, rows: torch.Tensor, columns: torch.Tensor, features: int) -> bool:
+        """Whether the rows of both are those of no projection, rounding aside."""
+        return all(self._of_a_projection(lengths, features, COARSE) == 0.0 for lengths in (rows, columns))
+
+    def _of_a_projection(self, lengths: torch.Tensor, features: int, near: float = NEAR) -> float | None:
         """By what rows of these lengths are longer than the rows of some projection that they are; 0.0 where they are none; None of too few."""
         wanted = lengths.double().flatten().unique()
         wanted = wanted[wanted > NEAR][:MANY]
@@ -103,19 +108,19 @@ class Logits:
                     if len(held) < FEW or len(held) > MANY:
                         continue
                     factors = wanted[len(wanted) // 2] / held  # one of them is it; most are no other row's, either
-                    factors = factors[_held(wanted[:: max(len(wanted) // 4, 1)], factors, held)]
-                    found = factors[_held(wanted, factors, held)] if len(factors) else factors
+                    factors = factors[_held(wanted[:: max(len(wanted) // 4, 1)], factors, held, near)]
+                    found = factors[_held(wanted, factors, held, near)] if len(factors) else factors
                     if len(found):
                         return float(found[0])
         return 0.0
 
 
-def _held(wanted: torch.Tensor, factors: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+def _held(wanted: torch.Tensor, factors: torch.Tensor, held: torch.Tensor, near: float) -> torch.Tensor:
     """Which of the factors are such that all that are wanted are they, times one of those that are held, in their order."""
     scaled = wanted / factors[:, None]
     at = torch.searchsorted(held, scaled).clamp(1, len(held) - 1)
     off = torch.minimum((held[at] / scaled - 1).abs(), (held[at - 1] / scaled - 1).abs())
-    return (off < NEAR).all(-1)
+    return (off < near).all(-1)
 
 
 def _measured(a: torch.Tensor, b: torch.Tensor, equation: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None:
