@@ -280,23 +280,23 @@ class Learner:
 
     def _first_tokens(self) -> None:
         """Whether the first tokens are always seen beside a window, by no query before them (Xiao et al. 2024). In the search there are none."""
-        window = self.reading.names.get("window_size", "")
+        window, causal = self.reading.names.get("window_size", ""), "is_causal" in self.parameters
+        neutral = {ours: name for ours, name in self.reading.neutral.items() if name != window}
         for theirs in first_tokens(self.formal):
+            self.untried[theirs] = "0 is given: which first tokens are seen beside a window is none of what is known"
             given = {**self.reading.given, window: 4}
-            neutral = {ours: name for ours, name in self.reading.neutral.items() if name != window}
-            causal = "is_causal" in self.parameters
-            alone, beside = (
-                visible(self.question, replace(self.reading, given={**given, theirs: count}, neutral=neutral), causal) for count in (0, 3)
-            )
-            if not window or alone is None or beside is None:
+            counts = (0, 3) if window else ()
+            seen = [visible(self.question, replace(self.reading, given={**given, theirs: n}, neutral=neutral), causal) for n in counts]
+            alone, beside = seen or (None, None)
+            if alone is None or beside is None:
                 continue
             first, earlier = np.arange(len(alone)) < 3, np.tri(len(alone), dtype=bool)
             if np.array_equal(beside, alone | (first & (earlier | (not causal)))):
                 self.learned[theirs] = "the number of first tokens that are seen beside the window; 0 in the search"
+                del self.untried[theirs]
             elif causal and (beside & ~earlier).any():
                 self.wrong[theirs] = "of 3 first tokens beside a window some are seen by queries before them, though it is causal"
-            else:
-                self.untried[theirs] = "of 3 first tokens beside a window others are seen, or fewer; in the search there are none"
+                del self.untried[theirs]
 
     def _no_window(self, theirs: str) -> None:
         """What is seen with one number that means nothing known: keys from one distance to another, which is wrong, or something else."""

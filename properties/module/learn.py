@@ -128,8 +128,8 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     speeches = list(speeches_of(subject.fixed, module, formal))
     speeches += [told for layout in ("bld", "lbd", "bdl") for told in _masked(speech for speech in speeches if speech.layout == layout)]
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
-    either = [(length, one) for speech in speeches for length, one in _of_pixels(speech)]
-    speeches = [speech for length, speech in either if length == LENGTH]
+    first = [(length, one) for speech in speeches for length, one in _of_pixels(speech)]  # of images, as of several lines and as of one
+    speeches = [speech for length, speech in first if length == LENGTH]
     plain = [speech for speech in speeches if speech.width in widths and speech.table == speeches[0].table]  # enough for other lengths
     squares = [replace(speech, layout=layout, flat=False) for layout in SQUARES for speech in plain if speech.layout == "bdhw"]
     videos = [replace(speech, layout=layout, flat=False) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
@@ -139,13 +139,13 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     sides = sorted(SIDES, key=lambda length: windowed and length != SEVERAL_WINDOWS)
     oblong = [replace(speech, oblong=True) for speech in images]
     image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()
-    speeches = [speech for speech in speeches if speech.layout != "lbd" or not image]
+    first = [(length, speech) for length, speech in first if speech.layout != "lbd" or not image]
     of_images = [speech for speech in speeches if speech.layout == "bld" and set(speech.roles.values()) & set(IN_IMAGE)]
     classed = [replace(speech, classed=True) for speech in of_images]
     mixed: Subject | None = None
     for length, speech in (
         *product((LENGTH,), [*of_images, *classed]),
-        *((length, speech) for length, speech in either if speech not in of_images),
+        *((length, speech) for length, speech in first if speech not in of_images),
         *product(OBLONG_IMAGES, oblong),
         *product(SQUARE_IMAGES, images),
         *product([n + 1 for n in SQUARE_IMAGES], [replace(speech, square=True) for speech in classed]),
@@ -191,8 +191,8 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     if nothing:
         raise CannotRun(f"{subject.name} returns nothing: its forward has to return the output")
     given = ", ".join(f"{name}" for name in formal)
-    first = said[0] if said else "said that no argument of it is known"
-    raise CannotRun(f"{subject.name} cannot be called: forward({given}) of tokens (2, 5, {subject.speech.width}) {first}")
+    answered = said[0] if said else "said that no argument of it is known"
+    raise CannotRun(f"{subject.name} cannot be called: forward({given}) of tokens (2, 5, {subject.speech.width}) {answered}")
 
 
 def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | None:
@@ -215,7 +215,7 @@ def _form(speech: Speech, x: tuple[int, ...], out: tuple[int, ...]) -> Speech | 
 
 
 def _of_pixels(speech: Speech) -> Iterator[tuple[int, Speech]]:
-    """The same at a first length; of an image as one of two lines, and then as one of one line."""
+    """The same with a first length; of an image as one of two lines, and then as one of one line."""
     if speech.layout in PIXELS:
         yield LINES, speech
     yield LENGTH, replace(speech, flat=speech.layout in PIXELS)

@@ -226,3 +226,20 @@ def test_a_tail_that_is_dropped_is_no_order_of_its_own() -> None:
 
     for wrong in (block_attention, every_other):
         assert verify_target(spoken(wrong), select(TELLING), Plan(examples=30, strict=False)).findings
+
+
+@pytest.mark.parametrize("how", ["right", "early", "last", "ignored"])
+def test_first_tokens_beside_a_window(how: str) -> None:
+    """As in StreamingLLM: they are seen by all queries that come after them. In the search there are none, which is told."""
+
+    def streaming(q: Any, k: Any, v: Any, window: int, num_sink: int = 4) -> Any:
+        i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        first = {"right": (j < num_sink) & (j <= i), "early": j < num_sink, "last": (j >= 40 - num_sink) & (j <= i), "ignored": j < 0}[how]
+        seen = (j <= i) & (i - j < window) | (first if num_sink else j < 0)
+        return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+    target = spoken(streaming)
+    assert list(target.wrong) == ["num_sink"] * (how == "early")
+    assert ("num_sink" in target.untried) is (how in ("last", "ignored"))
+    assert ("0 in the search" in target.learned.get("num_sink", "")) is (how == "right")
+    assert not verify_target(target, select(TELLING), Plan(examples=4, strict=False)).findings
