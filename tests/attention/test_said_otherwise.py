@@ -495,4 +495,4 @@ def test_a_mask_of_padding_and_one_that_is_added_have_axes_of_their_own() -> Non
     assert target.learned["mask"] == "attn_mask, True = seen, of axes (b, s)" and "(l, s)" in target.untried["mask, added"]
     assert not refuted(target)
     other = spoken(padding_or_added(False), zero_sizes=False)
-    assert "nearest form" in other.untried["mask, bool"]  # of what is right where it is added, the other kind is no claim, and is told
+    assert "added as 1" in other.untried["mask, bool"]  # of what is right where it is added, the other kind is no claim, and is told
