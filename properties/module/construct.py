@@ -213,7 +213,9 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
 
 def _asked_for(cls: Callable[..., Any], parameter: inspect.Parameter) -> inspect.Parameter:
     """The same without its default, where that is None and its name, or its type, is one of sizes."""
-    hint = next(iter({*typing.get_args(annotation(cls, parameter))} - {type(None)}), None)
+    hint = annotation(cls, parameter)
+    if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union:
+        hint = next((one for one in typing.get_args(hint) if one is not type(None)), None)
     sized = role(parameter.name, CONSTRUCTOR_ROLES) in SIZED or _guess(parameter.name, None) or _of_sides(hint)
     if parameter.default is not None or not sized:
         return parameter
