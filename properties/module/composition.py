@@ -29,6 +29,7 @@ class Call:
     visible: Array | None = None  # (B, 1 or L, S) bool: what a mask lets a row see; None: everything
     dtype: str = "float64"
     added: Array | None = None  # (L, D), to what queries are made of, and keys of the tokens themselves
+    beyond: Array | None = None  # (S, D'), to what keys of a memory are made of
 
     @property
     def itself(self) -> bool:
@@ -82,6 +83,7 @@ MISTAKES: dict[str, Steps] = {
     "no output projection": replace(RIGHT, output=False),
     "positions added to queries alone": replace(RIGHT, added="q"),
     "positions added to keys alone": replace(RIGHT, added="k"),
+    "positions added to values, too": replace(RIGHT, added="qkv"),
     EXCHANGED: replace(RIGHT, image=EXCHANGED),
     RESHAPED: replace(RIGHT, image=RESHAPED),
     TABLE_RESHAPED: replace(RIGHT, reshaped=True),
@@ -109,8 +111,8 @@ def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
         memory = normed(s.norms.get("fewer"), s.reduction.reduced(memory, call.held, steps.image), call)
     made = []
     for part, tokens, heads in (("q", x, s.heads), ("k", memory, s.kv_heads), ("v", memory, s.kv_heads)):
-        if call.added is not None and part in steps.added and (part == "q" or call.itself):
-            tokens = tokens + call.added
+        places = call.added if part == "q" or call.itself else call.beyond
+        tokens = tokens + places if places is not None and part in steps.added else tokens
         w, b = weights[part]
         y, own = tokens @ w.T + (0.0 if b is None else b), s.norms.get(part)
         over_all = own is not None and own.weight != "" and call.held[own.weight].shape == y.shape[-1:] and heads > 1

@@ -24,8 +24,10 @@ from .conventions import judged
 from .facts import CALM, biases_of_positions, influences
 from .ingredients import Ingredients, additions, constants, ingredients, mixers, rotations, tables_of
 from .latent import latents
+from .names import FORWARD_ROLES, role
+from .readings import formal_of
 from .reduction import EXCHANGED, RESHAPED, reductions
-from .speech import IMAGES, PACKED, Tokens, added, under
+from .speech import ADDED, IMAGES, PACKED, Tokens, added, under
 from .structure import USUAL, Norm, Rotation, Structure
 from .subject import Subject, answer, tokens_for
 
@@ -46,7 +48,8 @@ NEVER_MEANT = {
     "keys projected as queries": {"share", "tie", "symmetric", "lsh", "reformer"},
     "values projected as keys": {"share", "tie"},
 }
-OF_PLACES = {"positions added to queries alone": set[str](), "positions added to keys alone": set[str]()}  # the same, where some are given
+# The same, where some are given.
+OF_PLACES: dict[str, set[str]] = {f"positions added to {what}": set() for what in ("queries alone", "keys alone", "values, too")}
 OF_IMAGES = {EXCHANGED: set[str](), RESHAPED: set[str]()}  # the same, of tokens that a convolution makes fewer
 OF_TABLES = {TABLE_RESHAPED: set[str]()}  # the same, of biases that are looked up
 LAYOUTS = ("bld", "lbd", *PACKED, *IMAGES)
@@ -95,6 +98,23 @@ def recognised(subject: Subject) -> Recognised:
     return Recognised(quiet.but(silent=silent)) if quiet else found
 
 
+def with_places(subject: Subject) -> Subject:
+    """The subject with how it is called, and what it is then, where positions are given that may be left out, as in DETR (Carion et al. 2020).
+
+    It stays as it is where nothing is confirmed with them.
+    """
+    formal = formal_of(subject.module("float64", "cpu", 1))
+    roles = {name: role(name, FORWARD_ROLES) for name, p in formal.items() if p.default is None and name not in subject.speech.roles}
+    roles = {name: ADDED[0] if meant == "angles" else meant for name, meant in roles.items() if meant in (*ADDED, "angles")}
+    if not subject.structure or not roles:
+        return subject
+    if subject.speech.name("memory") and len(roles) == 2 and len(set(roles.values())) == 1:  # of queries, and of what they see
+        roles = {name: ADDED[0] if any(word in name for word in ("query", "queries", "tgt")) else ADDED[1] for name in roles}
+    speech = replace(subject.speech, roles={**subject.speech.roles, **roles})
+    found = _recognised(replace(subject, speech=speech, silent=subject.structure.silent)).structure
+    return replace(subject, placed=speech, structure_placed=found) if found else subject
+
+
 def _recognised(subject: Subject) -> Recognised:
     """Of the subject as it is."""
     try:
@@ -120,7 +140,7 @@ def _with_a_mistake(search: Search) -> Structure | None:
     found: list[tuple[str, Structure]] = []
     names = {type(part).__name__.lower() for part in module.modules()}
     names |= {f"{name}=True" for name, value in vars(module).items() if value is True}
-    places = OF_PLACES if search.calls[0].call.added is not None else {}
+    places = OF_PLACES if search.subject.speech.adds else {}
     tables = OF_TABLES if tables_of(module, search.subject.framework) else {}
     for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | places | tables | NEVER_MEANT).items():
         if any(word in name for word in meant for name in names):
@@ -315,7 +335,8 @@ def called(subject: Subject, module: Any, tokens: Tokens, dtype: str = "float64"
     memory = tokens.x if tokens.memory is None else tokens.memory
     if subject.speech.pooled:  # the first token alone asks
         return Call(constants(module, subject.framework), tokens.x[:, :1], memory, False, tokens.visible, dtype)
-    return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype, added(subject.speech, tokens, dtype))
+    places = (added(subject.speech, tokens, dtype, meant) for meant in ADDED)
+    return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype, *places)
 
 
 def attended_quietly(s: Structure, call: Call, parts: Any, steps: Steps = RIGHT) -> Array | None:

@@ -25,7 +25,7 @@ from . import cases
 from .away import Away
 from .candidates import headed
 from .cases import MODULE, Case
-from .confirm import recognised
+from .confirm import recognised, with_places
 from .contained import held_to
 from .facts import CHOSEN
 from .learn import learned
@@ -73,6 +73,7 @@ class Module(Contract):
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
         found = recognised(subject)
         subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
+        subject = with_places(subject)
         wrong = _other_than_written(subject, text)
         if not subject.structure:
             wrong |= read_off(subject)
@@ -243,7 +244,7 @@ def _is_of_pytorch(subject: Subject) -> bool:
 def _never_given(subject: Subject) -> dict[str, str]:
     """Arguments of ``forward`` that no call has."""
     formal = formal_of(subject.module("float64", "cpu", 1))
-    left = [name for name, parameter in formal.items() if never_given(parameter, subject.speech)]
+    left = [name for name, parameter in formal.items() if never_given(parameter, subject.placed or subject.speech)]
     whole = {"keys of fewer tokens": "a module that makes them could not be called"} if subject.facts.whole else {}
     why = {name: "documented as not used" if name in subject.unused else "optional, and never given" for name in left}
     return why | whole
@@ -326,6 +327,9 @@ def _words(subject: Subject) -> dict[str, str]:
         words["memory"] = "tokens see each other, too" + ", in one softmax with it" * facts.joined
     if facts.hides_memory:
         words["memory"] = "causality hides tokens of it, too: not tried"
+    if subject.placed:
+        given = [name for name in subject.placed.roles if name not in speech.roles]
+        words["positions that may be given"] = f"{', '.join(given)}: added to what queries and keys are made of"
     if {"angles", "cosine"} & set(speech.roles.values()):
         words["angles"] = speech.table + f"; features are weighed after they are turned ({facts.weighed})" * bool(facts.weighed)
     if "distances" in speech.roles.values():

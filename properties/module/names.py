@@ -84,6 +84,8 @@ FORWARD = {
     "relative_positions_embeddings r_emb pos_encoding",
     "added": "query_pos query_pos_embed query_position_embeddings query_position_embedding object_queries pos pos_embed pos_embedding "
     "positional_encoding position_encoding spatial_position_embeddings",  # what is added to tokens, or to queries and keys, as in DETR
+    "added to memory": "memory_pos memory_pos_embed key_pos key_pos_embed encoder_position_embeddings memory_position_embeddings "
+    "key_value_position_embeddings",
     "no bias": "alibi",  # of positions, for each head: zeros
     "height": "h height nh hh",
     "breadth": "w width nw ww",

@@ -1,5 +1,6 @@
 """Projections: each has weights of its own; where they are recognised, the module is the attention of these, with its heads and positions."""
 
+from dataclasses import replace
 from functools import partial
 
 from ..engine.core.declare import declare
@@ -16,11 +17,14 @@ module = partial(declare, contract=MODULE.name)
 @module("|out − softmax(q kᵀ/√d) v W_o| ≤ propagated bound", about=("structure",), dtypes="all", heads=4, head_dim=8)
 def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     """The answer is that of the attention composed of its own projections: scaled, grouped and turned as is usual, or as the module says."""
-    structure = t.subject.structure
+    structure, subject = t.subject.structure, t.subject
+    if subject.placed and t.choice("positions", 2):  # are given, though they may be left out
+        structure, subject = subject.structure_placed, replace(subject, speech=subject.placed)
+        t.speech = subject.fits(t.case.sizes)
     if structure.alone and t.inputs.memory is not None:
         raise NotTaken("what is made of tokens and a memory by other projections")
     module = t.made(silent=structure.silent) if structure.silent else t.module
-    right = compose(structure.mended or structure, called(t.subject, module, t.inputs, t.case.dtype))
+    right = compose(structure.mended or structure, called(subject, module, t.inputs, t.case.dtype))
     allowed = t.allowed(module=module)
     said = ": " + "; ".join(structure.mistakes) if structure.mistakes else ""
     t.close(

@@ -16,6 +16,7 @@ from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
 from .speech import DISTANCES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
 
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
+LATER = ("distances", "added to memory")  # what no first call is given that can do without
 PERHAPS = ("distances", "added")  # what a name means where it is required, or something else
 LIKELY = 24  # ways that are tried to give lazy parameters their shape
 
@@ -104,7 +105,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             extra[name] = None
         elif needed:
             unknown.append(name)
-    supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and known[p.name] != "distances" and p not in required}
+    supplied = {p.name: known[p.name] for p in usable if known[p.name] in PLACED and known[p.name] not in LATER and p not in required}
     memory = [p.name for p in usable if known[p.name] == "memory" and p.name not in roles][:1]
     if not unknown:
         yield roles, extra

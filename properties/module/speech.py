@@ -75,7 +75,8 @@ SHAPES = {
 SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen", "1.0 = hidden", "added")
 IN_IMAGE = ("height", "breadth", "grid")  # the sides of the image that tokens are of, or both
 # What says where tokens stand.
-PLACED = ("angles", "cosine", "sine", "complex angles", "distances", "added", "position ids", "position row", "start", *IN_IMAGE)
+ADDED = ("added", "added to memory")  # to tokens, or to what queries and keys are made of; to what keys of a memory are
+PLACED = ("angles", "cosine", "sine", "complex angles", "distances", *ADDED, "position ids", "position row", "start", *IN_IMAGE)
 PAIRS = "(length, half of it, 2)"
 ONE_FOR_ALL = "(1, length, half of it)"
 TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
@@ -190,6 +191,11 @@ class Speech:
     def masks(self) -> tuple[Saying, ...]:
         """All of them, each to be given by itself."""
         return (self.mask, *self.more) if self.mask else self.more
+
+    @property
+    def adds(self) -> bool:
+        """Whether positions are given that are added to queries or keys."""
+        return bool(set(self.roles.values()) & set(ADDED))
 
     @property
     def of_an_image(self) -> bool:
@@ -361,8 +367,9 @@ def arguments_of(
             first = 0 if turned and meant == "start" and past is None else start
             parts = tokens.parts if speech.layout in PACKED else [length]
             places = first + np.concatenate([np.arange(part) for part in parts])
-            if meant == "added":
-                made[name] = array(name, np.broadcast_to(rows := _rows(places, speech), (len(tokens.x), *rows.shape)))
+            if meant in ADDED:
+                rows = _rows(places if meant == "added" else np.arange(tokens.keys), speech, meant)
+                made[name] = array(name, np.broadcast_to(rows, (len(tokens.x), *rows.shape)))
             else:
                 made[name] = _positions(meant, places, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
@@ -424,16 +431,19 @@ def laid_out(x: Array, speech: Speech) -> Array:
     return x[0] if layout == "ld" else x
 
 
-def _rows(places: Array, speech: Speech) -> Array:
+def _rows(places: Array, speech: Speech, meant: str) -> Array:
     """What is added to tokens at these places, a row for each, whatever the sequence: as learned positions are."""
-    return coordinates.normal(0, "added", (int(places.max(initial=0)) + 1, speech.width))[places]
+    width = speech.width if meant == "added" else speech.memory_width
+    return coordinates.normal(0, meant, (int(places.max(initial=0)) + 1, width))[places]
 
 
-def added(speech: Speech, tokens: Tokens, dtype: str) -> Array | None:
-    """What is added to the tokens of a call; None: nothing."""
-    if "added" not in speech.roles.values() or tokens.past or speech.layout in PACKED:
+def added(speech: Speech, tokens: Tokens, dtype: str, meant: str = "added") -> Array | None:
+    """What is added to the tokens of a call, or to its memory; None: nothing."""
+    if meant not in speech.roles.values() or tokens.past or speech.layout in PACKED:
         return None
-    return round_to(dtype, _rows(tokens.shift + np.arange(tokens.x.shape[1]), speech))
+    return round_to(
+        dtype, _rows(tokens.shift + np.arange(tokens.x.shape[1]) if meant == "added" else np.arange(tokens.keys), speech, meant)
+    )
 
 
 def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:

@@ -72,6 +72,8 @@ class Subject:
     through: Callable[[Any], Any] = lambda module: module  # a variant
     fixed: bool = True  # whether its sizes are what somebody gave
     structure: Any = None  # its projections, where they are recognised and confirmed
+    placed: Speech | None = None  # how it is called with positions that may be left out
+    structure_placed: Any = None  # what it is then
     silent: tuple[str, ...] = ()  # its parameters that are 0 in every module of it
     likely: tuple[Any, ...] = ()  # where they are not: what names allow
     nearest: str = ""  # and what comes nearest, for the report
