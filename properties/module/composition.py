@@ -83,7 +83,6 @@ MISTAKES: dict[str, Steps] = {
     "no output projection": replace(RIGHT, output=False),
     "positions added to queries alone": replace(RIGHT, added="q"),
     "positions added to keys alone": replace(RIGHT, added="k"),
-    "positions added to values, too": replace(RIGHT, added="qkv"),
     EXCHANGED: replace(RIGHT, image=EXCHANGED),
     RESHAPED: replace(RIGHT, image=RESHAPED),
     TABLE_RESHAPED: replace(RIGHT, reshaped=True),
@@ -112,7 +111,7 @@ def looked(s: Structure, call: Call, steps: Steps = RIGHT) -> Parts:
     made = []
     for part, tokens, heads in (("q", x, s.heads), ("k", memory, s.kv_heads), ("v", memory, s.kv_heads)):
         places = call.added if part == "q" or call.itself else call.beyond
-        tokens = tokens + places if places is not None and part in steps.added else tokens
+        tokens = tokens + places if places is not None and part in (s.added if steps is RIGHT else steps.added) else tokens
         w, b = weights[part]
         y, own = tokens @ w.T + (0.0 if b is None else b), s.norms.get(part)
         over_all = own is not None and own.weight != "" and call.held[own.weight].shape == y.shape[-1:] and heads > 1

@@ -48,8 +48,7 @@ NEVER_MEANT = {
     "keys projected as queries": {"share", "tie", "symmetric", "lsh", "reformer"},
     "values projected as keys": {"share", "tie"},
 }
-# The same, where some are given.
-OF_PLACES: dict[str, set[str]] = {f"positions added to {what}": set() for what in ("queries alone", "keys alone", "values, too")}
+OF_PLACES = {"positions added to queries alone": set[str](), "positions added to keys alone": set[str]()}  # the same, where some are given
 OF_IMAGES = {EXCHANGED: set[str](), RESHAPED: set[str]()}  # the same, of tokens that a convolution makes fewer
 OF_TABLES = {TABLE_RESHAPED: set[str]()}  # the same, of biases that are looked up
 LAYOUTS = ("bld", "lbd", *PACKED, *IMAGES)
@@ -111,8 +110,20 @@ def with_places(subject: Subject) -> Subject:
     if subject.speech.name("memory") and len(roles) == 2 and len(set(roles.values())) == 1:  # of queries, and of what they see
         roles = {name: ADDED[0] if any(word in name for word in ("query", "queries", "tgt")) else ADDED[1] for name in roles}
     speech = replace(subject.speech, roles={**subject.speech.roles, **roles})
-    found = _recognised(replace(subject, speech=speech, silent=subject.structure.silent)).structure
+    other = replace(subject, speech=speech, silent=subject.structure.silent)
+    found = _recognised(other).structure or _added_to_all(other)
     return replace(subject, placed=speech, structure_placed=found) if found else subject
+
+
+def _added_to_all(subject: Subject) -> Structure | None:
+    """The same where positions are added to what values are made of, too."""
+    try:
+        search = Search(subject)
+    except (Exception, SystemExit):
+        return None
+    search.arranged = [s.but(added="qkv") for s in search.arranged]
+    agreeing = {s.meaning(subject.speech.width): s for s in search.found(right=True)} if search.arranged else {}
+    return next(iter(agreeing.values())) if len(agreeing) == 1 else None
 
 
 def _recognised(subject: Subject) -> Recognised:

@@ -90,6 +90,8 @@ class Module(Contract):
                 differs["attn_mask"] = "True = hidden, as in nn.MultiheadAttention; in scaled_dot_product_attention it is True = seen"
         if _of(target).speech.layout == "lbd":
             differs["tokens"] = "the first axis is that of tokens, the second that of sequences"
+        if (placed := _of(target).structure_placed) and placed.added != "qk":
+            differs["positions that may be given"] = "they are added to values, too; in DETR to queries and keys alone (Carion et al. 2020)"
         untried = {**target.untried, **_never_given(_of(target))}
         if structure is None:
             untried["heads, their merging and scale"] = "its structure is not confirmed: what else holds of any attention was asked"
@@ -329,7 +331,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["memory"] = "causality hides tokens of it, too: not tried"
     if subject.placed:
         given = [name for name in subject.placed.roles if name not in speech.roles]
-        words["positions that may be given"] = f"{', '.join(given)}: added to what queries and keys are made of"
+        parts = "queries, keys and values" if subject.structure_placed.added == "qkv" else "queries and keys"
+        words["positions that may be given"] = f"{', '.join(given)}: added to what {parts} are made of"
     if {"angles", "cosine"} & set(speech.roles.values()):
         words["angles"] = speech.table + f"; features are weighed after they are turned ({facts.weighed})" * bool(facts.weighed)
     if "distances" in speech.roles.values():

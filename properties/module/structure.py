@@ -213,6 +213,7 @@ class Structure:
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
     latent: Any = None  # of ``latent.Latent``: keys and values come out of few features
     reduction: Reduction | None = None  # of the tokens that keys and values are of
+    added: str = "qk"  # to what positions are added, where some are given: of what these are made of
     pattern: Array | None = None  # (L, L) bool: which tokens are seen, of as many as were tried; shorter sequences see the first rows of it
     silent: tuple[str, ...] = ()  # tables of positions, which are not understood: it answers so where they are 0
     still: bool = False  # queries and keys of a memory are not turned

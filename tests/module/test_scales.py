@@ -331,10 +331,6 @@ class RopeOfNeighbours(RopeInTwoAxes):
         return angles.repeat_interleave(2, -1)
 
 
-class OfNeighbours(InTwoAxes):
-    wide = RopeOfNeighbours.wide
-
-
 class RopeOfNormed(RopeOfNeighbours):
     def before(self, x: Tensor) -> Tensor:
         return nn.functional.normalize(x, dim=-1)
@@ -342,6 +338,6 @@ class RopeOfNormed(RopeOfNeighbours):
 
 def test_what_turns_leaves_rows_as_long_as_they_were() -> None:
     assert "have other lengths after they are turned" in spoken(RopeOfNeighbours).wrong["positions"]
-    for cls in (RopeInTwoAxes, OfNeighbours, RopeOfNormed):  # right; no name says so; lengths change on purpose
+    for cls in (RopeInTwoAxes, RopeOfNormed):  # right; lengths change on purpose
         target = spoken(cls)
         assert target.learned["structure"].startswith("not confirmed") and not target.wrong, cls

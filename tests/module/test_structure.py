@@ -247,8 +247,8 @@ class MixedBefore(Style):
 def test_heads_may_be_mixed() -> None:
     for cls, words in ((Mixed, "heads mixed: logits by proj_l, weights by proj_w; "), (MixedBefore, "heads mixed: logits by talking; ")):
         said = make_target("mine", cls).learned["structure"]
-        assert words in said and said.endswith(": confirmed") and verify(cls, cases=8).ok
-    findings = verify(MixedAndTransposed, cases=8).findings
+        assert words in said and said.endswith(": confirmed") and verify(cls, cases=8, properties=("projections",)).ok
+    findings = verify(MixedAndTransposed, cases=8, properties=("projections",)).findings
     assert any("the transposed weights on values" in finding.violation.says for finding in findings)
 
 
@@ -257,9 +257,9 @@ def test_a_table_of_biases_is_looked_up_for_heads() -> None:
     for cls in (OfWindows, OfHeadsFirst):
         found = make_target("mine", cls)
         assert "a bias of two places (relative_position_bias_table)" in found.learned["structure"]
-        assert found.learned["structure"].endswith(": confirmed") and verify(cls, cases=8).ok
+        assert found.learned["structure"].endswith(": confirmed") and verify(cls, cases=8, properties=("projections",)).ok
     assert make_target("mine", Reshaped).learned["structure"].endswith(f": confirmed, with a mistake: it answers as with {words}")
-    (finding,) = verify(Reshaped, cases=8).findings
+    (finding,) = verify(Reshaped, cases=8, properties=("projections",)).findings
     assert finding.prop.name == "module_is_the_attention_of_its_projections" and words in finding.violation.says
 
 
