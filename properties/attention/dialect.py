@@ -34,24 +34,10 @@ from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 from .window import LENGTH, band_of, pattern_of, slopes_of, usual_slopes, window_of
 
-# In the name of a callable, or of a parameter: queries see some keys alone.
+# In the name of a callable: queries see some keys alone. Blocks and chunks may be tiles, of which all are seen.
 OF_SOME = {
-    *(
-        "local",
-        "block",
-        "blocks",
-        "blockwise",
-        "chunk",
-        "chunks",
-        "chunked",
-        "bucket",
-        "bucketed",
-        "segment",
-        "sparse",
-        "strided",
-        "dilated",
-    ),
-    *("axial", "neighborhood", "streaming", "sliding", "window", "windowed", "banded"),
+    *("local", "sparse", "strided", "dilated", "axial", "neighborhood", "streaming"),
+    *("sliding", "window", "windowed", "banded", "bucketed", "segmented"),
 }
 # In the name of a callable: weights that are no softmax, or one of something else than scaled products.
 OTHER_WEIGHTS = {
@@ -102,8 +88,8 @@ def _demands() -> Iterator[tuple[str, int, int]]:
 SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s": "the number of keys"}
 SIZE_WORDS |= {"k": "the number of heads of keys", "g": "the number of heads of queries to each of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
-LIKELY = 16  # readings that are asked whether they have a pattern of their own
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
+LIKELY = 16  # readings that are asked whether queries see some keys alone
 ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 OWN_DIM = "{0} alone: its scale is 1/sqrt({0}), whatever the head dim"
@@ -235,7 +221,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
     readings = list(readings_of(formal, works, layout))
-    off, reading = _nearest_of_all(question, readings, formal)
+    off, reading = _nearest_of_all(question, readings, _flag(formal))
     small = replace(reading, filled=in_small_tiles(reading.filled))
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
         off, reading = of_small, small
@@ -299,28 +285,27 @@ def _no_softmax(name: str, word: str) -> CannotRun:
     return error
 
 
-def _nearest_of_all(question: Question, readings: list[Reading], formal: Formal) -> tuple[float, Reading]:
+def _nearest_of_all(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
     """The same, those last that are tried where nothing else is right."""
     late = [one for one in readings if one.late]
     try:
-        off, reading = _nearest(question, [one for one in readings if not one.late] if late else readings, formal)
+        off, reading = _nearest(question, [one for one in readings if not one.late] if late else readings, flag)
     except CannotRun:
         if not late:
             raise
-        return _nearest(question, late, formal)
+        return _nearest(question, late, flag)
     if off >= NEAR and late:
         with suppress(CannotRun):
-            other = _nearest(question, late, formal)
+            other = _nearest(question, late, flag)
             return other if other[0] < NEAR else (off, reading)
     return off, reading
 
 
-def _nearest(question: Question, readings: list[Reading], formal: Formal) -> tuple[float, Reading]:
+def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[float, Reading]:
     """How far off the nearest reading is, and the reading: of any lengths, of as many queries as keys, of what is always causal.
 
-    One in which it raises under its own flag of causality, as a function of matrices does that takes more axes by chance, is the last choice.
+    One in which it raises under its own ``flag`` of causality, as a function of matrices does that takes more axes by chance, is the last choice.
     """
-    flag = _flag(formal)
     fitting: list[tuple[float, Reading]] = []
     raising: list[tuple[float, Reading]] = []
     for square in ("", "fewer", "all"):
@@ -347,7 +332,7 @@ def _nearest(question: Question, readings: list[Reading], formal: Formal) -> tup
     for _, reading in fitting:
         if found := _always_causal(question, reading):
             return found
-    _heed_pattern(question, readings, formal)
+    _heed_pattern(question, readings)
     if not fitting:
         raise CannotRun("")
     question.scale = SCALES[0]
@@ -363,10 +348,9 @@ def _nearest(question: Question, readings: list[Reading], formal: Formal) -> tup
     return off, replace(reading, square=reading.square or "all", always=True) if causal else reading
 
 
-def _heed_pattern(question: Question, readings: Sequence[Reading], formal: Iterable[str]) -> None:
+def _heed_pattern(question: Question, readings: Sequence[Reading]) -> None:
     """Raises CannotRun where queries see some keys alone, as those of a block, and a word says that this is meant."""
-    words = {word for name in (question.target.name.rpartition(":")[2], *formal) for word in name.lower().split("_")}
-    if not words & OF_SOME:
+    if not OF_SOME & {*question.target.name.rpartition(":")[2].lower().split("_")}:
         return
     for reading in readings[:LIKELY]:
         if (seen := pattern_of(question, replace(reading, square="all"))) is None:

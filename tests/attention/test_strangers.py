@@ -215,7 +215,7 @@ def test_what_sees_some_keys_alone_is_told_and_not_compared() -> None:
         make_target("mine:dilated_attention", _in_blocks(1, lambda i, j: (i - j) % 8 == 0))
 
 
-def test_a_tail_that_is_dropped_is_no_order_of_its_own() -> None:
+def test_a_tail_that_is_dropped_and_tiles_that_are_not_merged_are_no_order_of_their_own() -> None:
     def block_attention(q: Any, k: Any, v: Any, block_n: int = 16) -> Any:
         keys = k.shape[-2] // block_n * block_n or k.shape[-2]
         return (q @ k[..., :keys, :].mT * q.shape[-1] ** -0.5).softmax(-1) @ v[..., :keys, :]
@@ -224,8 +224,10 @@ def test_a_tail_that_is_dropped_is_no_order_of_its_own() -> None:
         seen = (torch.arange(k.shape[-2]) % 2 == 0) | (torch.arange(q.shape[-2])[:, None] == torch.arange(k.shape[-2]))
         return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
-    for wrong in (block_attention, every_other):
-        assert verify_target(spoken(wrong), select(TELLING), Plan(examples=30, strict=False)).findings
+    tiles = _in_blocks(4, lambda i, j: i == j)  # each block of queries meets its own block of keys alone
+    for name, wrong in (("block_attention", block_attention), ("flash_attention", every_other), ("blockwise_attention", tiles)):
+        target = make_target(f"mine:{name}", wrong, {"dtypes": ["float64"]})
+        assert verify_target(target.kind.handshake(target, "cpu"), select(TELLING), Plan(examples=30, strict=False)).findings
 
 
 @pytest.mark.parametrize("how", ["right", "early", "last", "ignored"])

@@ -229,9 +229,9 @@ class Windowed(Attention):
 class Axial(nn.Module):
     """Every pixel sees its line, and then its column; the two answers are added. forward(x (B, D, height, width)) → the same shape"""
 
-    def __init__(self, channels: int, num_heads: int) -> None:
+    def __init__(self, channels: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.dropout = num_heads, dropout
         self.of_lines, self.of_columns = nn.Linear(channels, 3 * channels), nn.Linear(channels, 3 * channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -241,7 +241,8 @@ class Axial(nn.Module):
 
     def along(self, x: Tensor, projection: nn.Linear) -> Tensor:
         q, k, v = (self.split(y) for y in projection(x).chunk(3, -1))
-        return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(-2, -3).flatten(-2)
+        weights = dropout((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1), self.dropout, self.training)
+        return (weights @ v).transpose(-2, -3).flatten(-2)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
