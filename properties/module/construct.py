@@ -281,7 +281,7 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         return _guess(name, hint)
     if meant and not (required and hint is not None and _is_class(hint) and hint not in (int, float, bool)):
         value_of = meant
-        return lambda sizes: sizes.value(value_of)
+        return lambda sizes: sizes.value(value_of) if required or not sizes.usual else default
     if dataclasses.is_dataclass(hint) or (_is_class(hint) and str(hint.__name__).lower().endswith(("config", "args", "params"))):
         return _configuration(hint)
     if type(None) in typing.get_args(hint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -68,17 +69,22 @@ def _understood(subject: Subject, device: str) -> Subject:
     except CannotRun as first:
         if subject.fixed:
             raise _asking(subject, first) from None
-        ungrouped = replace(subject, facts=replace(subject.facts, ungrouped=True))
-        try:  # latent attention has no groups of heads
-            spoken = _called(ungrouped, ungrouped.module("float64", device, 1), device)
-        except CannotRun:
-            raise _asking(subject, first) from None
+        spoken = _otherwise(subject, first, device)
     try:
         return _known(spoken, device)
     except (CannotRun, Gone):
         raise
     except Exception as error:
         raise CannotRun(f"{subject.name} cannot be called: {_once_more(spoken, device, error)}") from None
+
+
+def _otherwise(subject: Subject, first: CannotRun, device: str) -> Subject:
+    """The same, made without groups of heads, as latent attention is, or with what its constructor has as defaults. Raises ``first``."""
+    for facts in (replace(subject.facts, ungrouped=True), replace(subject.facts, usual=True)):
+        other = replace(subject, facts=facts)
+        with suppress(CannotRun):
+            return _called(other, other.module("float64", device, 1), device)
+    raise _asking(subject, first)
 
 
 def _once_more(subject: Subject, device: str, error: Exception) -> str:

@@ -156,6 +156,7 @@ class Sizes:
     dropout: float = 0.0
     ungrouped: bool = False  # as many heads of keys as of queries
     whole: bool = False  # keys of all tokens, where a constructor can make them fewer
+    usual: bool = False  # what has a default is as by default, and not small
 
     def value(self, role: str) -> object:
         """The value of a role of the constructor."""

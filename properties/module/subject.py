@@ -56,6 +56,7 @@ class Facts:
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
     ungrouped: bool = False  # it can be called only with as many heads of keys as of queries
     whole: bool = False  # keys of all tokens, though its constructor can make them fewer
+    usual: bool = False  # it can be called only with what its constructor has as defaults
     weighed: str = ""  # what gives each feature of a head a weight of its own after it is turned, so that distances alone do not tell
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
 
@@ -98,7 +99,7 @@ class Subject:
         ``luck``: what random numbers its constructor draws, for all that is no parameter.
         """
         fw = self.framework
-        sizes = replace(sizes, ungrouped=self.facts.ungrouped, whole=self.facts.whole)
+        sizes = replace(sizes, ungrouped=self.facts.ungrouped, whole=self.facts.whole, usual=self.facts.usual)
         with fw.chance(luck):
             made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes, fw)
         set_dropout(made, sizes.dropout)

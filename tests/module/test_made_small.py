@@ -218,6 +218,31 @@ def test_sizes_that_are_none_are_given_where_they_have_to_be() -> None:
     assert verify(SizesOfNone, cases=5).ok
 
 
+class ByDefault(nn.Module):
+    """One size has a name that says nothing, and goes with the default of the other alone."""
+
+    merged = (0, 2, 1, 3)
+
+    def __init__(self, c: int = 48, n: int = 6) -> None:
+        super().__init__()
+        self.n, self.q, self.kv, self.o = n, nn.Linear(c, c), nn.Linear(c, 2 * c), nn.Linear(c, c)
+
+    def forward(self, feats: Tensor) -> Tensor:
+        b, t, c = feats.shape
+        q, k, v = (z.reshape(b, t, self.n, c // self.n).transpose(1, 2) for z in (self.q(feats), *self.kv(feats).chunk(2, -1)))
+        return self.o(F.scaled_dot_product_attention(q, k, v).permute(self.merged).reshape(b, t, c))
+
+
+class ByDefaultUnmerged(ByDefault):
+    merged = (0, 1, 2, 3)
+
+
+def test_what_cannot_be_made_small_is_as_by_default() -> None:
+    learned = make_target("mine", ByDefault).learned
+    assert "48 features" in learned["tokens"] and "6 heads" in learned["structure"] and "sizes" not in learned
+    assert verify(ByDefault, cases=5).ok and not verify(ByDefaultUnmerged, cases=5).ok
+
+
 def test_what_was_guessed_in_vain_is_asked_for() -> None:
     with pytest.raises(CannotRun, match=r"it was made with fn=8, which is guessed: give what it should be, as in 'Around\(fn=…\)'"):
         make_target("Around", Around)
