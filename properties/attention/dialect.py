@@ -6,6 +6,7 @@ is taken: what is wrong is then the business of the properties.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
 from .window import LENGTH, band_of, pattern_of, slopes_of, usual_slopes, window_of
 
+OFF = "the simplest reading in which it answers, off by"
 # In the name of a callable: queries see some keys alone. Blocks and chunks may be tiles, of which all are seen.
 OF_SOME = {
     *("local", "sparse", "strided", "dilated", "axial", "neighborhood", "streaming"),
@@ -52,9 +54,14 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     dtypes = [name for name in ("float64", "float32") if name in target.framework.dtypes]
     dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
     nearest = ""
+    misread: tuple[Question, Reading, dict[str, str], int, int] | None = (
+        None  # perhaps: it is right with whole tiles alone, in simpler axes
+    )
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
+            if misread and (layout, multiple) not in _simpler(misread[1].layout):
+                continue
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
             question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device)
             try:
@@ -64,18 +71,49 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
                     raise
                 nearest = nearest or str(error)
                 continue
-            small = replace(question, target=replace(question.target, supports=replace(question.target.supports, length_multiple=1)))
-            if multiple > 1 and small.answer(reading, small.inputs()) is not None:
-                question = small  # it answers other lengths, too
-            if dim:
-                question = replace(question, target=_with_dims(question, reading, learned))
-            elif own := made_for(question, reading):
-                learned["head dims"] = OWN_DIM.format(own)
-                own_target = replace(question.target, supports=replace(question.target.supports, head_dims=(own,)))
-                question = replace(question, target=own_target, scale=SCALES[0])
-            found = Learner(question, formal, frozenset(declared), reading, learned, works).learn()
-            return replace(found, untried={**found.untried, **target.pace.untried()})
-    raise CannotRun("; ".join(filter(None, (nearest, *target.pace.untried().values()))))
+            found = question, reading, learned, dim, multiple
+            if OFF not in learned.get("axes", ""):
+                return _learned(target, formal, frozenset(declared), works, *found)
+            if not demanding or not _simpler(reading.layout):
+                return _learned(target, formal, frozenset(declared), works, *(misread or found))
+            misread = misread or found
+    if misread:
+        return _learned(target, formal, frozenset(declared), works, *misread)
+    raise CannotRun("; ".join(filter(None, (nearest, *target.pace.reasons()))))
+
+
+def _simpler(layout: str) -> set[tuple[str | None, int]]:
+    """(layout, what lengths are multiples of) for which that layout may be mistaken: the same axes in another order."""
+    order = list(LAYOUTS)
+    if layout not in order:
+        return set()
+    simpler = [one for one in order[: order.index(layout)] if sorted(LAYOUTS[one].queries) == sorted(LAYOUTS[layout].queries)]
+    return set(itertools.product(simpler, {multiple for _, multiple in DEMANDS if multiple > 1}))
+
+
+def _learned(
+    target: Target,
+    formal: Formal,
+    declared: frozenset[str],
+    works: bool,
+    question: Question,
+    reading: Reading,
+    learned: dict[str, str],
+    dim: int,
+    multiple: int,
+) -> Target:
+    """The target as it is to be called in a reading, of a head dim and lengths if it demands them."""
+    small = replace(question, target=replace(question.target, supports=replace(question.target.supports, length_multiple=1)))
+    if multiple > 1 and small.answer(reading, small.inputs()) is not None:
+        question = small  # it answers other lengths, too
+    if dim:
+        question = replace(question, target=_with_dims(question, reading, learned))
+    elif own := made_for(question, reading):
+        learned["head dims"] = OWN_DIM.format(own)
+        own_target = replace(question.target, supports=replace(question.target.supports, head_dims=(own,)))
+        question = replace(question, target=own_target, scale=SCALES[0])
+    found = Learner(question, formal, declared, reading, learned, works).learn()
+    return replace(found, untried={**found.untried, **target.pace.untried()})
 
 
 def _demands() -> Iterator[tuple[str, int, int]]:
@@ -230,7 +268,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
         raise CannotRun(f"as {axes} it answers {why}")
     if off >= NEAR and (word := _other_weights(question.target.name)):
         raise _no_softmax(question.target.name, word)
-    by = "" if off < NEAR else f": the simplest reading in which it answers, off by {off:.2g}"
+    by = "" if off < NEAR else f": {OFF} {off:.2g}"
     learned = {} if reading.layout == "bhld" else {"axes": axes + by}
     learned |= {"result": f"{answer}"} if answer else {}
     learned |= {"lengths": SQUARE[reading.square]} if reading.square else {}

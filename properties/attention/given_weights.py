@@ -115,6 +115,8 @@ def tokens_and_weights(ways: Weights, operands: Sequence[Any], heads: int, fw: F
     _, dtype, device = fw.describe(operands[0])
     widths = dict(zip("qkv", (x.shape[-1] for x in operands), strict=True))
     given = dict(zip("qkv", operands, strict=True))
+    of_keys = heads * widths["k"] // (widths["q"] or 1)  # fewer, of grouped heads
+    counts = {"q": heads, "k": of_keys, "v": of_keys}
     total = WIDER * widths["q"]
     if sum(widths.values()) * ways.wider > WIDEST:
         raise NotTaken(f"weights of more than {WIDEST // 3} features")
@@ -125,8 +127,8 @@ def tokens_and_weights(ways: Weights, operands: Sequence[Any], heads: int, fw: F
             rest = total - sum(widths[part] for part in held)
             parts.append(fw.full((*parts[0].shape[:-1], rest), 0.0, dtype, device))
         tokens.append(fw.concatenate(parts, len(parts[0].shape) - 1) if len(parts) > 1 else parts[0])
-    made = {name: _matrix(ways, part, widths, heads) for name, part in ways.matrices.items()}
-    made |= {name: np.zeros(_matrix(ways, part, widths, heads).shape[-1:]) for name, part in ways.biases.items()}
+    made = {name: _matrix(ways, part, widths, counts) for name, part in ways.matrices.items()}
+    made |= {name: np.zeros(_matrix(ways, part, widths, counts).shape[-1:]) for name, part in ways.biases.items()}
     arrays = {name: fw.assign(fw.full(x.shape, 0.0, dtype, device), x) for name, x in made.items()}
     if ways.form not in HELD_BY:
         return tokens, arrays
@@ -135,13 +137,14 @@ def tokens_and_weights(ways: Weights, operands: Sequence[Any], heads: int, fw: F
     return tokens, {name: {weight: x, bias: fw.full((outs[name],), 0.0, dtype, device)} for name, x in arrays.items()}
 
 
-def _matrix(ways: Weights, part: str, widths: Mapping[str, int], heads: int) -> Array:
-    """The matrix that picks a part, or several, out of what holds them; that of the output changes nothing."""
+def _matrix(ways: Weights, part: str, widths: Mapping[str, int], counts: Mapping[str, int]) -> Array:
+    """The matrix that picks a part, or several, out of what holds them; that of the output changes nothing. ``counts``: of heads."""
+    heads = counts[part[0]] if part != "o" else counts["q"]
     if part == "o":
-        matrix = np.eye(WIDER * widths["q"] if ways.square else widths["v"])
+        matrix = np.eye(WIDER * widths["q"] if ways.square else widths["v"] * heads // (counts["v"] or 1))
         shape = (heads, len(matrix) // (heads or 1), len(matrix))
         return {"(out, in)": matrix.T, "(in, out)": matrix}.get(ways.shape, matrix.reshape(shape) if heads else matrix)
-    matrix = np.concatenate([_pick(ways, one, widths, heads) for one in part], axis=1)
+    matrix = np.concatenate([_pick(ways, one, widths, counts[one]) for one in part], axis=1)
     if ways.shape == "(out, in)":
         return matrix.T
     if ways.shape == "(in, out)" or not heads:

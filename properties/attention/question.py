@@ -56,7 +56,9 @@ MORE = {
     "pad_mask": "attn_mask",
     "masked": "attn_mask",
     "custom_mask": "attn_mask",
-    "autoregressive_mask": "is_causal",
+    **dict.fromkeys(
+        ("autoregressive_mask", "is_casual", "casual", "casual_mask", "use_casual_mask"), "is_causal"
+    ),  # as it is often written
     "key_mask": "attn_mask",
     **dict.fromkeys(("kv_mask", "memory_mask", "context_mask", "valid_mask", "src_padding_mask", "input_mask", "future_mask"), "attn_mask"),
     **dict.fromkeys(("adj", "adjacency", "adj_mask", "adjacency_matrix", "graph_mask", "tree_mask", "visible", "allowed"), "attn_mask"),
@@ -83,7 +85,10 @@ PADDING = (
 IDLE = ("training", "deterministic", "need_weights", "return_weights", "output_attentions", "return_attn_probs")  # False, where required
 # A flag → where weights are dropped.
 TRAINING = {"training": True, "is_training": True, "train": True, "deterministic": False, "inference": False}
-HEADS = ("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h", "nh", "H", "NH")  # where required
+HEADS = (  # where required
+    *("num_heads", "n_heads", "heads", "nheads", "nhead", "n_head", "num_attention_heads", "h", "nh", "H", "NH", "query_heads", "q_heads"),
+    *("num_query_heads", "num_q_heads", "n_query_heads", "n_q_heads", "num_heads_q", "n_heads_q"),
+)
 DIMS = (
     "d_k",
     "dk",
@@ -292,7 +297,9 @@ class Question:
             return None
         try:
             out = attend(self.view(reading), inputs)
-        except Raised:
+        except Raised as raised:
+            if type(raised.error).__name__ in ("NameError", "UnboundLocalError"):  # of another process, too
+                self.target.pace.undefined = str(raised)
             return None
         return out if out.shape == (*inputs.q.shape[:3], inputs.v.shape[3]) else None
 

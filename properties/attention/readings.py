@@ -19,6 +19,7 @@ from .question import (
     HEADS,
     IDLE,
     INTO,
+    KEY_HEADS,
     NEUTRAL,
     OPERANDS,
     ROOTS,
@@ -70,7 +71,7 @@ def readings_of(formal: Formal, works: bool, layout: str | None) -> Iterator[Rea
 
 def _tokens(formal: Formal, weights: set[str]) -> list[str]:
     """What must be given and is neither a weight nor anything else that is known: tokens, in one array, two or three; none if it is not that."""
-    known_names = {*weights, *HEADS, *DIMS, *WIDTHS, *IDLE, *INTO}
+    known_names = {*weights, *HEADS, *KEY_HEADS, *DIMS, *WIDTHS, *IDLE, *INTO}
     found = [p.name for p in formal.values() if p.default is p.empty and p.name not in known_names]
     found = [name for name in found if (meant(name) or name) not in PARAMETERS]
     return found if 1 <= len(found) <= 3 else []

@@ -74,7 +74,7 @@ FORWARD = {
     "lengths": f"{OF_LENGTHS} ilens",
     "mask": "mask attn_mask attention_mask src_mask self_attn_mask masks attention_bias attn_bias valid_len "
     "memory_mask tgt_mask trg_mask target_mask self_mask cross_mask cross_attn_mask dec_mask decoder_mask look_ahead_mask lookahead_mask",
-    "causal": "is_causal causal autoregressive_mask masked use_causal_mask causal_mask autoregressive future_mask_flag",
+    "causal": "is_causal causal autoregressive_mask masked use_causal_mask causal_mask is_casual casual casual_mask autoregressive future_mask_flag",
     "weights": "need_weights output_attentions return_attention return_attn return_weights return_attn_weights need_attn return_attentions",
     "angles": "position_embeddings rotary_pos_emb position_embedding cos_sin rotary_emb image_rotary_emb rope",
     "complex angles": "freqs_cis freqs freq_cis rotary_freqs freqs_complex",
@@ -99,7 +99,7 @@ FORWARD = {
     "key_value_cache prev_kv cache_kv incremental_state",
     "use cache": "use_cache return_cache use_kv_cache store_cache return_intermediates",
 }
-ALWAYS_CAUSAL = ("causal", "masked", "autoregressive", "gpt")  # in the name of a class: tokens see no later ones
+ALWAYS_CAUSAL = ("causal", "casual", "masked", "autoregressive", "gpt")  # in the name of a class: tokens see no later ones
 POSITIONS = ("pos", "rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")
 IN_LOGITS = (
     "rope",

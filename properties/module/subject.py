@@ -189,11 +189,38 @@ def with_heads(module: Any) -> Callable[..., Any]:
         setattr(module, name, int(options.pop(name, counts[name])))
         return module(*arguments, **options)
 
-    functools.update_wrapper(attention, type(module).forward)
-    number = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=counts[name])
-    before = [p for p in formal.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    return _as_function(attention, type(module), name, counts[name])
+
+
+def _as_function(attention: Callable[..., Any], cls: Any, heads: str, default: int) -> Callable[..., Any]:
+    """With the parameters of the ``forward`` of a class, and the number of heads."""
+    functools.update_wrapper(attention, cls.forward)
+    formal = inspect.signature(cls.forward)
+    number = inspect.Parameter(heads, inspect.Parameter.KEYWORD_ONLY, default=default)
+    before = [p for p in list(formal.parameters.values())[1:] if p.kind is not inspect.Parameter.VAR_KEYWORD]
     attention.__signature__ = formal.replace(parameters=[*before, number])  # type: ignore[attr-defined]
     return attention
+
+
+def _of_any_width(name: str, cls: Any, given: Mapping[str, Any], maker: Maker, fw: Framework) -> Callable[..., Any] | None:
+    """Modules without weights, one for each width and number of heads, as a function; None where a constructor is told only one of the two."""
+    told = {role(argument, CONSTRUCTOR_ROLES): argument for argument in inspect.signature(cls).parameters if argument not in given}
+    if not {"width", "heads"} <= set(told):
+        return None
+    number, plain = told["heads"], Sizes()
+    made: dict[Sizes, Any] = {}
+
+    def attention(*arguments: Any, **options: Any) -> Any:
+        heads = int(options.pop(number, plain.heads))
+        tokens = next((each for each in (*arguments, *options.values()) if hasattr(each, "shape")), None)
+        width = 0 if tokens is None or not tokens.shape else int(tokens.shape[-1])
+        sizes = Sizes(heads=heads, head_dim=width // heads) if heads and width and width % heads == 0 else plain
+        if sizes not in made:
+            with fw.chance(0):
+                made[sizes] = make(name, maker, sizes, fw).eval()
+        return made[sizes](*arguments, **options)
+
+    return _as_function(attention, cls, number, plain.heads)
 
 
 def of_instance(prototype: Any) -> Maker:
@@ -266,7 +293,7 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             said.append(error if not maker.guesses else CannotRun(f"{question(cls, next(iter(maker.guesses)), given)}; {error}"))
             continue
         if not any(True for _ in made.parameters()):
-            return with_heads(made.eval())
+            return _of_any_width(name, cls, given, maker, fw) or with_heads(made.eval())
         fixed = any(role(argument, CONSTRUCTOR_ROLES) in SIZED for argument in given)
         return Subject(name, maker, fw, fixed=fixed, guesses=maker.guesses, flags={} if given else flags_of(cls))
     raise said[0]

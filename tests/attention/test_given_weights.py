@@ -60,6 +60,14 @@ def test_what_was_learned_is_told() -> None:
     assert told["n_head"] == "the number of heads"
 
 
+def test_a_name_that_is_not_defined_is_told() -> None:
+    def attention(x: Any, w_q: Any, w_k: Any, w_v: Any) -> Any:
+        return maths.softmax(x @ w_q @ (x @ w_k).T) @ (x @ w_v)  # type: ignore[name-defined] # noqa: F821
+
+    with pytest.raises(CannotRun, match="one call raised NameError: name 'maths' is not defined"):
+        spoken(attention)
+
+
 def test_the_weights_are_exact() -> None:
     """What is asked in this way is the attention of the operands, bit for bit."""
     target = spoken(weight_styles.one_head)

@@ -24,7 +24,8 @@ THEMES = ("softmax", "values", "causality", "symmetry", "scaling", "gradients")
 
 
 def spoken(function: Callable[..., Any]) -> Target:
-    target = make_target("mine", function, {"dtypes": ["float64"]})
+    dtype = "float32" if "Tiles" in getattr(function, "__name__", "") else "float64"
+    target = make_target("mine", function, {"dtypes": [dtype]})
     return target.kind.handshake(target, "cpu")
 
 
@@ -54,6 +55,13 @@ def test_of_two_lengths_the_second_is_that_of_keys() -> None:
     assert sizes_told(["M", "N", "d"]) == {"M": "l", "N": "s"}
     assert sizes_told(["B", "nh", "N", "d"]) == {"B": "b", "N": "l"}
     assert sizes_told(["seq_len_q", "seq_len_k"]) == {"seq_len_q": "l", "seq_len_k": "s"}
+
+
+def test_what_takes_whole_tiles_alone_is_not_read_in_other_axes() -> None:
+    """In float64 it answers one tile of keys: lengths that are taken for head dims."""
+    target = make_target("mine", kernel_styles.InWholeTiles)
+    assert target.learned["axes"] == "(batch · heads, length, dim)" and "multiples of 16" in target.learned["multiples"]
+    assert "is_causal" in target.parameters  # though it is written as casual
 
 
 def test_what_raises_where_it_is_causal_has_other_axes() -> None:

@@ -56,6 +56,27 @@ class Named(OfAnyDim):
 
 instance = DotProduct(temperature=4.0)
 
+class OfWidth(nn.Module):
+    """Told how wide tokens are, and how many heads: its scale and its views follow."""
+
+    def __init__(self, embed_dim, num_heads, times=1.0):
+        super().__init__()
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.scale = times * self.head_dim**-0.5
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (x.view(*x.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2) for x in (query, key, value))
+        scores = q @ k.mT * self.scale
+        scores = scores if mask is None else scores.masked_fill(mask == 0, float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(1, 2).reshape(query.shape)
+
+
+class NotMovedBack(OfWidth):
+    def forward(self, query, key, value, mask=None):
+        out = super().forward(query, key, value, mask)
+        return out.view(*out.shape[:2], self.num_heads, -1).transpose(1, 2).reshape(query.shape)
+
+
 class Plain:
     def __init__(self, times=1.0):
         self.times = times
@@ -117,6 +138,14 @@ def test_what_is_wrong_with_it_is_found(found: object, name: str) -> None:
     target = found(name)  # type: ignore[operator]
     assert target.supports.head_dims in (None, (4,))
     assert search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "refuted"
+
+
+def test_one_that_is_told_widths_and_heads_is_made_for_each(found: object) -> None:
+    target = found("OfWidth")  # type: ignore[operator]
+    assert target.learned["num_heads"] == "the number of heads" and target.learned["axes"] == "(batch, length, heads · dim)"
+    assert search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "passed"
+    wrong = found("NotMovedBack")  # type: ignore[operator]
+    assert search(wrong, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "refuted"
 
 
 def test_what_its_constructor_lacks_is_asked_for(found: object) -> None:

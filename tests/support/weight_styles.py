@@ -175,3 +175,24 @@ def linear_with_biases__heads_interleaved(
 
     q, k, v = (linear(x, w, b).unflatten(-1, (n_head, -1)).transpose(1, 2) for w, b in ((wq, bq), (wk, bk), (wv, bv)))
     return linear(scaled_dot_product_attention(q, k, v).transpose(1, 2).transpose(2, 3).flatten(2), wo, bo)
+
+
+def grouped(x: Any, w_q: Any, w_k: Any, w_v: Any, w_o: Any, num_query_heads: int, num_kv_heads: int, causal: bool = False) -> Any:
+    """Fewer heads of keys than of queries."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q = (x @ w_q).unflatten(-1, (num_query_heads, -1)).transpose(1, 2)
+    k, v = ((x @ w).unflatten(-1, (num_kv_heads, -1)).transpose(1, 2) for w in (w_k, w_v))
+    out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    return out.transpose(1, 2).flatten(2) @ w_o
+
+
+def grouped__heads_not_moved_back(
+    x: Any, w_q: Any, w_k: Any, w_v: Any, w_o: Any, num_query_heads: int, num_kv_heads: int, causal: bool = False
+) -> Any:
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q = (x @ w_q).unflatten(-1, (num_query_heads, -1)).transpose(1, 2)
+    k, v = ((x @ w).unflatten(-1, (num_kv_heads, -1)).transpose(1, 2) for w in (w_k, w_v))
+    out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    return out.reshape(x.shape) @ w_o

@@ -45,7 +45,14 @@ class Named:
 
 
 def with_signature(thing: Any) -> Any:
-    """The thing itself, where Python knows its parameters or nothing does; else a callable that has them."""
+    """The thing itself, where Python knows its parameters or nothing does; else a callable that has them.
+
+    A ``torch.autograd.Function`` is its ``apply``, since nobody calls the class.
+    """
+    if isinstance(thing, type) and any(
+        (base.__module__, base.__name__) == ("torch.autograd.function", "Function") for base in thing.__mro__
+    ):
+        thing = getattr(thing, "apply", thing)
     if not callable(thing) or isinstance(thing, type | Named) or callable(getattr(thing, "forward", None)):
         return thing
     try:

@@ -24,6 +24,7 @@ class Pace:
     longest: float = 0.0
     shortest: float = math.inf
     unasked: int = 0
+    undefined: str = ""  # what it raised of a name that is not defined, which no other call mends
     until: float = math.inf  # time.monotonic() after which it is not called
 
     @contextmanager
@@ -61,3 +62,7 @@ class Pace:
         if not self.unasked:
             return {}
         return {"all of its conventions": f"a call takes {self.seconds / self.calls:.2g} s, too long to ask for them"}
+
+    def reasons(self) -> list[str]:
+        """Why nothing was found out of it, as far as its calls have shown."""
+        return [*self.untried().values(), *([f"one call raised {self.undefined}"] if self.undefined else [])]
