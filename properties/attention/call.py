@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import NotTaken, Target
 from ..engine.frameworks import Buffers
@@ -33,6 +35,10 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
         raise NotTaken(why)
     if inputs.scale is not None and not scale_is_taken(target.supports, inputs.scale):
         raise NotTaken("scales that it refuses")
+    if not target.supports.rows_without_keys and inputs.hides_all(target.supports.causal):
+        raise NotTaken("rows that see no key")
+    if not target.supports.non_finite and not all(np.isfinite(x).all() for x in (inputs.q, inputs.k, inputs.v)):
+        raise NotTaken("numbers that are not finite")
     tensors = [place(name, getattr(inputs, name)) for name in ("q", "k", "v")]
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]

@@ -57,7 +57,7 @@ class Attention(Contract):
         return True
 
     def options(self, formal: Formal) -> tuple[str, ...]:
-        return tuple(name for name in self.known if name in formal)
+        return tuple(name for name in self.known if name in formal and not question.is_flag(formal[name]))
 
     def untried(self, parameters: tuple[str, ...]) -> dict[str, str]:
         beside = {"key_padding_mask": "beside attn_mask it is not tried"}
@@ -106,6 +106,7 @@ class Attention(Contract):
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
             return None
+        formal = {name: p for name, p in formal.items() if not question.is_flag(p)}
         works = works and not question.out_of_order(formal) and not dialect.refuses_its_flag(target, formal, device)
         if works and not question.other_names(formal):
             if dialect.always_hides(target, device):

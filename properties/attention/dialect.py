@@ -216,6 +216,7 @@ def masks_of_other_axes(target: Target, device: str) -> Target | None:
     question = _question(target, device)
     inputs = question.inputs()
     visible = np.random.default_rng(3).random(inputs.shape) < 0.5
+    visible[..., 0] = True  # rows that see no key may be refused
     for kind, mask in (("bool", visible), (ADDED, np.where(visible, 1.0, 0.0))):
         for form, axes in FORMS.items():
             reading = Reading(layout=target.supports.layout, said={kind: ("attn_mask", SAID[0] if kind == "bool" else ADDED)}, form=form)

@@ -108,6 +108,13 @@ class Inputs:
             visible &= (ahead >= -left if left is not None else True) & (ahead <= right if right is not None else True)
         return visible
 
+    def hides_all(self, causal: str = "top-left") -> bool:
+        """Whether a row sees no key; of no mask that does not fit, which has to be refused."""
+        try:
+            return not self.visible(causal).any(-1).all()
+        except ValueError:
+            return False
+
     def ahead(self, causal: str = "top-left") -> Array:
         """(L, S) or (B, 1, L, S): how far key j lies after the diagonal of row i, where a causal row ends.
 

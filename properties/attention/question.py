@@ -193,6 +193,11 @@ def other_names(formal: Formal) -> bool:
     )
 
 
+def is_flag(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter says whether logits are scaled, and not by what."""
+    return parameter.name == "scale" and type(parameter.default) is bool
+
+
 def may_be_a_number(parameter: inspect.Parameter) -> bool:
     """Whether a parameter is a window by its name, and one number by its default."""
     return parameter.name == "window_size" and (parameter.default is None or type(parameter.default) is int)

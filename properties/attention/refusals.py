@@ -57,6 +57,7 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
 }
 # What a mask is like of which so many axes are wanted, and which has fewer.
 OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
+EDGES = {"zero_sizes", "rows_without_keys", "non_finite"}  # what is refused of these is not asked again
 MASKED = ("attn_mask",)
 HALVES = ("float16", "bfloat16")
 # The class in words, what is declared if it is refused, a call of it by its seed.
@@ -86,7 +87,7 @@ def with_refusals(target: Target, device: str) -> Target:
             told.add(words)
             words += f" in {dtype}" * (dtype != target.dtypes[0])
             said[words] = why
-            if "zero_sizes" not in changes:
+            if not EDGES & set(changes):
                 left |= _of_class(target, words, changes, device)
     kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
     axes = _taken(
@@ -307,6 +308,10 @@ def _questions(target: Target, device: str) -> Iterator[Question]:
     if "scale" in target.parameters:
         yield "scales that are not positive", {"scales": "positive"}, asked(scale=0.0)
         yield "scales below 0", {"scales": "not negative"}, asked(scale=-0.5)
+    if "attn_mask" in target.parameters and not refusal(target, asked(**{**masked, "mask": "one_key"})):
+        yield "rows that see no key", {"rows_without_keys": False}, asked(**{**masked, "mask": "empty_rows"})
+    for name, what in itertools.product(("q", "v"), (np.nan, np.inf)):
+        yield f"numbers that are not finite ({what} in {name})", {"non_finite": False}, asked(edits=((name, 0, what),))
     for size in EMPTY:
         yield f"empty arrays ({size} = 0)", {"zero_sizes": False}, asked(**{size: 0})
 
@@ -330,7 +335,7 @@ def _taken(
     """The kinds or axes of masks that it takes, if it refuses some; () if it takes or refuses all."""
     if "attn_mask" not in target.parameters or able != table:
         return ()
-    masked: dict[str, Any] = {"mask": "random", "mask_rank": max(rank, 2)}
+    masked: dict[str, Any] = {"mask": "everything" if "rows that see no key" in said else "random", "mask_rank": max(rank, 2)}
     why = {value: refusal(target, _asked(target, device, **masked, **{field: value})) for value in table}
     taken = tuple(value for value in table if not why[value])
     if not taken or taken == table:

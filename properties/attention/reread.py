@@ -33,7 +33,6 @@ def other_calls(t: Trial) -> list[Inputs]:
     written where an earlier answer lies would hide behind a call that has the same.
     """
     x, takes = t.inputs, t.target.parameters
-    nan = {"q": np.full_like(x.q, np.nan), "v": np.full_like(x.v, np.nan)}
     calls = [x.but(mask=None, is_causal=False)]
     if x.mask is not None:
         calls.append(x.but(mask=other_mask(x.mask, t.case)))
@@ -45,7 +44,9 @@ def other_calls(t: Trial) -> list[Inputs]:
     step = t.supports.length_multiple
     long = min(3, (t.supports.max_length or 3 * step) // step) * step
     other = Case(batch=2, kv_heads=2, queries=long, keys=long, dim=dim, seed=t.case.seed, dtype=t.case.dtype, device=t.case.device)
-    return [*calls, make_inputs(other), x.but(q=nan["q"]), x.but(v=nan["v"]), x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5)]
+    nan = [x.but(**{name: np.full_like(getattr(x, name), np.nan)}) for name in "qv"] if t.supports.non_finite else []
+    every = [*calls, make_inputs(other), *nan, x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5)]
+    return every if t.supports.rows_without_keys else [one for one in every if not one.hides_all(t.supports.causal)]
 
 
 def larger(case: Case, prop: Property) -> list[Case]:

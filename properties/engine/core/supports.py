@@ -88,6 +88,8 @@ class Supports:
     scales: str = "any"  # which scales may be given: any, not negative, positive, not zero
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
+    rows_without_keys: bool = True  # a row may see no key; false: such calls raise
+    non_finite: bool = True  # q, k and v may hold NaN and infinities; false: such calls raise
     mask_and_causal: bool = True  # a mask and is_causal may be given together
     returns_weights: bool = True  # layers: the attention weights are returned beside the output
     mask_kinds: tuple[str, ...] = MASK_KINDS  # lowest: the lowest finite number instead of −∞
@@ -206,6 +208,8 @@ SCHEMA: dict[str, Key] = {
     "window": Key(optional(sides)),
     "value_dim": Key(FLAG),
     "zero_sizes": Key(FLAG),
+    "rows_without_keys": Key(FLAG),
+    "non_finite": Key(FLAG),
     "mask_and_causal": Key(FLAG),
     "returns_weights": Key(FLAG),
     "mask_kinds": Key(some_of(MASK_KINDS)),

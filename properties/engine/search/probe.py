@@ -255,6 +255,7 @@ def _probed(name: str, function: Callable[..., Any], merged: Supports, device: s
             continue
         if target.dtypes:
             says = {p: f"the contract has no such parameter{f'; is it {MEANT[p]}?' if p in MEANT else ''}" for p in others}
+            says |= {p: "a flag, as its default says, and no number" for p in others if p in contract.known}
             target = dataclasses.replace(target, untried={**target.untried, **says, **contract.untried(parameters or ())})
             return contract.discover(target, device or "cpu", open_ended=parameters is None)
         firsts.setdefault(refusals[said].replace(candidate, ""), refusals[said])
@@ -311,7 +312,8 @@ def _signature(name: str, function: Callable[..., Any], supports: Supports) -> t
     elif open_ended and contract.probed:
         taken = None
     optional = [p.name for p in list(formal.values())[needed:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return contract, taken, [p for p in optional if p not in (*(taken or ()), *contract.known, *contract.given)]
+    known = (*contract.options(formal), *contract.given)
+    return contract, taken, [p for p in optional if p not in (*(taken or ()), *known)]
 
 
 def _check_parameters(function: Callable[..., Any], supports: Supports) -> None:
