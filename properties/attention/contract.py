@@ -82,6 +82,7 @@ class Attention(Contract):
             if self.name == ATTENTION.name:
                 target = dialect.masks_of_other_axes(target, device) or target
                 target = dialect.square_where_causal(target, device) or target
+                target = dialect.square_alone(target, device) or target
                 target = dialect.with_groups(target, device)
             return with_documentation(with_conventions(with_refusals(target, device), device))
 
@@ -108,6 +109,7 @@ class Attention(Contract):
             return None
         formal = {name: p for name, p in formal.items() if not question.is_flag(p)}
         works = works and not question.out_of_order(formal) and not dialect.refuses_its_flag(target, formal, device)
+        works = works and not dialect.is_right_of_three_axes(target, device)
         if works and not question.other_names(formal):
             if dialect.always_hides(target, device):
                 return dialect.learn(target, formal, declared, device, works=False)

@@ -32,7 +32,7 @@ from .question import (
     meant,
 )
 from .readings import readings_of, without_cap, without_dropout
-from .speech import ADDED, FORMS, SAID, SQUARE, Reading, adapted, result_words
+from .speech import ADDED, FORMS, SAID, SQUARE, UNLIKE, Reading, adapted, result_words
 from .window import LENGTH, band_of, pattern_of, slopes_of, usual_slopes, window_of
 
 OFF = "the simplest reading in which it answers, off by"
@@ -203,6 +203,30 @@ def always_hides(target: Target, device: str) -> bool:
     return off is not None and off >= NEAR and band_of(question, plain) == (LENGTH - 1, 0)  # whatever else is wrong
 
 
+def is_right_of_three_axes(target: Target, device: str) -> bool:
+    """Whether it is wrong as an attention of four axes, for as many queries as keys, too, and right as one of three, as by ``q.shape[2]``."""
+    question, plain = _question(target, device), Reading(layout=target.supports.layout)
+    offs = [_off(question, one) for one in (plain, replace(plain, square="all"))]
+    if any(off is None or off < NEAR for off in offs):
+        return False
+    of_three = _off(question, Reading(layout="bld"))
+    return of_three is not None and of_three < NEAR
+
+
+def square_alone(target: Target, device: str) -> Target | None:
+    """The target with rows added where there are more queries than keys, or fewer, where it is wrong, and right for as many alone."""
+    question, plain = _question(target, device), Reading(layout=target.supports.layout)
+    off = None if "lengths" in target.learned else _off(question, plain)
+    if off is None or off < NEAR or (found := _of_squares(question, [(off, plain)])) is None:
+        return None
+    return replace(
+        target,
+        function=adapted(target.function, found[1], target.framework),
+        learned={**target.learned, "lengths": SQUARE["all"]},
+        wrong={**target.wrong, "lengths": UNLIKE.format(off)},
+    )
+
+
 def _question(target: Target, device: str) -> Question:
     dtype = next((name for name in ("float64", "float32") if name in target.dtypes), target.dtypes[0])
     return Question(target, dtype, device)
@@ -351,17 +375,22 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
         for reading in (replace(one, square=square) for one in readings):
             off = None if _takes_more_queries(question, reading) else _off(question, reading)
             if off is not None:
+                if off < NEAR and (found := _of_squares(question, fitting)):
+                    return found  # in simpler axes
                 fitting.append((off, reading))
                 if off < NEAR and _raises_if_causal(question, reading, flag):
                     raising.append((off, reading))
                 elif off < NEAR:
-                    return off, _in_a_window(question, reading) or reading
+                    of_window = _in_a_window(question, reading) or reading
+                    return off, replace(of_window, unlike=_of_narrow_weights(fitting) if _is_square(reading) else 0.0)
         if fitting:
             break
     if raising:
         return raising[0]
     if fitting and _no_function(question, fitting[0][1]):
         return fitting[0]
+    if found := _of_squares(question, fitting):
+        return found
     for _, reading in fitting:
         if UNLIMITED in reading.given.values() and (found := _always_causal(question, reading)):
             return found
@@ -385,6 +414,25 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     _heed_slopes(question, replace(reading, square="all"))
     causal = not reading.masked and band_of(question, replace(reading, square="all")) == (LENGTH - 1, 0)
     return off, replace(reading, square=reading.square or "all", always=True) if causal else reading
+
+
+def _is_square(reading: Reading) -> bool:
+    """Whether it is given weights of as many features as the tokens."""
+    return reading.weights is not None and reading.weights.square
+
+
+def _of_narrow_weights(fitting: list[tuple[float, Reading]]) -> float:
+    """How far off it is with weights of fewer features than the tokens, where it raises nothing; 0 where it does."""
+    return next((off for off, reading in fitting if off >= NEAR and reading.weights and not reading.weights.square), 0.0)
+
+
+def _of_squares(question: Question, fitting: list[tuple[float, Reading]]) -> tuple[float, Reading] | None:
+    """How far off a reading is, and the reading, of what answers any lengths, and is right for as many queries as keys alone."""
+    for off, reading in fitting:
+        squared = replace(reading, square="all")
+        if off >= NEAR and not reading.square and (of_square := _off(question, squared)) is not None and of_square < NEAR:
+            return of_square, replace(squared, unlike=off)
+    return None
 
 
 def _heed_pattern(question: Question, readings: Sequence[Reading]) -> None:

@@ -19,7 +19,7 @@ from .fillers import TEMPERATURES, fillers, has_meaning, meanings, moved, words_
 from .inputs import Inputs
 from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, exactly, may_be_a_number, meant
 from .readings import first_tokens
-from .speech import ADDED, BESIDE, BOTH_SIDES, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, Reading, second_array
+from .speech import ADDED, BESIDE, BOTH_SIDES, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, UNLIKE, Reading, second_array
 from .window import LENGTH, band_of, visible
 
 TURNED = SAID[1]
@@ -45,6 +45,18 @@ class Learner:
         self.untried: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
         self.unsure: set[str] = set()  # kinds of masks that mean what is near alone: which rows they leave without keys nobody knows
+        if self.reading.unlike and self.reading.weights:
+            self.wrong["weights"] = (
+                "it is right for weights of as many features as the tokens alone; with fewer it raises nothing, and is off by "
+                f"{self.reading.unlike:.2g}: is its scale that of the tokens?"
+            )
+        elif self.reading.unlike:
+            self.wrong["lengths"] = UNLIKE.format(self.reading.unlike)
+        if self.reading.layout == "bld" and not self.reading.filled and (off := self.question.off(Reading(), self.question.inputs())):
+            self.wrong["axes"] = (
+                "it is right where q, k and v have three axes, (batch · heads, length, dim); with four, (batch, heads, length, dim), it raises "
+                f"nothing, and is off by {off:.2g}"
+            )
         start = target.supports
         if self.reading.layout not in NATIVE:
             self.untried = {

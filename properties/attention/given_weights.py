@@ -125,6 +125,8 @@ def tokens_and_weights(ways: Weights, operands: Sequence[Any], heads: int, fw: F
         parts = [given[part] for part in held]
         if ways.square:
             rest = total - sum(widths[part] for part in held)
+            if rest < 0:
+                raise NotTaken("values that are wider than the tokens")
             parts.append(fw.full((*parts[0].shape[:-1], rest), 0.0, dtype, device))
         tokens.append(fw.concatenate(parts, len(parts[0].shape) - 1) if len(parts) > 1 else parts[0])
     made = {name: _matrix(ways, part, widths, counts) for name, part in ways.matrices.items()}

@@ -62,6 +62,7 @@ MASKED = ("attn_mask",)
 HALVES = ("float16", "bfloat16")
 # The class in words, what is declared if it is refused, a call of it by its seed.
 Question = tuple[str, dict[str, Any], Callable[[int], Inputs]]
+WIDTHS = (3, 5, 16, 40, 96)  # of values; not 1, which fits any width, being repeated
 OTHER_DIMS = (8, 16, 24, 32, 64, 128)
 LONGER = (20, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 192, 256, 257, 384, 512, 601, 640, 768, 1000, 1024)
 GROUPS = (2, 3, 4)
@@ -127,7 +128,7 @@ def _of_class(target: Target, words: str, changes: dict[str, Any], device: str) 
         again = Left({**taken, "mask_kinds": tuple(kinds)}, domain={"is_causal": True, "scale": None}, needs=(*MASKED, "is_causal"))
         return {words: again} if kinds else {}
     if "value_dim" in changes:
-        return {words: Left(taken, domain={"dim": OTHER_DIMS})}  # one in three has another width of values
+        return {words: Left(taken, domain={"dim": OTHER_DIMS, "value_dim": WIDTHS})}
     if "scales" in changes:
         return {words: Left(taken, domain={"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)})}
     return {words: Left(taken, domain=OF_RANK[changes["mask_rank"]], needs=MASKED)}
@@ -230,7 +231,13 @@ def _asked(target: Target, device: str, **fields: Any) -> Callable[[int], Inputs
     plain = {"dim": dim, "dtype": target.dtypes[0], "device": device}
     if target.supports.window and not {"window_left", "window_right"} & set(fields):
         plain |= always(target.supports.window)
-    return lambda seed: make_inputs(Case(**{**_sizes_of(target, seed), **plain, **fields, "seed": seed}))
+    multiple = target.supports.length_multiple
+
+    def made(seed: int) -> Inputs:
+        asked = {**_sizes_of(target, seed), **plain, **fields, "seed": seed}
+        return make_inputs(Case(**{**asked, **{name: -(-asked[name] // multiple) * multiple for name in ("queries", "keys")}}))
+
+    return made
 
 
 def refusal(target: Target, asked: Callable[[int], Inputs]) -> str:

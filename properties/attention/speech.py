@@ -66,6 +66,7 @@ class Reading:
     weights: Weights | None = None  # it is given tokens, and the weights of projections
     into: str = ""  # the parameter that is given an array for the answer
     square: str = ""  # of SQUARE: as many queries as keys alone
+    unlike: float = 0.0  # how far off it is, and raises nothing, with more keys than queries or fewer, or with narrower weights
     always: bool = False  # it is causal, whatever is asked
     alone: bool = False  # a single query is never causal
     last: bool = False  # a single query is the last token, and sees all keys, though it is causal
@@ -104,6 +105,7 @@ NUMBERS = {
     "all that are seen, as many on each side": (2, 1),
 }
 BOTH_SIDES = tuple(NUMBERS)[2:]
+UNLIKE = "it is right for as many queries as keys alone; with more or fewer it raises nothing, and is off by {:.2g}"
 SQUARE = {
     "": "",
     "causal": "as many queries as keys, where causal; rows are added where there are more or fewer",

@@ -15,6 +15,7 @@ CONSTRUCTOR = {
     "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
     "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
     "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx embeddings_dim n_embed num_features input_size output_size "
+    "in_feats out_feats in_feat out_feat feat_dim n_feats "
     "d_out_kq d_out_v true_hidden_size intra_bottleneck_size n_feat chan chans c_in c_out c_z c_m c_s hidden",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
     "encoder_attention_heads decoder_attention_heads "

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
-from ..engine.core.target import NotTaken
+from ..engine.core.target import NotTaken, Raised
 from .candidates import by_heads
 from .cases import MANY, MODULE
 from .speech import Tokens, arrays, first_array, hooks, laid_out, under
@@ -219,7 +219,12 @@ def learning(t: ModuleTrial) -> Any:
         parameter.requires_grad_(True)
     result = first_array(t.result(lesson(t), made), fw)
     shape, dtype, device = fw.describe(result)
-    t.send_back(result, t.buffers.array("grad", t.noise("grad", shape), dtype, device, "contiguous"))
+    try:
+        t.send_back(result, t.buffers.array("grad", t.noise("grad", shape), dtype, device, "contiguous"))
+    except Raised as raised:
+        if "does not require grad" not in str(raised):  # as PyTorch says it
+            raise
+        t.fail("no gradient reaches any parameter: the output depends on none, or is detached from them")
     return made
 
 

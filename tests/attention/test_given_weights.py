@@ -47,7 +47,13 @@ def test_right_ones_are_let_go(name: str) -> None:
 def test_wrong_ones_are_refuted(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20, strict=False))
     masked = verify_target(spoken(STYLES[name]), [PROPERTIES["masked_keys_are_deleted"]], Plan(examples=20, strict=False))
-    assert report.findings or masked.findings
+    assert report.target.wrong or report.findings or masked.findings
+
+
+def test_what_is_right_for_wide_weights_alone_is_one_finding() -> None:
+    target = spoken(weight_styles.one_head__scaled_by_the_tokens)
+    assert list(target.wrong) == ["weights"] and "is its scale that of the tokens?" in target.wrong["weights"]
+    assert not spoken(weight_styles.multi_head).wrong and not spoken(weight_styles.one_head).wrong
 
 
 def test_what_was_learned_is_told() -> None:
