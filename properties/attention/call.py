@@ -24,8 +24,10 @@ LAYOUT_OF = {
 def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any], dict[str, Any]]:
     """The positional and keyword arguments of the ``attention`` call, in the framework's own arrays."""
 
+    taken = target.supports.memory is None or inputs.layout in target.supports.memory
+
     def place(name: str, carrier: Array) -> Any:
-        layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout)
+        layout = LAYOUT_OF.get(inputs.layout, {}).get(name, inputs.layout) if taken else "contiguous"
         return buffers.array(name, carrier, inputs.dtype, inputs.device, layout)
 
     multiple = target.supports.length_multiple
@@ -43,8 +45,8 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
     if target.supports.layout == "blhd":
         tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
     defaults = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": True, "dropout_p": 0.0}
-    taken = [name for name in target.parameters if name in defaults] if inputs.explicit else []
-    options: dict[str, Any] = {name: defaults[name] for name in taken if defaults[name] is not None or _none_is_taken(target, name)}
+    given = [name for name in target.parameters if name in defaults] if inputs.explicit else []
+    options: dict[str, Any] = {name: defaults[name] for name in given if defaults[name] is not None or _none_is_taken(target, name)}
     if inputs.mask is not None:
         options["attn_mask"] = target.ranked(place("mask", inputs.mask))
     if inputs.is_causal:

@@ -110,6 +110,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         **{name: pick(known[name].drawn) for name in ("values", "magnitude", "layout", "explicit")},
         "seed": natural(2**31),
     }
+    if supports.memory:
+        fields["layout"] = pick([layout for layout in known["layout"].drawn if layout in supports.memory] or ("contiguous",))
     if device != "cpu":
         fields["device"] = st.just(device)
     if "enable_gqa" in takes:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.cases.dtypes import FLOAT_TYPES, round_to
 from ..engine.core.supports import CHOICES, FOURTH_ROOT
 from ..engine.core.target import Raised, Target
 from ..exact import bound
@@ -22,11 +22,12 @@ from .cases import UNSTEADY
 from .dropout_names import with_dropout
 from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .poison import with_poison
-from .question import ADDED_KINDS, NEAR, Question, dim_of_scale, exactly, factor_of_scale, meant
+from .question import ADDED_KINDS, ASKED_IN, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 from .tables import ANY_SIZE
 
+HALVES = ("float16", "bfloat16")
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
 TRACES = 1e-12  # so far off is no float64 either
 LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call
@@ -92,7 +93,7 @@ class Conventions:
         """By how much two answers to the same call differ, where they are nothing alike: no other question has an answer then."""
         asked = self.question.inputs()
         first, again = self.question.answer(self.reading, asked), self.question.answer(self.reading, asked)
-        if first is None or again is None or not (off := float(np.abs(first - again).max(initial=0.0))) > NEAR:
+        if first is None or again is None or not (off := float(np.abs(first - again).max(initial=0.0))) > self.question.near:
             return ""
         return f"the same call is answered with other numbers each time, off by {off:.2g}; nothing else is asked"
 
@@ -122,7 +123,7 @@ class Conventions:
 
     def _nearer(self, off: float, usual: float) -> bool:
         """Whether a convention is meant rather than the documented one, by how far off the two are."""
-        return usual >= NEAR and (off < NEAR or NEARER * off < usual)
+        return usual >= self.question.near and (off < self.question.near or NEARER * off < usual)
 
     @property
     def scale(self) -> str:
@@ -186,7 +187,7 @@ class Conventions:
             return
         asked = self.question.both()
         usual = SCALES[0]
-        if (off := self._off(*asked, scale=usual)) < NEAR:
+        if (off := self._off(*asked, scale=usual)) < self.question.near:
             return
         scale = self._own_scale(asked)
         if not self._nearer(self._off(*asked, scale=scale), off):
@@ -209,7 +210,7 @@ class Conventions:
         none = self.question.inputs()
         asked = replace(none, scale=0.0)
         off, out, plain = self._off(asked), *(self.question.answer(self.reading, one) for one in (asked, none))
-        if off >= NEAR and out is not None and plain is not None and np.array_equal(out, plain):
+        if off >= self.question.near and out is not None and plain is not None and np.array_equal(out, plain):
             other = self.question.answer(self.reading, replace(none, scale=0.3))
             if other is not None and np.array_equal(other, plain):
                 self.wrong["scale"] = f"it changes nothing: 0.3, and 0, give what no scale gives, off by {off:.2g}; none is given"
@@ -261,8 +262,8 @@ class Conventions:
         out = self.question.answer(self.reading, asked)
         if (
             out is None
-            or off < NEAR
-            or np.abs(out - exactly(replace(asked, is_causal=False, default_scale=self.scale), "").out).max() >= NEAR
+            or off < self.question.near
+            or np.abs(out - exactly(replace(asked, is_causal=False, default_scale=self.scale), "").out).max() >= self.question.near
         ):
             return
         self.reading = replace(self.reading, alone=True)
@@ -288,7 +289,7 @@ class Conventions:
             return
         asked = self._mask()
         off = self._off(asked)
-        if off < NEAR or not np.isfinite(off):
+        if off < self.question.near or not np.isfinite(off):
             return
         turned = replace(self.reading, said={"bool": ("attn_mask", "True = hidden"), "added": ("attn_mask", ADDED)})
         if self._nearer(self._off(asked, reading=turned), off):
@@ -300,7 +301,7 @@ class Conventions:
         assert asked.mask is not None
         added = self.question.answer(self.reading, asked)
         meant = exactly(replace(asked.but(mask=asked.mask.astype(np.float64)), default_scale=self.scale), "top-left").out
-        if added is not None and np.abs(added - meant).max(initial=0.0) < NEAR:
+        if added is not None and np.abs(added - meant).max(initial=0.0) < self.question.near:
             self.facts["mask_kinds"] = ADDED_KINDS
             self.wrong["bool mask"] = f"{IS_ADDED}, 1 and 0, and hides nothing, off by {off:.2g}"
 
@@ -308,16 +309,16 @@ class Conventions:
         """Whether a mask of numbers is read as one of truth, and not added."""
         if "attn_mask" not in self.target.parameters or {"bool", "bias"} - set(self._kinds()) or self.reading.said:
             return
-        if "mask_kinds" in self.target.declared or self._off(self._mask()) >= NEAR:
+        if "mask_kinds" in self.target.declared or self._off(self._mask()) >= self.question.near:
             return
         asked = self._mask()
         numbers = np.random.default_rng(4).standard_normal(asked.shape[2:])
         added = asked.but(mask=np.where(asked.visible(), numbers, -np.inf)[0, 0])
         out, off = self.question.answer(self.reading, added), self._off(added)
-        if out is None or off < NEAR or not np.isfinite(off):
+        if out is None or off < self.question.near or not np.isfinite(off):
             return
         read = exactly(replace(asked.but(mask=np.ones(asked.shape[2:], bool)), default_scale=self.scale), "top-left").out
-        if np.abs(out - read).max(initial=0.0) < NEAR:  # no number is 0, so all are taken for True
+        if np.abs(out - read).max(initial=0.0) < self.question.near:  # no number is 0, so all are taken for True
             self.facts["mask_kinds"] = ("bool",)
             own = {"attn_mask", "is_causal"} <= set(self.target.parameters) and self.documented
             (self.wrong if own else self.differs)["mask of numbers"] = (
@@ -338,7 +339,7 @@ class Conventions:
             out = self.question.answer(self.reading, far)
             if out is None or not np.isfinite(out).all():
                 return
-            if np.abs(out - exact.out).max(initial=0.0) >= NEAR:
+            if np.abs(out - exact.out).max(initial=0.0) >= self.question.near:
                 size = float(
                     np.abs(np.einsum("bhld,bhsd->bhls", far.q, far.k)).max() * replace(far, default_scale=self.scale).effective_scale
                 )
@@ -360,12 +361,12 @@ class Conventions:
         corner = str(self.facts.get("causal", self.target.supports.causal))
         both = self._off(asked, causal=corner)
         out = self.question.answer(self.reading, asked)
-        if both < NEAR or out is None:
+        if both < self.question.near or out is None:
             return
         alone = {"a mask replaces is_causal": replace(asked, is_causal=False), "is_causal replaces a mask": replace(asked, mask=None)}
         for words, inputs in alone.items():
             with np.errstate(invalid="ignore"):
-                if np.abs(out - exactly(inputs, corner).out).max() < NEAR:
+                if np.abs(out - exactly(inputs, corner).out).max() < self.question.near:
                     self.facts["mask_and_causal"] = False
                     (self.wrong if self.documented and "first argument" not in self.target.learned else self.differs)["mask and causal"] = (
                         f"{words}, off by {both:.2g}"
@@ -397,12 +398,28 @@ class Conventions:
         if {"float64", "float32"} <= set(self.target.dtypes) and not {"dtypes", "arithmetic"} & self.target.declared:
             plain = self.question.inputs()
             off = self._off(plain)
-            if SINGLE < off < NEAR and self._single():
+            if SINGLE < off < self.question.near and self._single():
                 self.differs["float64"] = f"computed in float32, off by {off:.2g}; not tried"
             elif off < SINGLE and (by := self._scaled_in_single()):
                 self.differs["float64"] = f"its scale is computed in float32, off by {by:.2g}; not tried"
             if "float64" in self.differs:
                 self.question = replace(self.question, dtype="float32")  # the others are asked where its bound is the right one
+        if not {"dtypes", "arithmetic"} & self.target.declared:
+            self._halved()
+
+    def _halved(self) -> None:
+        """Whether wider types are computed in halves: then a call has the bits of the same one in those."""
+        for half in (name for name in HALVES if name in self.target.dtypes):
+            for wide in (name for name in ASKED_IN[: ASKED_IN.index(half)] if name in self.target.dtypes):
+                plain = replace(self.question, dtype=wide).inputs()
+                narrow = plain.but(**{name: round_to(half, getattr(plain, name)) for name in "qkv"}, dtype=half)
+                there, here = (self.question.answer(self.reading, asked) for asked in (plain, narrow))
+                if there is not None and here is not None and np.isfinite(here).all() and np.array_equal(there, here):
+                    record = self.wrong if wide == "float32" else self.differs
+                    record[wide] = f"computed in {half}, off by {self._gap(plain, plain):.2g}; not tried"
+            if self.question.dtype in {**self.differs, **self.wrong}:
+                self.question = replace(self.question, dtype=half)
+                return
 
     def _finite(self) -> None:
         """Types in which a plain call of numbers of size one is not finite: then there is nothing more to ask of them.
@@ -503,9 +520,7 @@ def with_conventions(target: Target, device: str) -> Target:
     """The target in its own conventions, as far as they can be found out."""
     if not target.dtypes:
         return target
-    dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
-    if not dtype:  # in half precision a small call does not tell two conventions apart beyond doubt
-        return target
+    dtype = asked_in(target)
     reading = Reading(layout=target.supports.layout)
     found = Conventions(target, Question(target, dtype, device), reading=reading).learned()
     for also in (with_second_mask, with_dropout, with_poison):

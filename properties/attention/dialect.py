@@ -24,8 +24,9 @@ from .dialect_parameters import Learner
 from .fillers import UNLIMITED, in_small_tiles
 from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .question import (
-    NEAR,
+    ASKED_IN,
     Question,
+    asked_in,
     away,
     dim_of_scale,
     exactly,
@@ -51,8 +52,7 @@ OTHER_WEIGHTS = {
 def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, works: bool) -> Target:
     """The target as it is to be called, with what was learned of it. Raises CannotRun with what is nearest. ``works``: by the contract's
     own call, so that only names are learned."""
-    dtypes = [name for name in ("float64", "float32") if name in target.framework.dtypes]
-    dtypes = [name for name in target.supports.dtypes or dtypes if name in dtypes] or dtypes
+    dtypes = [name for name in ASKED_IN if name in (target.dtypes if works else target.supports.dtypes or target.framework.dtypes)]
     nearest = ""
     misread: tuple[Question, Reading, dict[str, str], int, int] | None = (
         None  # perhaps: it is right with whole tiles alone, in simpler axes
@@ -164,13 +164,13 @@ def made_for(question: Question, reading: Reading) -> int:
     question = replace(question, scale=SCALES[0])
     usual = question.off(reading, *question.both(), *question.both(dim=9))
     inputs = question.inputs()
-    out = None if usual is None or usual < NEAR else question.answer(reading, inputs)
+    out = None if usual is None or usual < question.near else question.answer(reading, inputs)
     if out is None:
         return 0
     best = dim_of_scale(out, inputs)
-    near = np.abs(out - exactly(inputs.but(scale=best**-0.5), "top-left").out).max() < NEAR
+    near = np.abs(out - exactly(inputs.but(scale=best**-0.5), "top-left").out).max() < question.near
     off = question.off(reading, *question.both(dim=best)) if near else None
-    return best if off is not None and off < NEAR else 0
+    return best if off is not None and off < question.near else 0
 
 
 def with_groups(target: Target, device: str) -> Target:
@@ -181,7 +181,7 @@ def with_groups(target: Target, device: str) -> Target:
     reading, inputs = Reading(layout=target.supports.layout, grouped=True), question.inputs(kv_heads=2, group=2)
     out = question.answer(reading, inputs)
     tiled = inputs.but(**{name: np.tile(getattr(inputs, name), (1, 2, 1, 1)) for name in "kv"})
-    if out is None or min(np.abs(out - exactly(one, "top-left").out).max() for one in (inputs, tiled)) >= NEAR:
+    if out is None or min(np.abs(out - exactly(one, "top-left").out).max() for one in (inputs, tiled)) >= question.near:
         return target
     return replace(
         target,
@@ -197,27 +197,27 @@ def always_hides(target: Target, device: str) -> bool:
         return False
     question, plain = _question(target, device), Reading(layout=target.supports.layout, square="all")
     off = _off(question, replace(plain, square=""))
-    causal = _off(question, replace(plain, always=True)) if off is None or off >= NEAR else None
-    if (causal is not None and causal < NEAR) or _in_a_window(question, plain) is not None:
+    causal = _off(question, replace(plain, always=True)) if off is None or off >= question.near else None
+    if (causal is not None and causal < question.near) or _in_a_window(question, plain) is not None:
         return True
-    return off is not None and off >= NEAR and band_of(question, plain) == (LENGTH - 1, 0)  # whatever else is wrong
+    return off is not None and off >= question.near and band_of(question, plain) == (LENGTH - 1, 0)  # whatever else is wrong
 
 
 def is_right_of_three_axes(target: Target, device: str) -> bool:
     """Whether it is wrong as an attention of four axes, for as many queries as keys, too, and right as one of three, as by ``q.shape[2]``."""
     question, plain = _question(target, device), Reading(layout=target.supports.layout)
     offs = [_off(question, one) for one in (plain, replace(plain, square="all"))]
-    if any(off is None or off < NEAR for off in offs):
+    if any(off is None or off < question.near for off in offs):
         return False
     of_three = _off(question, Reading(layout="bld"))
-    return of_three is not None and of_three < NEAR
+    return of_three is not None and of_three < question.near
 
 
 def square_alone(target: Target, device: str) -> Target | None:
     """The target with rows added where there are more queries than keys, or fewer, where it is wrong, and right for as many alone."""
     question, plain = _question(target, device), Reading(layout=target.supports.layout)
     off = None if "lengths" in target.learned else _off(question, plain)
-    if off is None or off < NEAR or (found := _of_squares(question, [(off, plain)])) is None:
+    if off is None or off < question.near or (found := _of_squares(question, [(off, plain)])) is None:
         return None
     return replace(
         target,
@@ -228,8 +228,7 @@ def square_alone(target: Target, device: str) -> Target | None:
 
 
 def _question(target: Target, device: str) -> Question:
-    dtype = next((name for name in ("float64", "float32") if name in target.dtypes), target.dtypes[0])
-    return Question(target, dtype, device)
+    return Question(target, asked_in(target), device)
 
 
 def masks_of_other_axes(target: Target, device: str) -> Target | None:
@@ -283,7 +282,7 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
-    readings = list(readings_of(formal, works, layout))
+    readings = [replace(one, compact=True) for one in readings_of(formal, works, layout)]
     off, reading = _nearest_of_all(question, readings, _flag(formal))
     small = replace(reading, filled=in_small_tiles(reading.filled))
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
@@ -291,9 +290,9 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
     if not works and (why := _no_function(question, reading)):
         raise CannotRun(f"as {axes} it answers {why}")
-    if off >= NEAR and (word := _other_weights(question.target.name)):
+    if off >= question.near and (word := _other_weights(question.target.name)):
         raise _no_softmax(question.target.name, word)
-    by = "" if off < NEAR else f": {OFF} {off:.2g}"
+    by = "" if off < question.near else f": {OFF} {off:.2g}"
     learned = {} if reading.layout == "bhld" else {"axes": axes + by}
     learned |= {"result": f"{answer}"} if answer else {}
     learned |= {"lengths": SQUARE[reading.square]} if reading.square else {}
@@ -321,12 +320,9 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
 def heed_name(target: Target, device: str) -> None:
     """Raises CannotRun where a callable that is called as the contract says has weights of another kind, as its name says, or ALiBi within."""
     word = _other_weights(target.name)
-    dtype = next((name for name in ("float64", "float32") if name in target.dtypes), "")
-    if not dtype:
-        return
-    question, reading = Question(target, dtype, device), Reading(layout=target.supports.layout)
+    question, reading = Question(target, asked_in(target), device), Reading(layout=target.supports.layout)
     off = question.off(reading, question.inputs())
-    if off is not None and off >= NEAR:
+    if off is not None and off >= question.near:
         if word:
             raise _no_softmax(target.name, word)
         _heed_slopes(question, reading)
@@ -357,10 +353,10 @@ def _nearest_of_all(question: Question, readings: list[Reading], flag: str) -> t
         if not late:
             raise
         return _nearest(question, late, flag)
-    if off >= NEAR and late:
+    if off >= question.near and late:
         with suppress(CannotRun):
             other = _nearest(question, late, flag)
-            return other if other[0] < NEAR else (off, reading)
+            return other if other[0] < question.near else (off, reading)
     return off, reading
 
 
@@ -375,14 +371,14 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
         for reading in (replace(one, square=square) for one in readings):
             off = None if _takes_more_queries(question, reading) else _off(question, reading)
             if off is not None:
-                if off < NEAR and (found := _of_squares(question, fitting)):
+                if off < question.near and (found := _of_squares(question, fitting)):
                     return found  # in simpler axes
                 fitting.append((off, reading))
-                if off < NEAR and _raises_if_causal(question, reading, flag):
+                if off < question.near and _raises_if_causal(question, reading, flag):
                     raising.append((off, reading))
-                elif off < NEAR:
+                elif off < question.near:
                     of_window = _in_a_window(question, reading) or reading
-                    return off, replace(of_window, unlike=_of_narrow_weights(fitting) if _is_square(reading) else 0.0)
+                    return off, replace(of_window, unlike=_of_narrow_weights(question, fitting) if _is_square(reading) else 0.0)
         if fitting:
             break
     if raising:
@@ -421,16 +417,16 @@ def _is_square(reading: Reading) -> bool:
     return reading.weights is not None and reading.weights.square
 
 
-def _of_narrow_weights(fitting: list[tuple[float, Reading]]) -> float:
+def _of_narrow_weights(question: Question, fitting: list[tuple[float, Reading]]) -> float:
     """How far off it is with weights of fewer features than the tokens, where it raises nothing; 0 where it does."""
-    return next((off for off, reading in fitting if off >= NEAR and reading.weights and not reading.weights.square), 0.0)
+    return next((off for off, reading in fitting if off >= question.near and reading.weights and not reading.weights.square), 0.0)
 
 
 def _of_squares(question: Question, fitting: list[tuple[float, Reading]]) -> tuple[float, Reading] | None:
     """How far off a reading is, and the reading, of what answers any lengths, and is right for as many queries as keys alone."""
     for off, reading in fitting:
         squared = replace(reading, square="all")
-        if off >= NEAR and not reading.square and (of_square := _off(question, squared)) is not None and of_square < NEAR:
+        if off >= question.near and not reading.square and (of_square := _off(question, squared)) is not None and of_square < question.near:
             return of_square, replace(squared, unlike=off)
     return None
 
@@ -490,7 +486,7 @@ def _is_scaled_otherwise(question: Question, reading: Reading) -> bool:
     least = min(np.arange(-6.0, 3.0, 0.5), key=off)
     for step in (0.25, 0.125, 2.0**-4, 2.0**-5, 2.0**-6, 2.0**-7, 2.0**-8, 2.0**-9, 2.0**-10, 2.0**-11):
         least = min((least - step, least, least + step), key=off)
-    return off(least) < NEAR
+    return off(least) < question.near
 
 
 def _takes_more_queries(question: Question, reading: Reading) -> bool:
@@ -506,7 +502,7 @@ def _always_causal(question: Question, reading: Reading) -> tuple[float, Reading
     """How far off the reading is, and the reading, of what is always causal, where this is; any lengths if it takes them."""
     causal = replace(reading, square="all", always=True)
     off = _off(question, causal)
-    if off is None or off >= NEAR:
+    if off is None or off >= question.near:
         return None
     return off, replace(causal, square=reading.square)
 
@@ -544,7 +540,7 @@ def _in_a_window(question: Question, reading: Reading) -> Reading | None:
         return None
     target = replace(question.target, supports=replace(question.target.supports, window=window))
     off = _off(replace(question, target=target), band)
-    if off is None or off >= NEAR:
+    if off is None or off >= question.near:
         return None
     question.target = target
     return band
@@ -559,9 +555,9 @@ def _off(question: Question, reading: Reading) -> float | None:
         if off is None:
             return None
         found.append((off, scale))
-        if off < NEAR:
+        if off < question.near:
             break
-    off, question.scale = found[-1] if found[-1][0] < NEAR else found[0]
+    off, question.scale = found[-1] if found[-1][0] < question.near else found[0]
     return off
 
 

@@ -17,7 +17,7 @@ from .axes import known as axes_of
 from .call import answer, attend
 from .fillers import TEMPERATURES, fillers, has_meaning, meanings, moved, words_of
 from .inputs import Inputs
-from .question import ADDED_KINDS, EVERYWHERE, NEAR, Question, documented_corner, exactly, may_be_a_number, meant
+from .question import ADDED_KINDS, EVERYWHERE, Question, documented_corner, exactly, may_be_a_number, meant
 from .readings import first_tokens
 from .speech import ADDED, BESIDE, BOTH_SIDES, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, UNLIKE, Reading, second_array
 from .window import LENGTH, band_of, visible
@@ -75,6 +75,7 @@ class Learner:
             self._together()
         else:
             self.parameters = list(start.parameters)
+        self._views()
         self._meanings()
         self._moved()
         self._groups()
@@ -106,6 +107,18 @@ class Learner:
             wrong={**view.wrong, **self.wrong},
         )
 
+    def _views(self) -> None:
+        """Whether arrays may be views of those of another order of axes."""
+        inputs, plain = self.question.inputs(), replace(self.reading, compact=False)
+        if self.question.answer(plain, inputs) is not None:
+            self.reading = plain
+        elif self.reading.layout != "bhld":
+            self.learned["memory"] = "contiguous arrays alone: copies are given"
+            self.supports["memory"] = ("contiguous",)
+
+    def _but(self, off: float) -> str:
+        return "" if off < self.question.near else f" (the nearest meaning: off by {off:.2g})"
+
     def _decoding(self) -> None:
         """One query a call: what says where a query stands among the keys is not asked."""
         for name in self.formal:
@@ -131,7 +144,7 @@ class Learner:
                 self.untried[theirs] = "it looks like scale, but a scale of 0.3 is not taken"
                 continue
             required = ", required: 1/sqrt(dim) is passed" if reading.scaled else ""
-            self._take("scale", reading, "scale" + required + _but(off), theirs)
+            self._take("scale", reading, "scale" + required + self._but(off), theirs)
             return
         if "scale" not in self.parameters:
             self._temperature()
@@ -146,7 +159,7 @@ class Learner:
             offs = [self.question.off(one, dataclasses.replace(self.question.inputs(), scale=0.3)) for one in readings]
             known = [(off, one) for off, one in zip(offs, readings, strict=True) if off is not None]
             off, reading = min(known, key=lambda pair: pair[0], default=(np.inf, plain))
-            if off < NEAR:
+            if off < self.question.near:
                 words = f"scale, as a temperature that {reading.tempered} are divided by" + ", required" * required
                 self._take("scale", reading, words, theirs)
                 self.supports["scales"] = "positive"
@@ -170,18 +183,18 @@ class Learner:
                 known = {"top-left": off}
                 self.learned["lengths"] = SQUARE[reading.square]
             corner, (meant_corner, by) = min(known, key=lambda name: known[name]), documented_corner(self.formal)
-            if known[corner] >= NEAR and len(known) > 1:
+            if known[corner] >= self.question.near and len(known) > 1:
                 corner = meant_corner or self.question.nearest_corner(reading)
             self.supports["causal"] = corner
             square = reading.square in ("causal", "all") or axes_of(reading.layout).packed
-            if meant_corner and corner != meant_corner and known[corner] < NEAR and not square:
+            if meant_corner and corner != meant_corner and known[corner] < self.question.near and not square:
                 self.wrong["causal corner"] = (
                     f"with {theirs} it is {corner}; {by} documents {meant_corner}, off by {known.get(meant_corner, np.inf):.2g}; "
                     f'declare causal = "{corner}" if that is meant'
                 )
             if always:  # what says nothing of causality passes False
                 reading = replace(reading, given={**given, theirs: False})
-            self._take("is_causal", reading, f"is_causal, {corner}" + _but(known[corner]), theirs)
+            self._take("is_causal", reading, f"is_causal, {corner}" + self._but(known[corner]), theirs)
             return
 
     def _asked_for(self) -> None:
@@ -237,21 +250,24 @@ class Learner:
                     continue
                 reading = replace(self.reading, names={**self.reading.names, ours: theirs})
                 off = self.question.off(reading, replace(inputs, **change))
-                if ours == "window_size" and (off is None or off >= NEAR) and self._number(theirs):
+                if ours == "window_size" and (off is None or off >= self.question.near) and self._number(theirs):
                     continue
                 if theirs == ours in self.parameters:  # as the contract has it
                     continue
                 if off is None:
                     self.untried[theirs] = f"it looks like {ours}, but what that takes is not taken"
-                elif ours == "kv_lengths" and off >= NEAR and self._hides_queries(reading):
+                elif ours == "kv_lengths" and off >= self.question.near and self._hides_queries(reading):
                     self.untried[theirs] = "it hides queries, too, not keys alone"
                 else:
                     wide = replace(reading, wide=True)
-                    if ours == "window_size" and (self.question.off(reading, replace(inputs, window=(None, 1))) or 0.0) >= NEAR:
+                    if (
+                        ours == "window_size"
+                        and (self.question.off(reading, replace(inputs, window=(None, 1))) or 0.0) >= self.question.near
+                    ):
                         unlimited = self.question.off(wide, replace(inputs, window=(None, 1)), replace(inputs, window=(1, None)))
-                        reading = wide if unlimited is not None and unlimited < NEAR else reading
+                        reading = wide if unlimited is not None and unlimited < self.question.near else reading
                     words = "; no limit is a number beyond all lengths, not -1" * reading.wide
-                    self._take(ours, reading, self.learned.get(theirs, ours) + words + _but(off), theirs)
+                    self._take(ours, reading, self.learned.get(theirs, ours) + words + self._but(off), theirs)
 
     def _hides_queries(self, reading: Reading) -> bool:
         """Whether lengths of keys are heeded, and rows beyond them are what comes of no query."""
@@ -261,7 +277,7 @@ class Learner:
         within = np.arange(7)[None, None, :, None] < lengths[:, None, None, None]
         with np.errstate(invalid="ignore"):
             return out is not None and bool(
-                (np.abs(out - exactly(inputs, "top-left").out) < NEAR)[np.broadcast_to(within, out.shape)].all()
+                (np.abs(out - exactly(inputs, "top-left").out) < self.question.near)[np.broadcast_to(within, out.shape)].all()
             )
 
     def _number(self, theirs: str) -> bool:
@@ -279,15 +295,17 @@ class Learner:
                     found.setdefault(number, {})[causal] = off
         if not found:
             return False
-        number = min(found, key=lambda one: (sum(off >= NEAR for off in found[one].values()), min(found[one].values())))
-        free, off = found[number].get(False, np.inf) < NEAR, min(found[number].values())
-        if off >= NEAR and "is_causal" not in self.parameters:
+        number = min(found, key=lambda one: (sum(off >= self.question.near for off in found[one].values()), min(found[one].values())))
+        free, off = found[number].get(False, np.inf) < self.question.near, min(found[number].values())
+        if off >= self.question.near and "is_causal" not in self.parameters:
             self._no_window(theirs)
             return True
         if free and number in BOTH_SIDES:
             self.supports["windows"] = "symmetric"
         alone = "" if free else "; with causality alone"
-        self._take("window_size", replace(plain, number=number, open=free), f"window_size, one number: {number}{alone}{_but(off)}", theirs)
+        self._take(
+            "window_size", replace(plain, number=number, open=free), f"window_size, one number: {number}{alone}{self._but(off)}", theirs
+        )
         return True
 
     def _first_tokens(self) -> None:
@@ -339,8 +357,8 @@ class Learner:
             corner = min(known, key=lambda name: known[name])
             self.supports |= {"causal": corner, "mask_and_causal": False}
             said = f'{theirs}="causal"'
-            self._take("is_causal", reading, f"is_causal, {corner}{_but(known[corner])}", said)
-            if corner == "top-left" and known[corner] < NEAR:
+            self._take("is_causal", reading, f"is_causal, {corner}{self._but(known[corner])}", said)
+            if corner == "top-left" and known[corner] < self.question.near:
                 self.wrong[said] = (
                     f"it is causal from the top left corner on; MLX documents the bottom right, off by {known['bottom-right']:.2g}"
                 )
@@ -364,7 +382,9 @@ class Learner:
             for corner in CHOICES["causal"]
             if (off := self.question.off(replace(self.reading, square=square), *calls, causal=corner)) is not None
         }
-        square, corner = min(offs, key=lambda key: max(offs[key], NEAR), default=("all", "top-left"))  # of the near ones the first
+        square, corner = min(
+            offs, key=lambda key: max(offs[key], self.question.near), default=("all", "top-left")
+        )  # of the near ones the first
         self.reading = replace(self.reading, square=square, last=square in ("", "fewer") and corner == "bottom-right")
         self.supports["causal"] = corner
         self.learned["causality"] = self.learned["causality"].replace("always", f"always, {corner}")
@@ -387,7 +407,7 @@ class Learner:
             right, wrong = False, []
             for kind, hows in kinds[1:] if "bias" in theirs else kinds:
                 best = self._best_mask(theirs, kind, hows)
-                if best and best[0] < NEAR:
+                if best and best[0] < self.question.near:
                     right = True
                     if kind not in found:
                         found[kind], forms[kind] = (theirs, best[1]), best[2]
@@ -404,7 +424,7 @@ class Learner:
             if kind not in found and ((documented and kind == "bool") or theirs not in [name for name, _ in found.values()]):
                 found[kind], forms[kind] = (theirs, how), form
                 self.unsure.add(kind)
-                self.learned[theirs] = f"attn_mask, {how}{_but(off)}"
+                self.learned[theirs] = f"attn_mask, {how}{self._but(off)}"
         if not found:
             self.parameters = [name for name in self.parameters if name != "attn_mask"]
             return
@@ -444,7 +464,9 @@ class Learner:
         if kind == ADDED or out is None or asked.mask is None:
             return False
         true = asked.mask.astype(np.float64)  # the nearest meaning may be that of True = hidden
-        return any(float(np.abs(out - exactly(asked.but(mask=each), "top-left").out).max()) < NEAR for each in (true, 1 - true))
+        return any(
+            float(np.abs(out - exactly(asked.but(mask=each), "top-left").out).max()) < self.question.near for each in (true, 1 - true)
+        )
 
     def _best_mask(self, theirs: str, kind: str, hows: tuple[str, ...]) -> tuple[float, str, str] | None:
         """How far off the nearest meaning is, the meaning, and the form; None if no mask is taken."""
@@ -462,7 +484,7 @@ class Learner:
                     whole[how] = off
                 if off is not None and (best is None or off < best[0]):
                     best = (off, how, form)
-                if best and best[0] < NEAR:
+                if best and best[0] < self.question.near:
                     if best[2] == "b1ls" and kind == ADDED and how in whole:
                         self.wrong[theirs] = f"of what is added to each head, all get that of the first, off by {whole[how]:.2g}"
                     elif best[2] in ("ls", "hls") and how in whole and not axes_of(self.reading.layout).folded:
@@ -497,7 +519,7 @@ class Learner:
                 continue
             exact = exactly(replace(inputs, mask=np.broadcast_to(meaning.visible, inputs.shape), is_causal=False), "top-left")
             off = float(np.nan_to_num(np.abs(out - exact.out), nan=np.inf).max(initial=0.0))
-            if off < NEAR:
+            if off < self.question.near:
                 others = {name: reading.filled[name].words if name in reading.filled else "it is not given" for name in meaning.given}
                 self.learned |= {name: f"{meaning.says}; asked in one call, in the others {given}" for name, given in others.items()}
             else:
@@ -515,7 +537,7 @@ class Learner:
         here, there = (self.question.answer(replace(reading, filled={**reading.filled, **given}), inputs) for given in places)
         if here is None or there is None:
             self.untried[names] = "other values are not taken"
-        elif (off := float(np.abs(here - there).max())) < NEAR:
+        elif (off := float(np.abs(here - there).max())) < self.question.near:
             self.learned |= dict.fromkeys(places[0], "distances alone matter, asked in one call; in the others nothing is turned")
         else:
             self.wrong[names] = f"later positions at the same distances change the answer, by {off:.2g}"
@@ -528,7 +550,7 @@ class Learner:
         off = self.question.off(reading, inputs)
         if off is None:
             return
-        if off >= NEAR and self.question.reads_other_batch_elements(
+        if off >= self.question.near and self.question.reads_other_batch_elements(
             reading, inputs
         ):  # a kernel that knows nothing of groups, and raises nothing
             self.untried["grouped heads"] = (
@@ -576,10 +598,6 @@ class Learner:
         elif len(given) == 2 and given[ADDED] != known[0]:
             self.supports["mask_kinds"] = ("bool", "bias")
             self.untried["−inf in what is added"] = f"rows without keys are something else then, {known[0]} where the mask is bool"
-
-
-def _but(off: float) -> str:
-    return "" if off < NEAR else f" (the nearest meaning: off by {off:.2g})"
 
 
 def taken_with_masks(target: Target, device: str) -> Target:

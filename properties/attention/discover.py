@@ -14,6 +14,7 @@ from ..exact import oracle
 from .call import attend
 from .case import Case
 from .inputs import Inputs, make_inputs
+from .speech import formal_of
 
 
 def smoke_inputs(supports: Supports, dtype: str, device: str, seed: int = 0) -> Inputs:
@@ -85,25 +86,30 @@ def reads_other_axes(target: Target, dtype: str, device: str) -> str:
 
 
 def probe_parameters(target: Target, device: str) -> Target:
-    """For a callable whose signature does not say: give it one parameter at a time, and see."""
+    """For a callable whose signature does not say: give it one parameter at a time, and see. What it does not name, and changes nothing, is none."""
     inputs = smoke_inputs(target.supports, target.dtypes[0], device)
+    hides = np.arange(inputs.shape[3]) < 3
     trials: dict[str, Inputs] = {
-        "attn_mask": inputs.but(mask=np.ones((5, 5), dtype=bool) if "bool" in target.supports.mask_kinds else np.zeros((5, 5))).said(
+        "attn_mask": inputs.but(mask=hides[None] if "bool" in target.supports.mask_kinds else np.where(hides, 0.0, -8.0)[None]).said(
             target.supports.mask_axes
         ),
         "is_causal": inputs.but(is_causal=True),
-        "scale": inputs.but(scale=0.5),
+        "scale": inputs.but(scale=2.0),
         "enable_gqa": make_inputs(
             Case(batch=2, kv_heads=3, group=2, queries=5, keys=5, dim=inputs.q.shape[3], dtype=inputs.dtype, device=device)
         ),
     }
     taken: list[str] = []
-    untried = dict(target.untried)
+    untried, named = dict(target.untried), formal_of(target.function)
+    plain = attend(target, inputs)
     for parameter, trial in trials.items():
         try:
-            attend(target, trial)
+            out = attend(target, trial)
         except Raised as raised:
             untried[parameter] = str(raised)
+            continue
+        if parameter not in named and np.array_equal(out, plain, equal_nan=True):
+            untried[parameter] = "it is taken with any other name, and changes nothing"
         else:
             taken.append(parameter)
     return dataclasses.replace(target, parameters=tuple(taken), untried=untried)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..engine.core.target import Target
-from .question import NEAR, TRAINING, Question, meant
+from .question import TRAINING, Question, meant
 from .speech import Reading, formal_of
 
 
@@ -24,9 +24,9 @@ def with_dropout(target: Target, question: Question) -> Target:
     if flag:
         still = replace(question, target=_with(target, theirs, {flag: not TRAINING[flag]}))
         off = still.off(plain, replace(inputs, dropout=0.9, chance=1))
-        if off is not None and off >= NEAR and not TRAINING[flag]:
+        if off is not None and off >= question.near and not TRAINING[flag]:
             flag = ""  # flash-attention's `deterministic` is about the backward pass
-        elif off is not None and off >= NEAR:
+        elif off is not None and off >= question.near:
             says = f"weights are dropped where {flag} is {not TRAINING[flag]}, off by {off:.2g}"
             target = replace(target, wrong={**target.wrong, theirs: says})
     if theirs == "dropout_p" and not flag:
@@ -38,7 +38,7 @@ def with_dropout(target: Target, question: Question) -> Target:
     if off is None and target.framework.dropper(0.5) is not None:
         dropping, called = _with(target, theirs, given, target.framework.dropper), ": a function that drops, as nn.Dropout"
         off = replace(question, target=dropping).off(plain, asked)
-    if off is None or off < NEAR:
+    if off is None or off < question.near:
         why = "a probability is not taken" if off is None else "a probability of 0.5 drops nothing"
         return replace(target, parameters=parameters, untried={**untried, theirs: f"it looks like dropout_p, but {why}"})
     where = f", where {flag} is {TRAINING[flag]}" if flag else ""
@@ -51,7 +51,7 @@ def _own(target: Target, question: Question) -> Target:
     if "dropout_p" not in target.parameters:
         return target
     off = question.off(Reading(layout=target.supports.layout), replace(question.inputs(), dropout=0.5, chance=1))
-    if off is None or off >= NEAR:
+    if off is None or off >= question.near:
         return target
     parameters = tuple(name for name in target.parameters if name != "dropout_p")
     return replace(target, parameters=parameters, wrong={**target.wrong, "dropout_p": "a probability of 0.5 drops nothing"})

@@ -23,7 +23,9 @@ from .speech import BESIDE, Reading, adapted
 
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a kernel may be made for
 OWN_FACTORS = (*(n / 8 for n in range(1, 17)), 0.1, 0.2, 2**-0.5, 2**0.5, *range(3, 9))  # of a usual scale
-NEAR = 1e-3  # all numbers are of size one: a wrong reading is off by a tenth
+ASKED_IN = ("float64", "float32", "float16", "bfloat16")  # the first that is taken
+# How far off what is right may be for rounding: all numbers are of size one, and a wrong reading is off by a tenth.
+NEAR = {"float64": 1e-3, "float32": 1e-3, "float16": 5e-3, "bfloat16": 4e-2}
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "window_size", "enable_gqa")  # what is said in any layout
 # The parameters whose other names are confirmed by effect.
 LEARNED = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "window_size", "alibi_slopes", "sinks")
@@ -245,6 +247,11 @@ class Question:
     device: str
     scale: str = SCALES[0]  # what the logits are multiplied by where nothing is said
 
+    @property
+    def near(self) -> float:
+        """How far off an answer is at most that is right but for rounding."""
+        return NEAR[self.dtype]
+
     def inputs(self, **sizes: Any) -> Inputs:
         """A small call with all sizes different."""
         dims, multiple = self.target.supports.head_dims, self.target.supports.length_multiple
@@ -357,7 +364,12 @@ class Question:
                 return convention
         assert out is not None and exact.empty is not None
         free = exactly(replace(inputs, mask=None, is_causal=False), causal)
-        return "all" if np.abs(out - free.out)[exact.empty].max(initial=0.0) < NEAR else ""
+        return "all" if np.abs(out - free.out)[exact.empty].max(initial=0.0) < self.near else ""
+
+
+def asked_in(target: Target) -> str:
+    """The type in which a target is asked: the one that tells most."""
+    return next(name for name in ASKED_IN if name in target.dtypes)
 
 
 def dim_of_scale(out: Array, inputs: Inputs) -> int:

@@ -99,6 +99,7 @@ def with_refusals(target: Target, device: str) -> Target:
     for key, taken, usual in (("mask_kinds", kinds, MASK_KINDS), ("mask_axes", axes, MASK_AXES)):
         if taken:
             left[f"other {key.removeprefix('mask_')} of masks"] = Left({key: tuple(x for x in usual if x not in taken)}, needs=MASKED)
+    facts |= _memory(target, device, said)
     if target.supports.gradients is None and (why := no_backward(target)):
         facts["gradients"] = False
         said["gradients"] = why
@@ -334,6 +335,24 @@ def _sizes_of(target: Target, seed: int) -> dict[str, int]:
 def _defaults(target: Target, changes: dict[str, Any]) -> dict[str, Any]:
     plain = type(target.supports)()
     return {name: getattr(plain, name) for name in changes}
+
+
+def _memory(target: Target, device: str, said: dict[str, str]) -> dict[str, Any]:
+    """The ways in which arrays may lie in memory, where some are refused and others are not."""
+    layouts = target.framework.layouts
+    if target.supports.memory or len(layouts) == 1:
+        return {}
+    why = {layout: refusal(target, _asked(target, device, layout=layout)) for layout in layouts}
+    refused = [layout for layout in layouts if why[layout]]
+    if not refused or why["contiguous"]:
+        return {}
+    words = (
+        "not contiguous"
+        if not set(layouts) - {*refused, "contiguous", "offset"}
+        else ", ".join(layout.replace("_", " ") for layout in refused)
+    )
+    said[f"arrays that are {words}"] = why[refused[0]]
+    return {"memory": tuple(layout for layout in layouts if not why[layout])}
 
 
 def _taken(

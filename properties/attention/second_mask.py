@@ -15,7 +15,7 @@ from ..engine.cases.masks import MASK_KINDS
 from ..engine.core.target import NotTaken, Target
 from ..engine.frameworks import Framework
 from .inputs import Inputs
-from .question import ADDED_KINDS, NEAR, PADDING, Question, meant
+from .question import ADDED_KINDS, PADDING, Question, meant
 from .speech import ADDED, FORMS, SAID, Reading, formal_of, mask_part, say
 
 Said = Mapping[str, tuple[str, str]]  # "bool" or "added" → how a mask is said, and its form
@@ -48,12 +48,12 @@ def with_second_mask(target: Target, question: Question) -> Target:
     together = replace(question, target=shared).off(Reading(layout=target.supports.layout), *_both(question, target, said))
     if together is None:
         untried[f"{theirs} beside a mask"] = "not taken"
-    elif together >= NEAR:
+    elif together >= question.near:
         says = f"given beside the other mask, the two do not hide, or add, what both say: off by {together:.2g}"
         target = replace(target, wrong={**target.wrong, theirs: says})
     return replace(
         target,
-        function=(shared if together is not None and together < NEAR else alone).function,
+        function=(shared if together is not None and together < question.near else alone).function,
         supports=replace(target.supports, mask_axes=axes, mask_kinds=kinds),
         learned={**target.learned, theirs: f"a second mask, {how}"},
         untried=untried,
@@ -71,7 +71,7 @@ def _said(question: Question, theirs: str) -> tuple[dict[str, tuple[str, str]], 
                 reading = Reading(layout=question.target.supports.layout, said={kind: (theirs, how)}, form=form)
                 off = question.off(reading, *question.masked(kind, FORMS[form]))
                 nearest = min(nearest, np.inf if off is None else off)
-                if off is not None and off < NEAR:
+                if off is not None and off < question.near:
                     found.setdefault(kind, (how, form))
     return found, nearest
 

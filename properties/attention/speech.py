@@ -79,6 +79,7 @@ class Reading:
     neutral: Mapping[str, str] = field(default_factory=dict)  # what must be given of sinks, slopes and windows → their parameter
     beside: str = ""  # of BESIDE: what always comes back beside the output
     second: str = ""  # of SECONDS: the axes of what comes back beside the output, where more than one order is possible
+    compact: bool = False  # every array is contiguous
     binary: bool = False  # a log-sum-exp is one to the base 2
 
     @property
@@ -125,7 +126,8 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         if reading.layout in NATIVE:
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), {}, fw) for name, mask in masks.items()}
             sizes = _sizes(q, k, v, reading, fw)
-            result = _ask(function, reading, [q, k, v], _filled(q, reading, sizes, kwargs, fw) | here, sizes, fw)
+            given, here = _compact([q, k, v], here, reading)
+            result = _ask(function, reading, given, _filled(q, reading, sizes, kwargs, fw) | here, sizes, fw)
             out = _native(result_array(result, fw), _sizes(q, k, v, reading, fw), reading, fw)
             second = second_array(result, fw)
             return out if second is None else (out, _natural(second, options, reading))
@@ -137,6 +139,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
             here = {name: mask_part(mask, reading, tuple(q.shape), tuple(k.shape), at, fw) for name, mask in masks.items()}
             if "b" in at and theirs in kwargs:
                 here[theirs] = kwargs[theirs][at["b"]]
+            given, here = _compact(given, here, reading)
             result = _ask(function, reading, given, _filled(q, reading, sizes, kwargs, fw) | here, sizes, fw)
             if axes.packed:
                 _write_back(given[0], axes, (q, k, v), fw)
@@ -188,6 +191,19 @@ def _native(out: Any, sizes: dict[str, int], reading: Reading, fw: Framework) ->
         return out
     bhld = whole([out], known(reading.layout), reading.answer, sizes, fw)
     return fw.permute(bhld, (0, 2, 1, 3)) if reading.layout == "blhd" else bhld
+
+
+def _compact(given: list[Any], masks: Mapping[str, Any], reading: Reading) -> tuple[list[Any], dict[str, Any]]:
+    """Arrays, and masks, of which none is a view of another order, if that is wanted."""
+
+    def compact(x: Any) -> Any:
+        if isinstance(x, list):
+            return [compact(one) for one in x]
+        return x.reshape((-1,)).reshape(tuple(x.shape)) if getattr(x, "shape", ()) else x
+
+    if not reading.compact:
+        return given, dict(masks)
+    return [compact(x) for x in given], {name: compact(mask) for name, mask in masks.items()}
 
 
 def _ask(

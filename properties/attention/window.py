@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .question import NEAR, Question, exactly
+from .question import Question, exactly
 from .speech import Reading
 
 LENGTH = 40  # wider windows are not found out: `window` in supports says them
@@ -42,7 +42,7 @@ def pattern_of(question: Question, reading: Reading) -> np.ndarray | None:
     seen = weights.max(axis=(0, 1)) > LITTLE
     inputs = question.inputs(queries=LENGTH, keys=LENGTH, **_dim(question))
     right = exactly(inputs.but(mask=seen), "top-left").weights
-    return None if _band(seen) or not seen.diagonal().all() or np.abs(weights - right).max() > NEAR else seen
+    return None if _band(seen) or not seen.diagonal().all() or np.abs(weights - right).max() > question.near else seen
 
 
 def slopes_of(question: Question, reading: Reading) -> tuple[float, ...]:

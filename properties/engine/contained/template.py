@@ -23,7 +23,7 @@ from .limits import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, end_with_parent, pr
 from .worker import WORKSHOPS, serve
 from .written import make_caches
 
-PRINTED = 2**20  # bytes that the workers of a run may print
+PRINTED = 2**12  # bytes of what the workers of a run print that are shown
 HIDDEN: list[str] = []  # files and folders that workers do not see, where that can be done: what the run writes down
 HELD: list[str] = []  # files and folders that workers may only read, wherever they lie: who else is judged
 ANSWERED = 60.0  # seconds in which a worker is started, or ended
@@ -245,7 +245,7 @@ def _passing_on() -> int:
             with suppress(OSError):  # nobody reads it
                 os.write(2, part[: max(left, 0)])
                 if left > 0 >= left - len(part):
-                    os.write(2, b"\nattncheck: the target prints without end; no more of it is shown\n")
+                    os.write(2, b"\nattncheck: the target prints more; it is not shown (--in-process shows all)\n")
             left -= len(part)
         if rest:
             os.write(2, _no_commands(rest + b"\n")[0][: max(left, 0)])

@@ -12,6 +12,7 @@ from typing import Any
 from ...exact.arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
 from ..cases.dtypes import DTYPES
 from ..cases.masks import MASK_AXES, MASK_KINDS
+from ..frameworks import LAYOUTS
 from .contract import contracts
 from .schema import FLAG, LARGEST, NAME, POSITIVE, Key, checked, number, one_of, optional, sides, sizes, some_of
 
@@ -88,6 +89,7 @@ class Supports:
     scales: str = "any"  # which scales may be given: any, not negative, positive, not zero
     value_dim: bool = True  # v may have another number of features than q and k
     zero_sizes: bool = True  # any dimension may be 0
+    memory: tuple[str, ...] | None = None  # the ways in which arrays may lie in memory, such as `["contiguous"]`; others raise
     rows_without_keys: bool = True  # a row may see no key; false: such calls raise
     non_finite: bool = True  # q, k and v may hold NaN and infinities; false: such calls raise
     mask_and_causal: bool = True  # a mask and is_causal may be given together
@@ -208,6 +210,7 @@ SCHEMA: dict[str, Key] = {
     "window": Key(optional(sides)),
     "value_dim": Key(FLAG),
     "zero_sizes": Key(FLAG),
+    "memory": Key(optional(some_of(LAYOUTS))),
     "rows_without_keys": Key(FLAG),
     "non_finite": Key(FLAG),
     "mask_and_causal": Key(FLAG),
@@ -228,7 +231,7 @@ SCHEMA: dict[str, Key] = {
     **{key: _word(key) for key in CHOICES},
     "default_scale": Key(_wrong_scale),
 }
-LISTS = ("devices", "dtypes", "parameters", "head_dims", "groups", "mask_kinds", "mask_axes", "window")
+LISTS = ("memory", "devices", "dtypes", "parameters", "head_dims", "groups", "mask_kinds", "mask_axes", "window")
 
 
 def _value(key: str, value: Any) -> Any:

@@ -165,6 +165,8 @@ def inapplicable(target: Target, prop: Property, dtypes: tuple[str, ...] | None 
         return f"the target takes no {', '.join(missing)}"
     if "layouts" in prop.needs and view.framework.layouts == LAYOUTS[:1]:
         return f"arrays of {view.framework.name} lie in memory in one way"
+    if "layouts" in prop.needs and view.supports.memory == LAYOUTS[:1]:
+        return "declared as not supported: arrays that are not contiguous"
     for fact in FACTS:
         if fact in prop.needs and not getattr(view.supports, fact):
             return f"declared as not supported: {fact}"
