@@ -71,6 +71,9 @@ class Attention(Contract):
             return f"it answers as if q, k and v were {axes}{declare}"
         return wrong
 
+    def off(self, target: Target, device: str) -> float:
+        return dialect.off(target, device)
+
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
         target = discover.with_few_shapes(target, target, device)
         if {"attn_mask", "kv_lengths"} & set(target.parameters) and target.learned:

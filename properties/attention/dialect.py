@@ -52,7 +52,8 @@ OTHER_WEIGHTS = {
 def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, works: bool) -> Target:
     """The target as it is to be called, with what was learned of it. Raises CannotRun with what is nearest. ``works``: by the contract's
     own call, so that only names are learned."""
-    dtypes = [name for name in ASKED_IN if name in (target.dtypes if works else target.supports.dtypes or target.framework.dtypes)]
+    able = target.dtypes if works else target.supports.dtypes or target.framework.dtypes
+    dtypes = [name for name in ASKED_IN if name in able and name in target.framework.dtypes]
     nearest = ""
     misread: tuple[Question, Reading, dict[str, str], int, int] | None = (
         None  # perhaps: it is right with whole tiles alone, in simpler axes
@@ -144,6 +145,13 @@ def _with_dims(question: Question, reading: Reading, learned: dict[str, str]) ->
     dims = tuple(sorted({*dims}))
     learned["head dims"] = ", ".join(map(str, dims)) + " alone, of those that were tried"
     return replace(target, supports=replace(target.supports, head_dims=dims or target.supports.head_dims))
+
+
+def off(target: Target, device: str) -> float:
+    """How far off a small call is; 0 where that is rounding."""
+    question = _question(target, device)
+    gap = question.off(Reading(layout=target.supports.layout), question.inputs())
+    return 0.0 if gap is None or gap < question.near else gap
 
 
 def of_one_dim(target: Target, device: str) -> Target | None:

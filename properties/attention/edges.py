@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.core.trial import Violation
 from .case import Case
 from .inputs import Inputs
 from .trial import Run
+
+TINY = 1e-30  # the smallest normal number of a type below which nothing is meant; that of float16 is 6e-5
 
 
 def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
@@ -19,6 +22,11 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     """
     if case.values == "limits":
         return "numbers near the largest"
+    least = FLOAT_TYPES[case.dtype].tiny
+    if least < TINY and 0 < violation.difference < 4 * least:
+        return (
+            "numbers near the smallest"  # some exponentials give 0 a little before those that are not normal begin, as TensorFlow's softmax
+        )
     runs = [run for run in trial.runs if isinstance(run, Run)]
     fill = trial.target.supports.fill
     if fill is not None and any(_hides(run.inputs) and largest_logit(run.inputs) > fill for run in runs):

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..frameworks.tensors import answering_in_arrays
+
 Parameter = inspect.Parameter
 UNNAMED = re.compile(r"arg\d+")  # pybind11, where a kernel names none of its arguments
 # What an argument without a name may be, by its type; its effect confirms it, as that of any other name.
@@ -53,6 +55,7 @@ def with_signature(thing: Any) -> Any:
         (base.__module__, base.__name__) == ("torch.autograd.function", "Function") for base in thing.__mro__
     ):
         thing = getattr(thing, "apply", thing)
+    thing = answering_in_arrays(thing)
     if not callable(thing) or isinstance(thing, type | Named) or callable(getattr(thing, "forward", None)):
         return thing
     try:

@@ -127,6 +127,10 @@ class Contract(ABC):
     def smoke(self, target: Target, dtype: str, device: str) -> str:
         """A small call: what is wrong with the form of its answer, nothing if nothing is. Raises Raised."""
 
+    def off(self, target: Target, device: str) -> float:
+        """How far off a small call is, where that says what a callable is; 0 where it is right, or says nothing."""
+        return 0.0
+
     def discover(self, target: Target, device: str, open_ended: bool) -> Target:
         """The target with what only calls can show. ``open_ended``: its signature does not say what it takes."""
         return target

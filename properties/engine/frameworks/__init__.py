@@ -36,7 +36,7 @@ __all__ = [
     "no_device",
     "with_modules",
 ]
-SHARED = ("buffers", "machine", "protocol", "torch_logits", "torch_modules", "variants")  # what is no framework
+SHARED = ("buffers", "machine", "protocol", "tensors", "torch_logits", "torch_modules", "variants")  # what is no framework
 ALWAYS = ("numpy", "torch")  # tried on every callable that does not say; others where its process knows them
 
 

@@ -31,18 +31,21 @@ def make_target(
     if not callable(function):
         raise CannotRun(f"{name} is not callable, but of type {type(function).__name__}")
     function = with_signature(function)
-    adopted = _adopted(name, function, supports, device or "cpu")
-    if isinstance(adopted, Target):
-        return adopted
-    function = function if adopted is None else adopted
-    if library := function.library if isinstance(function, Stub) else library_of(function):
+    if library := function.library if isinstance(function, Stub) else library_of(function):  # Keras' may be PyTorch's, too
         try:
-            return _made_target(name, function, supports, device)
+            made = _made_target(name, function, supports, device)
+            if gap := made.kind.off(made, device or "cpu"):
+                raise CannotRun(f"it is off by {gap:.2g}")
+            return made
         except CannotRun as error:
             raise CannotRun(
                 f"{name} is a module of {library}; modules with weights are understood where they are PyTorch's. Its attention can be checked "
                 f"as a function of queries, keys and values" + ("" if _is_class(function) else f" (asked as one, {error})")
             ) from None
+    adopted = _adopted(name, function, supports, device or "cpu")
+    if isinstance(adopted, Target):
+        return adopted
+    function = function if adopted is None else adopted
     return _made_target(name, function, supports, device)
 
 
