@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-SECONDS, SLOW, MOST = 1.5, 0.05, 20.0  # for the answers of one that takes long for each; what is long; and for any
+# For the answers of one that takes long for each; what is long; for those of any other; and of one that compiles.
+SECONDS, SLOW, MANY, MOST = 1.5, 0.05, 6.0, 20.0
 
 
 class NoMoreCalls(BaseException):
@@ -44,7 +45,7 @@ class Pace:
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""
         slow = self.seconds - self.longest > SLOW * (self.calls - 1)
-        return self.seconds > (SECONDS if slow and not compiles else MOST)
+        return self.seconds > (MOST if compiles else SECONDS if slow else MANY)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
