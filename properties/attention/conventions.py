@@ -55,6 +55,7 @@ class Conventions:
             self._mean_weights,
             self._scale,
             self._no_scale,
+            self._ignored,
             self._base,
             self._precision,
             self._finite,
@@ -218,6 +219,16 @@ class Conventions:
                 return
             self.facts["scales"] = "not zero"
             self.wrong["scale of 0"] = f"it is taken for none, as `scale or default` does, off by {off:.2g}; no other call is given 0"
+
+    def _ignored(self) -> None:
+        """Whether a mask, or the flag of causality, changes not a bit: then nothing else is asked of it."""
+        plain = self.question.inputs()
+        uses = {"is_causal": replace(plain, is_causal=True)} | ({"attn_mask": self._mask()} if "bool" in self._kinds() else {})
+        for name, asked in uses.items():
+            if name in self.target.parameters and "parameters" not in self.target.declared and self._alike(asked, plain):
+                theirs = next((own for own, how in self.target.learned.items() if how.startswith(name)), name)
+                self.wrong[theirs] = "it changes nothing; none is given"
+                self.target = replace(self.target, parameters=tuple(one for one in self.target.parameters if one != name))
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
         """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..engine.contained.stub import Stub
 from ..engine.core.contract import Formal
+from ..engine.core.supports import CHOICES
 from ..engine.core.target import CannotRun, Target, innermost
 from ..engine.frameworks import with_modules
 from .axes import ANSWERS, LAYOUTS, PACKED, known
@@ -551,7 +552,18 @@ def _in_a_window(question: Question, reading: Reading) -> Reading | None:
     if off is None or off >= question.near:
         return None
     question.target = target
-    return band
+    return _of_any_lengths(question, reading, band)
+
+
+def _of_any_lengths(question: Question, reading: Reading, band: Reading) -> Reading:
+    """What always has a window, for any lengths if it is right for them; with how far off it is where it is right for as many alone."""
+    free = replace(band, square=reading.square)
+    offs = [question.off(free, *question.both(), causal=corner) for corner in CHOICES["causal"]]
+    if reading.square or offs[0] is None or offs[1] is None:
+        return band
+    if offs[0] < question.near:
+        return free
+    return band if offs[1] < question.near else replace(band, unlike=offs[0])
 
 
 def _off(question: Question, reading: Reading) -> float | None:

@@ -303,10 +303,22 @@ class Learner:
         if free and number in BOTH_SIDES:
             self.supports["windows"] = "symmetric"
         alone = "" if free else "; with causality alone"
+        if not free and "is_causal" in self.parameters and (off_plain := self._off_without_causality(theirs, number)) >= self.question.near:
+            self.wrong[theirs] = (
+                f"without causality a window is neither heeded nor left out, off by {off_plain:.2g}; it is given with it alone"
+            )
         self._take(
             "window_size", replace(plain, number=number, open=free), f"window_size, one number: {number}{alone}{self._but(off)}", theirs
         )
         return True
+
+    def _off_without_causality(self, theirs: str, number: str) -> float:
+        """How far off a call with a window is, without causality, as one without a window; 0 where it raises."""
+        inputs = self.question.inputs(queries=6, keys=6)
+        names = {**self.reading.names, "window_size": theirs}
+        window = (2, 2 if number in BOTH_SIDES else None)
+        out = self.question.answer(replace(self.reading, names=names, number=number, open=True), replace(inputs, window=window))
+        return 0.0 if out is None else float(np.abs(out - exactly(inputs, "top-left").out).max())
 
     def _first_tokens(self) -> None:
         """Whether the first tokens are always seen beside a window, by no query before them (Xiao et al. 2024). In the search there are none."""
@@ -385,6 +397,9 @@ class Learner:
         square, corner = min(
             offs, key=lambda key: max(offs[key], self.question.near), default=("all", "top-left")
         )  # of the near ones the first
+        direct = [off for (asked_square, _), off in offs.items() if not asked_square]
+        if square and direct and max(offs.get((square, corner), np.inf), self.question.near) < min(direct):
+            self.wrong["lengths"] = UNLIKE.format(min(direct))
         self.reading = replace(self.reading, square=square, last=square in ("", "fewer") and corner == "bottom-right")
         self.supports["causal"] = corner
         self.learned["causality"] = self.learned["causality"].replace("always", f"always, {corner}")

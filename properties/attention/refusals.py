@@ -58,6 +58,7 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
 # What a mask is like of which so many axes are wanted, and which has fewer.
 OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
 EDGES = {"zero_sizes", "rows_without_keys", "non_finite"}  # what is refused of these is not asked again
+MISTAKES = ("AttributeError:", "NameError:", "UnboundLocalError:")  # what nobody raises to refuse a call
 MASKED = ("attn_mask",)
 HALVES = ("float16", "bfloat16")
 # The class in words, what is declared if it is refused, a call of it by its seed.
@@ -76,6 +77,14 @@ def with_refusals(target: Target, device: str) -> Target:
     left = _of_dtypes(target)
     if "parameters" not in target.declared:
         target = _without_parameters(target, device, said, left)
+    if broken := {name: why for name, why in said.items() if why.startswith(MISTAKES)}:
+        own = {name: next((theirs for theirs, how in target.learned.items() if how.startswith(name)), name) for name in broken}
+        wrong = {
+            own[name]: f"every call with it raises {why}, which is a mistake of the code, and no refusal" for name, why in broken.items()
+        }
+        target = dataclasses.replace(target, wrong={**target.wrong, **wrong})
+        said = {name: why for name, why in said.items() if name not in broken}
+        left = {name: how for name, how in left.items() if name not in broken}
     facts: dict[str, Any] = {}
     told: set[str] = set()
     for dtype, (words, changes, asked) in _in_types(target, device):

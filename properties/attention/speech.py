@@ -154,7 +154,7 @@ def adapted(function: Callable[..., Any], reading: Reading, fw: Framework) -> Ca
         )
         return out if second is None else (out, _natural(second, options, reading))
 
-    asked = _squared(attention, reading, fw) if reading.square or reading.always or reading.alone else attention
+    asked = _squared(attention, reading, fw) if reading.square or reading.always or reading.alone or reading.windowed else attention
     asked.__asks__ = function  # type: ignore[attr-defined]
     return asked
 

@@ -58,3 +58,96 @@ def test_a_second_mistake_is_found_beside_it() -> None:
 def test_what_is_right_for_all_is_not_told_so() -> None:
     target = spoken(torch.nn.functional.scaled_dot_product_attention)
     assert not {"axes", "lengths"} & set(target.wrong)
+
+
+def hidden_ahead(scores: Any, further: int = 1) -> Any:
+    return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(further), -torch.inf)
+
+
+def always_causal(q: Any, k: Any, v: Any) -> Any:
+    return hidden_ahead(q @ k.mT / max(q.shape[-1], 1) ** 0.5).softmax(-1) @ v
+
+
+def always_causal__of_other_lengths_twice(q: Any, k: Any, v: Any) -> Any:
+    return always_causal(q, k, v) * (1 + (q.shape[-2] != k.shape[-2]))
+
+
+def in_a_window(q: Any, k: Any, v: Any) -> Any:
+    scores = hidden_ahead(q @ k.mT / max(q.shape[-1], 1) ** 0.5)
+    return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-4), -torch.inf).softmax(-1) @ v
+
+
+def in_a_window__of_other_lengths_off(q: Any, k: Any, v: Any) -> Any:
+    return in_a_window(q, k, v) * (1 + 0.01 * (q.shape[-2] != k.shape[-2]))
+
+
+@pytest.mark.parametrize("function", [always_causal, in_a_window])
+def test_what_is_always_hidden_is_asked_for_other_lengths(function: Any) -> None:
+    target = spoken(function)
+    assert not target.wrong and "lengths" not in target.learned
+    assert not verify_target(target, [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=12, strict=False)).findings
+
+
+@pytest.mark.parametrize("function", [always_causal__of_other_lengths_twice, in_a_window__of_other_lengths_off])
+def test_what_is_always_hidden_is_wrong_for_other_lengths(function: Any) -> None:
+    assert list(spoken(function).wrong) == ["lengths"]
+
+
+def window_with_causality(q: Any, k: Any, v: Any, is_causal: bool = False, window: Any = None, factor: float = 1.0) -> Any:
+    scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+    if is_causal:
+        scores = hidden_ahead(scores)
+        if window is not None:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-window), -torch.inf)
+    return scores.softmax(-1) @ v * (factor if window is not None and not is_causal else 1.0)
+
+
+def test_a_window_of_causality_alone_changes_nothing_without_it() -> None:
+    def right(q: Any, k: Any, v: Any, is_causal: bool = False, window: Any = None) -> Any:
+        return window_with_causality(q, k, v, is_causal, window)
+
+    def twice(q: Any, k: Any, v: Any, is_causal: bool = False, window: Any = None) -> Any:
+        return window_with_causality(q, k, v, is_causal, window, 2.0)
+
+    assert not spoken(right).wrong
+    assert "without causality a window is neither heeded nor left out" in spoken(twice).wrong["window"]
+
+
+def test_what_is_ignored_is_named() -> None:
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def mask_lost(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    def flag_lost(q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = False) -> Any:
+        return sdpa(q, k, v, attn_mask=mask)
+
+    assert spoken(mask_lost).wrong == {"attn_mask": "it changes nothing; none is given"}
+    assert spoken(flag_lost).wrong == {"is_causal": "it changes nothing; none is given"}
+
+
+def test_a_mistake_of_the_code_is_no_refusal() -> None:
+    def misspelled(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
+        scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        return (scores + torch.trill(scores) if is_causal else scores).softmax(-1) @ v
+
+    def refused(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
+        if is_causal:
+            raise NotImplementedError("not yet")
+        return (q @ k.mT / max(q.shape[-1], 1) ** 0.5).softmax(-1) @ v
+
+    assert "AttributeError: module 'torch' has no attribute 'trill'" in spoken(misspelled).wrong["is_causal"]
+    assert not spoken(refused).wrong and spoken(refused).refuses["is_causal"] == "NotImplementedError: not yet"
+
+
+def test_a_log_sum_exp_in_a_narrower_type() -> None:
+    def narrow(q: Any, k: Any, v: Any, factor: float = 1.0) -> Any:
+        scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        return scores.softmax(-1) @ v, torch.logsumexp(scores.float(), -1) * factor
+
+    def off(q: Any, k: Any, v: Any) -> Any:
+        return narrow(q, k, v, 1 + 1e-5)
+
+    asked, plan = [PROPERTIES["lse_is_the_log_of_the_sum"]], Plan(examples=100, strict=False)
+    assert not verify_target(spoken(narrow), asked, plan).findings
+    assert verify_target(spoken(off), asked, plan).findings

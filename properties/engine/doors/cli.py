@@ -370,13 +370,15 @@ def check(
     source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": which_contained(options)}
     if options.journal and target.wrong:
         options.journal.note(target=target.name, wrong=dict(target.wrong))
-    progress.start(target, plan, properties, options.time)
+    slow = not (several or fixed) and target.pace.untried()  # the first cases of each property would take far longer than a minute
+    seconds = MINUTE if slow else options.time
+    progress.start(target, plan, properties, seconds)
     began = time.monotonic()
     report = verify_target(
         target,
         properties,
         plan,
-        seconds=options.time,
+        seconds=seconds,
         usual=None if several or fixed else max(MINUTE / 2, MINUTE - (began - options.began)),
         reading=reading_time(options.time),
         progress=progress,
