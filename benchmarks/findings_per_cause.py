@@ -9,6 +9,7 @@ reading, and where it is not, as that of a stranger.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 from collections import Counter
@@ -23,7 +24,12 @@ from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, same_subject
 
 
-def main(every: int = 20, cases: int = 12) -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.findings_per_cause")
+    parser.add_argument("every", type=int, nargs="?", default=20, help="of so many mutants one")
+    parser.add_argument("cases", type=int, nargs="?", default=12, help="of each property")
+    options = parser.parse_args(arguments)
+    every, cases = options.every, options.cases
     suspects = known_mistakes()
     shown: dict[str, list[int]] = {"known": [], "unknown": []}
     refuted: list[int] = []
@@ -47,4 +53,4 @@ def main(every: int = 20, cases: int = 12) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

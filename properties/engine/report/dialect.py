@@ -53,7 +53,9 @@ def wrapped(line: str) -> list[str]:
 def handshake_text(target: Target, device: str, verbose: bool = False) -> str:
     """All that the questions before a search have found out; ``verbose``: every question, with the usual answers, too."""
     s = target.supports
-    lines = [headline("SPEAKS", target, device), f"  takes     {', '.join(target.parameters) or 'no parameter but q, k and v'}"]
+    always = target.learned.get("causality", "").startswith("always")  # then it is no parameter
+    taken = [name for name in target.parameters if not (always and name == "is_causal")]
+    lines = [headline("SPEAKS", target, device), f"  takes     {', '.join(taken) or 'no parameter but q, k and v'}"]
     if "attn_mask" in target.parameters:
         lines.append(f"  masks     {', '.join(s.mask_kinds)}; that vary along {', '.join(axes or 'nothing' for axes in s.mask_axes)}")
     lines += wrong_lines(target) + dialect_lines(target)
