@@ -57,6 +57,7 @@ def test_in_a_test_file() -> None:
         check()
 
 
+@pytest.mark.nightly  # as from Python, by another door
 def test_of_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("right.py").write_text(WRAPPER.format(""))
@@ -67,6 +68,7 @@ def test_of_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert verdicts == {"right.py": "nothing found", "wrong.py": "refuted"}
 
 
+@pytest.mark.nightly  # as in a test file, in a process of its own
 def test_in_pytest(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(WRAPPER.format(""))
     (tmp_path / "test_mine.py").write_text("def test_mine(attention_check):\n    attention_check()\n")

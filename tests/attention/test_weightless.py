@@ -165,5 +165,5 @@ def test_other_processes_call_it_so_too(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("modules.py").write_text(MODULES)
-    assert main([f"modules.py:{name}", "--cases", "4", "--property", "softmax", "--property", "masks", "-n", workers]) == status
+    assert main([f"modules.py:{name}", "--cases", "4", "--property", "softmax", "-n", workers]) == status
     assert ("speaks    head dims: 8 alone: its scale is 1/sqrt(8)" in capsys.readouterr().out) == (name == "DotProduct")

@@ -210,15 +210,12 @@ def test_sizes_reach_the_constructor(layer: Target) -> None:
     assert subject.maker(Sizes(heads=2, head_dim=4)).heads == 2
 
 
-SLOW = ("export", "compile")
+SLOW = ("export", "compile", "no_grad", "inference_mode")
 
 
 @pytest.mark.parametrize(
     "variant",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW))
-        for name in ("autocast", "no_grad", "inference_mode", "requires_grad", "eager", *SLOW)
-    ],
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in ("autocast", "requires_grad", "eager", *SLOW)],
 )
 def test_a_variant_of_a_right_module_is_right(variant: str, layer: Target) -> None:
     assert layer.contract == "module"
