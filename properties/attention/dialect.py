@@ -56,9 +56,8 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     able = target.dtypes if works else target.supports.dtypes or target.framework.dtypes
     dtypes = [name for name in ASKED_IN if name in able and name in target.framework.dtypes]
     nearest = ""
-    misread: tuple[Question, Reading, dict[str, str], int, int] | None = (
-        None  # perhaps: it is right with whole tiles alone, in simpler axes
-    )
+    # What is off, and perhaps misread: it may be right with whole tiles alone, in simpler axes.
+    misread: tuple[Question, Reading, dict[str, str], int, int] | None = None
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
