@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from properties.catalogue import PROPERTIES
 from properties.engine.core.target import Target
+from properties.engine.search.pairs import make_pair
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
@@ -151,3 +152,19 @@ def test_a_log_sum_exp_in_a_narrower_type() -> None:
     asked, plan = [PROPERTIES["lse_is_the_log_of_the_sum"]], Plan(examples=100, strict=False)
     assert not verify_target(spoken(narrow), asked, plan).findings
     assert verify_target(spoken(off), asked, plan).findings
+
+
+def test_a_pair_that_is_wrong_alike_is_a_pair() -> None:
+    """And of what the reference does not take nothing is asked."""
+
+    def by_hand(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
+        k, v = (x[..., : q.shape[-2], :] for x in (k, v))
+        return (q @ k.mT / max(q.shape[-1], 1) ** 0.5).softmax(-1) @ v
+
+    def reference(q: Any, k: Any, v: Any) -> Any:
+        return as_many_keys(q, k, v)
+
+    mine, theirs = spoken(by_hand), spoken(reference)
+    assert set(mine.wrong) == {"is_causal", "lengths"} and set(theirs.wrong) == {"lengths"}
+    assert not make_pair(mine, theirs).wrong
+    assert set(make_pair(mine, spoken(torch.nn.functional.scaled_dot_product_attention)).wrong) == {"is_causal", "lengths"}

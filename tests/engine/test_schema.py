@@ -43,11 +43,14 @@ KINDS: dict[str, Any] = {
     "mask_rank": int,
     "length_multiple": int,
     "window": (tuple, type(None)),
+    "memory": (tuple, type(None)),
     "fill": (int, float, type(None)),
     "arithmetic": dict,
     "eps": (int, float),
     **dict.fromkeys(("costly_shapes", "gradients", "bias_gradients"), (bool, type(None))),
-    **dict.fromkeys(("value_dim", "zero_sizes", "mask_and_causal", "returns_weights", "odd_dim", "norm_first"), bool),
+    **dict.fromkeys(
+        ("value_dim", "zero_sizes", "mask_and_causal", "rows_without_keys", "non_finite", "returns_weights", "odd_dim", "norm_first"), bool
+    ),
     **dict.fromkeys(("devices", "dtypes", "parameters", "head_dims", "mask_kinds", "mask_axes"), tuple),
 }
 
@@ -95,6 +98,7 @@ BORDERS: dict[str, tuple[list[Any], list[Any]]] = {  # what is just taken, what 
     "window": ([[-1, 0], [7, -1], None], [[-2, 0], [0, -2], [1], [1, 2, 3], [True, 1]]),
     "head_dims": ([1, [1, 64]], [0, [64, 0], []]),
     "groups": ([1, [1, 2]], [0, [2, 0], []]),
+    "memory": (["contiguous", ["contiguous", "offset"], None], [[], ["diagonal"]]),
     "eps": ([1e-30, 1], [0, -1e-5]),
     "default_scale": (
         ["1", "1/sqrt(dim)", "1/sqrt(64)", "2/sqrt(dim)", "0.5/dim", "0.3"],

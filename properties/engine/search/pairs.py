@@ -26,7 +26,7 @@ DIALECT = (
     "returned_weights",
     "pairing",
 )  # keys of supports that say what an answer means
-ABLE = ("value_dim", "zero_sizes", "mask_and_causal", "odd_dim")  # of which both must be able
+ABLE = ("value_dim", "zero_sizes", "rows_without_keys", "non_finite", "mask_and_causal", "odd_dim")  # of which both must be able
 
 
 def make_pair(target: Target, reference: Target) -> Target:
@@ -44,6 +44,7 @@ def make_pair(target: Target, reference: Target) -> Target:
     differs = {
         key: f"{getattr(mine, key)}; the reference: {getattr(theirs, key)}" for key in DIALECT if getattr(mine, key) != getattr(theirs, key)
     }
+    memory = [layouts for layouts in (mine.memory, theirs.memory) if layouts]
     lengths = [n for n in (mine.max_length, theirs.max_length) if n]
     dims = set(mine.head_dims or theirs.head_dims or ()) & set(theirs.head_dims or mine.head_dims or ())
     supports = dataclasses.replace(
@@ -54,9 +55,11 @@ def make_pair(target: Target, reference: Target) -> Target:
         max_length=min(lengths) if lengths else None,
         length_multiple=math.lcm(mine.length_multiple, theirs.length_multiple),
         head_dims=tuple(sorted(dims)) or None,
+        memory=tuple(layout for layout in memory[0] if layout in memory[-1]) if memory else None,
     )
     without = {"is_causal"} if "causal" in differs else set()
     alone = [name for name in target.parameters if name not in reference.parameters]
+    not_asked = {*reference.wrong} | ({*target.kind.known} - {*reference.parameters})  # where both are wrong alike, or one is not called
     paired = dataclasses.replace(
         target,
         supports=supports,
@@ -65,6 +68,7 @@ def make_pair(target: Target, reference: Target) -> Target:
         learned={**target.learned, "reference": reference.name, **{f"reference's {k}": how for k, how in reference.learned.items()}},
         untried={**target.untried, **dict.fromkeys(alone, "the reference does not take it")},
         differs={**target.differs, **differs},
+        wrong={name: how for name, how in target.wrong.items() if name not in not_asked},
         like=reference,
     )
     return target.kind.paired(paired, reference)
