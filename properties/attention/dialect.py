@@ -63,7 +63,7 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
     demanding = not works and not {"head_dims", "length_multiple"} & frozenset(declared)
     for dtype in dtypes:
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
-            if misread and (layout, multiple) not in _simpler(misread[1].layout):
+            if misread and (dtype not in ASKED_IN[:2] or (layout, multiple) not in _simpler(misread[1].layout)):
                 continue
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
             question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device)
