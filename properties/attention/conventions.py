@@ -22,12 +22,11 @@ from .cases import UNSTEADY
 from .dropout_names import with_dropout
 from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .poison import with_poison
-from .question import ADDED_KINDS, ASKED_IN, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant
+from .question import ADDED_KINDS, ASKED_IN, HALVES, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 from .tables import ANY_SIZE
 
-HALVES = ("float16", "bfloat16")
 SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 or so there, by 1e-7 in float32
 TRACES = 1e-12  # so far off is no float64 either
 LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call

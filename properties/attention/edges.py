@@ -23,7 +23,7 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     if case.values == "limits":
         return "numbers near the largest"
     least = FLOAT_TYPES[case.dtype].tiny
-    if least < TINY and 0 < violation.difference < 4 * least:
+    if least < TINY and 0 < violation.difference < 2 * least:
         return (
             "numbers near the smallest"  # some exponentials give 0 a little before those that are not normal begin, as TensorFlow's softmax
         )

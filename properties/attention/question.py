@@ -23,7 +23,8 @@ from .speech import BESIDE, Reading, adapted
 
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a kernel may be made for
 OWN_FACTORS = (*(n / 8 for n in range(1, 17)), 0.1, 0.2, 2**-0.5, 2**0.5, *range(3, 9))  # of a usual scale
-ASKED_IN = ("float64", "float32", "float16", "bfloat16")  # the first that is taken
+HALVES = ("float16", "bfloat16")
+ASKED_IN = ("float64", "float32", *HALVES)  # the first that is taken
 # How far off what is right may be for rounding: all numbers are of size one, and a wrong reading is off by a tenth.
 NEAR = {"float64": 1e-3, "float32": 1e-3, "float16": 5e-3, "bfloat16": 4e-2}
 EVERYWHERE = ("attn_mask", "is_causal", "scale", "softcap", "kv_lengths", "window_size", "enable_gqa")  # what is said in any layout

@@ -23,6 +23,7 @@ from .case import Case
 from .cases import always
 from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
+from .question import HALVES
 from .tables import ANY_SIZE
 
 SIZES = {"batch": 2, "kv_heads": 3, "queries": 5, "keys": 7}
@@ -60,7 +61,6 @@ OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S",
 EDGES = {"zero_sizes", "rows_without_keys", "non_finite"}  # what is refused of these is not asked again
 MISTAKES = ("AttributeError:", "NameError:", "UnboundLocalError:")  # what nobody raises to refuse a call
 MASKED = ("attn_mask",)
-HALVES = ("float16", "bfloat16")
 # The class in words, what is declared if it is refused, a call of it by its seed.
 Question = tuple[str, dict[str, Any], Callable[[int], Inputs]]
 WIDTHS = (3, 5, 16, 40, 96)  # of values; not 1, which fits any width, being repeated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -164,6 +165,9 @@ def duplicate(module: Any) -> Any:
         return copy.deepcopy(module, {id(value): value for value in held if not _copies(value)})
 
 
+NO_CALL = ("__init__", "__repr__", "extra_repr")
+
+
 def _copies(value: Any) -> bool:
     try:
         copy.deepcopy(value)
@@ -202,10 +206,20 @@ def _as_function(attention: Callable[..., Any], cls: Any, heads: str, default: i
     return attention
 
 
+def _splits_heads(cls: Any) -> bool:
+    """Whether a method beside the constructor reads how many heads there are, so that tokens have all of them side by side."""
+    methods = [method for name, method in vars(cls).items() if inspect.isfunction(method) and name not in NO_CALL]
+    try:
+        read = {name for method in methods for name in re.findall(r"self\.(\w+)", inspect.getsource(method))}
+    except (OSError, TypeError):
+        return False
+    return any(role(name, CONSTRUCTOR_ROLES) == "heads" for name in read)
+
+
 def _of_any_width(name: str, cls: Any, given: Mapping[str, Any], maker: Maker, fw: Framework) -> Callable[..., Any] | None:
     """Modules without weights, one for each width and number of heads, as a function; None where a constructor is told only one of the two."""
     told = {role(argument, CONSTRUCTOR_ROLES): argument for argument in inspect.signature(cls).parameters if argument not in given}
-    if not {"width", "heads"} <= set(told):
+    if not {"width", "heads"} <= set(told) or not _splits_heads(cls):
         return None
     number, plain = told["heads"], Sizes()
     made: dict[Sizes, Any] = {}

@@ -71,6 +71,17 @@ class OfWidth(nn.Module):
         return (scores.softmax(-1) @ v).transpose(1, 2).reshape(query.shape)
 
 
+class OfSplitHeads(nn.Module):
+    """Told the same, of which its scale alone follows: its heads were split before."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.scale = (d_model // num_heads) ** -0.5
+
+    def forward(self, query, key, value):
+        return (query @ key.mT * self.scale).softmax(-1) @ value
+
+
 class NotMovedBack(OfWidth):
     def forward(self, query, key, value, mask=None):
         out = super().forward(query, key, value, mask)
@@ -144,6 +155,9 @@ def test_one_that_is_told_widths_and_heads_is_made_for_each(found: object) -> No
     target = found("OfWidth")  # type: ignore[operator]
     assert target.learned["num_heads"] == "the number of heads" and target.learned["axes"] == "(batch, length, heads · dim)"
     assert search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "passed"
+    split = found("OfSplitHeads")  # type: ignore[operator]
+    assert split.supports.head_dims == (8,) and not split.wrong
+    assert search(split, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "passed"
     wrong = found("NotMovedBack")  # type: ignore[operator]
     assert search(wrong, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "refuted"
 

@@ -87,7 +87,7 @@ def a_scale_that_is_a_number(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = 
 
 
 class InWholeTiles(torch.autograd.Function):
-    """A class, as homework has it; it raises where lengths are no multiples of 4, and in float64 where there are several tiles of keys."""
+    """A class, as homework has it; it raises where lengths are no multiples of 16, and in float64 where there are several tiles of keys."""
 
     @staticmethod
     def forward(ctx: object, Q: Tensor, K: Tensor, V: Tensor, is_casual: bool = False) -> Tensor:
