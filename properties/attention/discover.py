@@ -88,9 +88,9 @@ def reads_other_axes(target: Target, dtype: str, device: str) -> str:
 def probe_parameters(target: Target, device: str) -> Target:
     """For a callable whose signature does not say: give it one parameter at a time, and see. What it does not name, and changes nothing, is none."""
     inputs = smoke_inputs(target.supports, target.dtypes[0], device)
-    hides = np.arange(inputs.shape[3]) < 3
+    seen = np.tile(np.arange(inputs.shape[3]) < 3, (inputs.shape[2], 1))
     trials: dict[str, Inputs] = {
-        "attn_mask": inputs.but(mask=hides[None] if "bool" in target.supports.mask_kinds else np.where(hides, 0.0, -8.0)[None]).said(
+        "attn_mask": inputs.but(mask=seen if "bool" in target.supports.mask_kinds else np.where(seen, 0.0, -8.0)).said(
             target.supports.mask_axes
         ),
         "is_causal": inputs.but(is_causal=True),
