@@ -78,14 +78,14 @@ def _found(config: pytest.Config) -> dict[str, Any]:
         try:
             with containing(which):
                 targets = [target for name in names for target in find_targets(name, builtins, supports, device)]
-                foreign = [] if strict else [target for target in targets if target.name not in builtins.entries]
+                foreign = [target for target in targets if target.name not in builtins.entries]
                 targets = [target for target in targets if target not in foreign]
-                foreign = [spoken_with(target, device) for target in foreign]
+                foreign = [spoken_with(target, device, strict) for target in foreign]
                 if like := _option(config, "like"):
                     targets, foreign = [], [beside(target, like, builtins, device) for target in (*targets, *foreign)]
         except CannotRun as error:
             raise pytest.UsageError(f"attncheck: {error}") from None
-        if not like:
+        if not (like or strict):
             known += tuple(deviation for target in foreign for deviation in known_by_effect(target, known, builtins, device))
         plan = Plan(
             examples=_option(config, "cases"),
@@ -94,7 +94,7 @@ def _found(config: pytest.Config) -> dict[str, Any]:
             deviations=known,
             database=DirectoryBasedExampleDatabase(".hypothesis/attncheck"),
         )
-        config.stash[_TARGETS] = {"targets": targets, "foreign": foreign, "plan": plan}
+        config.stash[_TARGETS] = {"targets": targets, "foreign": foreign, "plan": plan, "strict": strict}
     return config.stash[_TARGETS]
 
 
@@ -109,8 +109,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         found = _found(metafunc.config)
         targets, foreign, plan = found["targets"], found["foreign"], found["plan"]
         if name == "attention_check":
-            own = checks(foreign, dataclasses.replace(plan, strict=False))
-            made = [pytest.param(check, id=check.id) for check in checks(targets, plan) + own]
+            own = checks(foreign, dataclasses.replace(plan, strict=found["strict"]))
+            made = [pytest.param(check, id=check.id) for check in checks(targets, plan, conventions=False) + own]
         elif name == "known_deviation":
             made = [
                 pytest.param(check, id=f"{check.target.name}-{number}")

@@ -83,15 +83,17 @@ def ask(subject: Subject, budget: str, strict: bool, first: bool) -> dict[str, A
         except subprocess.TimeoutExpired:
             status, said = None, ["no verdict in time"]
         took = time.perf_counter() - began
-        count, core = 0, None
+        count, core, shown = 0, None, 0
         written = report.read_text(encoding="utf-8") if report.exists() else ""  # empty where the target could not be checked
         for one in json.loads(written)["reports"] if status in (0, 1) else ():
             count, core = findings(one)
+            shown = len(one["in_full"]) + len(one["wrong"])
     return {
         "status": status,
         "expected": subject.expected,
         "right": status == subject.expected,
         "refuted_properties": count,
+        "findings_in_full": shown,
         "in_core": core,
         "twin_in_core": subject.twin.core if subject.twin else None,
         "seconds": round(took, 1),
@@ -118,6 +120,10 @@ def summary(subjects: list[Subject], results: dict[str, dict[str, Any]]) -> list
         f"verdicts right            {share(right + wrong)}",
         f"entries right as a whole  {share([all(told) for told in entries.values()])}",
     ]
+    shown = Counter(told["findings_in_full"] for told in results.values() if told["status"] == 1)
+    if shown:  # one mistake each
+        numbers = ", ".join(f"{count} with {n}" for n, count in sorted(shown.items()))
+        lines.append(f"findings told in full     {sum(n * count for n, count in shown.items()) / shown.total():.2f} each: {numbers}")
     for twin, kind in ((False, "right ones"), (True, "wrong twins")):
         counted = ((status, n) for (t, status), n in statuses.items() if t == twin)
         parts = [f"{n} {words.get(status, f'exit status {status}')}" for status, n in sorted(counted, key=lambda pair: str(pair[0]))]
@@ -157,7 +163,9 @@ def main(arguments: list[str]) -> int:
             mark = "right" if told["right"] else "WRONG"
             status = "-" if told["status"] is None else told["status"]
             print(
-                f"{mark}  {subject.name:95s} exit {status}  {told['refuted_properties']:3d} refuted  {told['seconds']:6.1f} s", flush=True
+                f"{mark}  {subject.name:95s} exit {status}  {told['refuted_properties']:3d} refuted, "
+                f"{told['findings_in_full']} in full  {told['seconds']:6.1f} s",
+                flush=True,
             )
             if told["said"]:
                 print(f"         {told['said'][:140]}", flush=True)

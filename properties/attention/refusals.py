@@ -60,6 +60,12 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
 OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
 EDGES = {"zero_sizes", "rows_without_keys", "non_finite"}  # what is refused of these is not asked again
 MISTAKES = ("AttributeError:", "NameError:", "UnboundLocalError:")  # what nobody raises to refuse a call
+# What a library raises where shapes do not fit: no refusal either, of a parameter that has no shape of its own.
+UNFIT = re.compile(
+    "must match the size of tensor|shapes cannot be multiplied|could not be broadcast|not aligned|mismatch in its core dim"
+    "|Expected size for first two dimensions|expanded size of the tensor"
+)
+SHAPELESS = ("is_causal", "scale", "softcap", "return_lse", "need_weights", "dropout_p")
 MASKED = ("attn_mask",)
 # The class in words, what is declared if it is refused, a call of it by its seed.
 Question = tuple[str, dict[str, Any], Callable[[int], Inputs]]
@@ -77,7 +83,7 @@ def with_refusals(target: Target, device: str) -> Target:
     left = _of_dtypes(target)
     if "parameters" not in target.declared:
         target = _without_parameters(target, device, said, left)
-    if broken := {name: why for name, why in said.items() if why.startswith(MISTAKES)}:
+    if broken := {name: why for name, why in said.items() if why.startswith(MISTAKES) or (name in SHAPELESS and UNFIT.search(why))}:
         own = {name: next((theirs for theirs, how in target.learned.items() if how.startswith(name)), name) for name in broken}
         wrong = {
             own[name]: f"every call with it raises {why}, which is a mistake of the code, and no refusal" for name, why in broken.items()

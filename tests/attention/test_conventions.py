@@ -287,17 +287,18 @@ def test_what_is_written_is_the_claim(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_replay_line_speaks_as_the_run_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bool mask that means the other thing: no case of masks is refuted, unless the run was strict, and then the line says so."""
+    """A bool mask that means the other thing: no case of masks is refuted, unless one kind is declared, and then the line says so."""
     monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('mask_kinds = ["bool", "minus_infinity"]\n')
     monkeypatch.setattr(cli, "known_mistakes", lambda missing=None: [])
     Path("mine.py").write_text(FILE.replace("FINISH", "torch.softmax(s, -1) @ v").replace("~attn_mask, -", "attn_mask, -"))
     name = "bool_mask_equals_minus_infinity"
-    assert main(["mine.py:attention", "--strict", "--property", name, "--cases", "8"]) == 1
+    assert main(["mine.py:attention", "--supports", "mine.toml", "--property", name, "--cases", "8"]) == 1
     out = capsys.readouterr().out
     replay = next(line for line in out.splitlines() if line.startswith("  replay "))
     case = re.search(r'--case "(.*)"', replay)
-    assert case and "mine.py:attention --strict --property" in replay
-    assert main(["mine.py:attention", "--strict", "--property", name, "--case", case[1]]) == 1
+    assert case and "mine.py:attention --supports mine.toml --property" in replay
+    assert main(["mine.py:attention", "--supports", "mine.toml", "--property", name, "--case", case[1]]) == 1
     assert main(["mine.py:attention", "--property", name, "--case", case[1]]) == 0
 
 

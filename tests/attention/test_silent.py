@@ -132,12 +132,18 @@ def test_a_mistake_of_the_code_is_no_refusal() -> None:
         scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
         return (scores + torch.trill(scores) if is_causal else scores).softmax(-1) @ v
 
+    def unfitting(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
+        scores, length = q @ k.mT / max(q.shape[-1], 1) ** 0.5, q.shape[-2]
+        hidden = torch.ones(length + 1, length).triu(1).bool()
+        return (scores.masked_fill(hidden, -torch.inf) if is_causal else scores).softmax(-1) @ v
+
     def refused(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
         if is_causal:
             raise NotImplementedError("not yet")
         return (q @ k.mT / max(q.shape[-1], 1) ** 0.5).softmax(-1) @ v
 
     assert "AttributeError: module 'torch' has no attribute 'trill'" in spoken(misspelled).wrong["is_causal"]
+    assert "RuntimeError: The size of tensor a (4) must match" in spoken(unfitting).wrong["is_causal"]
     assert not spoken(refused).wrong and spoken(refused).refuses["is_causal"] == "NotImplementedError: not yet"
 
 

@@ -81,6 +81,7 @@ class Target:
     own: frozenset[str] = frozenset()  # those of them that it alone has declared, of itself
     mixes_heads: bool = False  # a layer seen as its kernel: 0 times what overflows in one head is NaN in all heads of the row
     enlarges: float = 1.0  # so many times as large as the logits are products in it before they are scaled, and overflow as much earlier
+    strict: bool = False  # what it refuses and where it differs are findings, too
     poisoned: frozenset[str] = frozenset()  # kinds of masks under which rows without keys send back NaN, which one property tells
     pace: Pace = field(default_factory=Pace)  # of its calls, which is that of all that was learned of it since
     like: Target | None = None  # a reference, which is asked the same
@@ -90,6 +91,11 @@ class Target:
     def kind(self) -> Contract:
         """Its contract."""
         return contract_named(self.contract)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Each is a finding, whatever a search finds: what is other than documented; of a strict run, what nobody has declared, too."""
+        return {**self.differs, **self.refuses, **self.wrong} if self.strict else dict(self.wrong)
 
     @property
     def costly_shapes(self) -> bool:

@@ -30,10 +30,10 @@ def target_of(asked: Asked, supports: Supports | Mapping[str, Any] | None, devic
     return dataclasses.replace(found[0], name=name or found[0].name, address=None if supports else shlex.quote(asked))
 
 
-def spoken_with(target: Target, device: str = "cpu") -> Target:
-    """The target, with what small questions show of it. Raises CannotRun."""
+def spoken_with(target: Target, device: str = "cpu", strict: bool = False) -> Target:
+    """The target, with what small questions show of it; ``strict``: as findings where nobody has declared it. Raises CannotRun."""
     try:
-        return target.kind.handshake(target, device)
+        return dataclasses.replace(target.kind.handshake(target, device), strict=strict)
     except Gone as gone:
         raise CannotRun(f"{target.name}: a first call {gone}") from None
 

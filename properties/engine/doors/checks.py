@@ -78,7 +78,7 @@ class ConventionsCheck:
 
     def __call__(self) -> None:
         __tracebackhide__ = True
-        if self.target.wrong:
+        if self.target.faults:
             raise AssertionError("\n" + "\n".join(dialect.wrong_lines(self.target)))
         why = too_little(self.target, self.ends)
         if not why and self.target.left:
@@ -137,13 +137,15 @@ class DeviationCheck:
         return f"DeviationCheck({self.target.name}, {self.deviation.case!r})"
 
 
-def checks(targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None) -> list[Check | ConventionsCheck]:
-    """Every property that applies to every target; of those whose conventions are asked for (no strict plan) these, too.
+def checks(
+    targets: list[Target], plan: Plan, properties: tuple[Property, ...] | None = None, conventions: bool = True
+) -> list[Check | ConventionsCheck]:
+    """Every property that applies to every target; of those that were asked for their ``conventions`` these, too.
 
     Of a target beside a reference: that both answer alike, and nothing else.
     """
     alone = [target for target in targets if target.like is None]
-    made: list[Check | ConventionsCheck] = [] if plan.strict else [ConventionsCheck(target, ended(target)) for target in alone]
+    made: list[Check | ConventionsCheck] = [ConventionsCheck(target, ended(target)) for target in alone if conventions]
     asked = {id(target): properties or catalogue.select() if target.like is None else pair_properties(target) for target in targets}
     every = (Check(target, prop, plan) for target in targets for prop in asked[id(target)])
     return made + [check for check in every if not check.inapplicable]
@@ -174,7 +176,7 @@ def parametrize_with_properties(
     import pytest
 
     targets = [target_of(asked, supports, name=name) for name, asked in attentions.items()]
-    targets = targets if strict else [spoken_with(target) for target in targets]
+    targets = [spoken_with(target, strict=strict) for target in targets]
     known = () if strict else tuple(deviation for target in targets for deviation in known_of(target))
     made = checks(targets, Plan(examples=cases, strict=strict, deviations=known), chosen(properties))
     return pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in made])
@@ -222,7 +224,7 @@ def verify(
     Raises CannotRun with one sentence if the callable cannot be called as an attention, or no property takes the case.
     """
     target = target_of(attention, supports, device, name)
-    target = target if strict or case else spoken_with(target, device)
+    target = target if case else spoken_with(target, device, strict)
     known = () if strict or case else known_of(target, device)
     plan = Plan(examples=1 if case else cases, device=device, strict=strict, deviations=known)
     if case is None:

@@ -243,9 +243,9 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
             continue
         for target in placed(name, options, builtins, supports):
             recorded = deviations
-            if not (options.strict or builtins.has(target.name)):
-                target = target.kind.handshake(target, options.device)
+            target = asked(target, options, builtins)
             if options.handshake:
+                target = addressed(target, options)
                 print(paint(dialect.handshake_text(target, options.device, options.verbose), out), file=out)
                 spoken.append(target)
                 continue
@@ -272,7 +272,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if options.write_supports:
         write_supports(options.write_supports, [report.target for report in reports] or spoken, reports)
     if options.handshake:
-        return 1 if any(target.wrong for target in spoken) else 0
+        return 1 if any(target.faults for target in spoken) else 0
     records = files.tell([*reports, *flagged], absent)
     if options.html:
         print(page_line(options.html, out), end="", file=out)
@@ -306,12 +306,18 @@ def one(options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, 
     if len(targets) != 1:
         raise CannotRun(f"--case needs one target, {options.target} names {len(targets)}")
     target = targets[0]
-    if not (options.strict or builtins.has(target.name)):  # spoken with as in the run that the case is from
-        target = target.kind.handshake(target, options.device)
+    target = asked(target, options, builtins)  # as in the run that the case is from
     if len(options.like) > 1:
         raise CannotRun(f"--case needs one --like, not {len(options.like)}")
     target = addressed(target, options)
     return beside(target, options.like[0], builtins, options.device) if options.like else target
+
+
+def asked(target: Target, options: argparse.Namespace, builtins: Builtins) -> Target:
+    """The target with what small questions show of it, as findings if the run is strict; a built-in as it is."""
+    if builtins.has(target.name):
+        return target
+    return dataclasses.replace(target.kind.handshake(target, options.device), strict=options.strict)
 
 
 def placed(name: str, options: argparse.Namespace, builtins: Builtins, supports: Mapping[str, Any] | None) -> list[Target]:
@@ -367,9 +373,15 @@ def check(
     if plan.dtypes and not set(plan.dtypes) & set(target.dtypes):
         raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {', '.join(plan.dtypes)}")
     supports = Supports.in_file(options.supports) if options.supports else None
-    source = {"text": target.name, "supports": supports, "handshake": not plan.strict, "contained": which_contained(options)}
-    if options.journal and target.wrong:
-        options.journal.note(target=target.name, wrong=dict(target.wrong))
+    source = {
+        "text": target.name,
+        "address": target.address,
+        "supports": supports,
+        "handshake": not builtins.has(target.name),
+        "contained": which_contained(options),
+    }
+    if options.journal and target.faults:
+        options.journal.note(target=target.name, wrong=target.faults)
     slow = not (several or fixed) and target.pace.untried()  # the first cases of each property would take far longer than a minute
     seconds = MINUTE if slow else options.time
     progress.start(target, plan, properties, seconds)
@@ -435,7 +447,7 @@ def with_other_flags(
         told = io.StringIO()
         try:
             (one,) = find_targets(name, builtins, supports, options.device)
-            one = one if options.strict else one.kind.handshake(one, options.device)
+            one = asked(one, options, builtins)
             report = check(
                 one, properties, argparse.Namespace(**{**vars(options), **few}), deviations, Progress(True, told), builtins, told, None
             )

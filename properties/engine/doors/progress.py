@@ -31,7 +31,7 @@ class Progress:
         """A target is searched from now on."""
         self.target, self.plan, self.seconds = target, plan, seconds
         self.found, self.cases, self.began, self.shown = 0, 0, time.monotonic(), 0.0
-        if target.wrong:
+        if target.faults:
             print(
                 paint("\n".join([dialect.headline("REFUTED", target, plan.device), *dialect.wrong_lines(target)]), self.out),
                 file=self.out,
@@ -60,7 +60,7 @@ class Progress:
         if self.found > TOLD:
             return
         self.pause()
-        if self.found == 1 and not self.target.wrong:
+        if self.found == 1 and not self.target.faults:
             print(paint(dialect.headline("REFUTED", self.target, self.plan.device), self.out), file=self.out)
         print(paint(text.found_text(finding, time.monotonic() - self.began), self.out), file=self.out, flush=True)
         if self.bar:
@@ -74,6 +74,6 @@ class Progress:
         """Nothing is searched any more."""
         self.pause()
         self.bar = None
-        if self.found or self.target.wrong:
+        if self.found or self.target.faults:
             more = f"\n{self.found - TOLD} more findings" if self.found > TOLD else ""
             print(more, file=self.out, flush=True)

@@ -16,7 +16,7 @@ from ..core.trial import describe
 from ..frameworks.machine import machine_json
 from ..search.run import Report
 from ..search.search import Outcome
-from .text import replay_line, where_text
+from .text import in_full, replay_line, where_text
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -34,8 +34,9 @@ def report_json(report: Report) -> dict[str, Any]:
         "speaks": dict(report.target.learned),
         "untried": dict(report.target.untried),
         "differs": dict(report.target.differs),
-        "wrong": dict(report.target.wrong),
+        "wrong": report.target.faults,
         "refuses": dict(report.target.refuses),
+        "in_full": [finding.prop.name for finding in in_full(report)],
         "enough": report.enough,
         "ok": report.ok,
         "interrupted": report.interrupted,

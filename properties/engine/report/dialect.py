@@ -21,14 +21,15 @@ def headline(word: str, target: Target, device: str) -> str:
 
 
 def dialect_lines(target: Target) -> list[str]:
-    """What it speaks, in what it differs, and what it refuses."""
+    """What it speaks, in what it differs, and what it refuses, as far as that is no finding."""
     kinds = {"speaks": target.learned, "differs": target.differs, "refuses": target.refuses}
+    kinds = {kind: entries for kind, entries in kinds.items() if kind == "speaks" or not target.strict}
     return [f"  {kind:<10}{what}: {how}" for kind, entries in kinds.items() for what, how in entries.items()]
 
 
 def wrong_lines(target: Target) -> list[str]:
     """The conventions in which it is other than documented, in full: each is a finding, whatever the search finds."""
-    lines = [f"  {'wrong':<10}{what}: {how}" for what, how in target.wrong.items()]
+    lines = [f"  {'wrong':<10}{what}: {how}" for what, how in target.faults.items()]
     lines += [f"  replay    {replay_of_conventions(target)}"] * bool(lines)
     return [part for line in lines for part in wrapped(line)]
 

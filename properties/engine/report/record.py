@@ -57,7 +57,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
             "kind": "differs",
             "core": True,
         }
-        for what, how in report.target.wrong.items()
+        for what, how in report.target.faults.items()
     ]
     return {
         "candidate": name,

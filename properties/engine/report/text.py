@@ -431,7 +431,7 @@ def matrix_text(reports: Sequence[Report], properties: Sequence[Property], absen
         lines.append(f"{prop.name:<{width}}  " + "".join(f"{_cell(report.outcomes.get(prop.name)):>7}" for report in reports))
     lines.append("")
     for i, report in enumerate(reports):
-        state = "REFUTED" if report.findings else "CHANGED" if report.surprises else "ok" if report.cases else "-"
+        state = "REFUTED" if report.verdict == "refuted" else "CHANGED" if report.surprises else "ok" if report.cases else "-"
         known = f", {len(report.statuses)} known deviation{'s' * (len(report.statuses) > 1)}" if report.statuses else ""
         lines.append(f"  {chr(97 + i)}  {report.target.name:<34} {state:<8}{cases(report.cases, 7)} {report.seconds:6.1f} s{known}")
     lines += [f"  -  {name:<34} not run: {why}" for name, why in absent.items()]
@@ -447,7 +447,7 @@ def pairs_text(reports: Sequence[Report]) -> str:
     width = max(map(len, names))
     lines = []
     for name, report in zip(names, reports, strict=True):
-        state = "REFUTED" if report.findings else "ok" if report.cases else "-"
+        state = "REFUTED" if report.verdict == "refuted" else "ok" if report.cases else "-"
         lines.append(f"  like  {name:<{width}}  {state:<8}{cases(report.cases, 7)} {report.seconds:6.1f} s")
     return "\n".join(lines)
 

@@ -105,12 +105,12 @@ class Report(Shown):
     @property
     def found(self) -> bool:
         """Whether something is to be told that was not known."""
-        return bool(self.findings or self.surprises or self.target.wrong)
+        return bool(self.findings or self.surprises or self.target.faults)
 
     @property
     def verdict(self) -> str:
         """refuted, interrupted, nothing tried, incomplete, too little tried, or nothing found."""
-        if self.findings or self.target.wrong:
+        if self.findings or self.target.faults:
             return "refuted"
         if self.interrupted:
             return "interrupted"
@@ -174,7 +174,7 @@ def verify_target(
             deadline = min(deadline or math.inf, began + usual)
         this = dataclasses.replace(plan, round=plan.round + number // parts, part=number % parts, deadline=deadline)
         left = [p for p in properties if p.name not in report.outcomes or report.outcomes[p.name].goes_on]
-        left = [] if first and target.wrong else left  # that is the first finding
+        left = [] if first and target.faults else left  # that is the first finding
         left.sort(key=lambda p: rank.get(p.name, len(rank)))
         known = plan.journal.known(target, left, this) if plan.journal else {}
         new = [p for p in left if p.name not in known]
@@ -318,9 +318,13 @@ def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
 
 
 def load(source: Mapping[str, Any], device: str) -> Target:
-    """The target anew: ``text`` names it, ``supports`` says what is declared of it, ``handshake`` whether its conventions are learned."""
+    """The target anew: ``text`` names it, ``supports`` says what is declared of it, ``handshake`` whether its conventions are learned.
+
+    Replay lines find it at its ``address``.
+    """
     target = find_targets(source["text"], Builtins(), source.get("supports"), device)[0]
-    return target.kind.handshake(target, device) if source.get("handshake") else target
+    target = target.kind.handshake(target, device) if source.get("handshake") else target
+    return dataclasses.replace(target, address=source.get("address", target.address))
 
 
 # ---------------------------------------------------------------- known deviations
