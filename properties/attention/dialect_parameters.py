@@ -88,6 +88,7 @@ class Learner:
             *self.parameters,
             *self.learned,
             *self.untried,
+            *self.wrong,
             *target.untried,
             reading.heads,
             reading.into,
@@ -182,7 +183,7 @@ class Learner:
                     continue
                 known = {"top-left": off}
                 self.learned["lengths"] = SQUARE[reading.square]
-            corner, (meant_corner, by) = min(known, key=lambda name: known[name]), documented_corner(self.formal)
+            corner, (meant_corner, by) = min(known, key=lambda name: known[name]), documented_corner(self.formal, theirs)
             if known[corner] >= self.question.near and len(known) > 1:
                 corner = meant_corner or self.question.nearest_corner(reading)
             self.supports["causal"] = corner
@@ -194,8 +195,21 @@ class Learner:
                 )
             if always:  # what says nothing of causality passes False
                 reading = replace(reading, given={**given, theirs: False})
+            for other in (name for name in self._named("is_causal") if name not in (theirs, *reading.given)):
+                self._other_causality(other)
             self._take("is_causal", reading, f"is_causal, {corner}" + self._but(known[corner]), theirs)
             return
+
+    def _other_causality(self, theirs: str) -> None:
+        """Of a second flag of causality, which corner it has: in the search there is the first one alone."""
+        reading = replace(self.reading, names={**self.reading.names, "is_causal": theirs})
+        asked, meant_corner = self.question.both(is_causal=True), documented_corner(self.formal, theirs)[0]
+        offs = {corner: self.question.off(reading, *asked, causal=corner) for corner in ("top-left", "bottom-right")}
+        fits = [corner for corner, off in offs.items() if off is not None and off < self.question.near]
+        if fits and meant_corner in ("", *fits):
+            self.learned[theirs] = f"is_causal, {fits[0]}; in the search causality is said by the other flag"
+        elif fits:
+            self.wrong[theirs] = f"by its name it is {meant_corner}; it is {fits[0]}, off by {offs[meant_corner]:.2g}"
 
     def _asked_for(self) -> None:
         """Whether, where they are asked for, a number for every row, or weights, come back beside the output."""

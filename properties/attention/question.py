@@ -69,7 +69,9 @@ MORE = {
     "src_mask": "attn_mask",
     "position_bias": "attn_mask",
     "attn_scale": "scale",
-    "use_causal_mask": "is_causal",
+    **dict.fromkeys(("use_causal_mask", "use_causal_mask_bottom_right"), "is_causal"),  # as in cuDNN's frontend
+    "sliding_window_length": "window_size",
+    **dict.fromkeys(("generate_stats", "return_stats"), "return_lse"),
     "qk_scale": "scale",
     "p": "dropout_p",
     "attention_bias": "attn_mask",
@@ -206,8 +208,10 @@ def may_be_a_number(parameter: inspect.Parameter) -> bool:
     return parameter.name == "window_size" and (parameter.default is None or type(parameter.default) is int)
 
 
-def documented_corner(formal: Formal) -> tuple[str, str]:
-    """(the causal corner that is documented for a signature, by whom); empty where none is known. PyTorch's ``is_causal`` is asked elsewhere."""
+def documented_corner(formal: Formal, theirs: str) -> tuple[str, str]:
+    """(the causal corner that is documented for a flag of a signature, by whom); empty where none is. PyTorch's ``is_causal`` is asked elsewhere."""
+    if "bottom_right" in theirs:  # as in cuDNN's frontend
+        return "bottom-right", "its name"
     if "causal" in formal and "softmax_scale" in formal and {"window_size", "return_attn_probs", "cache_seqlens"} & set(formal):
         return "bottom-right", "flash-attention (since 2.1)"
     if "causal" in formal and {"kv_layout", "custom_mask"} & set(formal):

@@ -496,3 +496,36 @@ def test_a_mask_of_padding_and_one_that_is_added_have_axes_of_their_own() -> Non
     assert not refuted(target)
     other = spoken(padding_or_added(False), zero_sizes=False)
     assert "added as 1" in other.untried["mask, bool"]  # of what is right where it is added, the other kind is no claim, and is told
+
+
+# ---------------------------------------------------------------- two flags of causality
+
+
+def two_corners(bottom: bool = True) -> Callable[..., Any]:
+    """The flags of cuDNN's frontend, one for each corner."""
+
+    def attention(q: Any, k: Any, v: Any, use_causal_mask: bool = False, use_causal_mask_bottom_right: bool = False) -> Any:
+        more = k.shape[2] - q.shape[2] if use_causal_mask_bottom_right and bottom else 0
+        seen = band(q, k, 10**6, more if use_causal_mask or use_causal_mask_bottom_right else 10**6)
+        return torch.nan_to_num(weights(q @ k.mT / q.shape[-1] ** 0.5, seen)) @ v
+
+    return attention
+
+
+def one_corner(bottom: bool = True) -> Callable[..., Any]:
+    def attention(q: Any, k: Any, v: Any, use_causal_mask_bottom_right: bool = False) -> Any:
+        return two_corners(bottom)(q, k, v, use_causal_mask_bottom_right=use_causal_mask_bottom_right)
+
+    return attention
+
+
+def test_a_flag_for_each_corner() -> None:
+    """The first is asked in the search, the second told; the name of a corner is held to."""
+    target = spoken(two_corners())
+    assert target.learned["use_causal_mask"] == "is_causal, top-left" and not target.wrong
+    assert target.learned["use_causal_mask_bottom_right"].startswith("is_causal, bottom-right; in the search")
+    assert (
+        spoken(two_corners(bottom=False)).wrong["use_causal_mask_bottom_right"].startswith("by its name it is bottom-right; it is top-left")
+    )
+    assert spoken(one_corner()).supports.causal == "bottom-right" and not spoken(one_corner()).wrong
+    assert "its name documents bottom-right" in spoken(one_corner(bottom=False)).wrong["causal corner"]
