@@ -5,12 +5,32 @@ Where an answer was learned, its words are those of the report; else they say wh
 
 from __future__ import annotations
 
-from ..engine.core.target import Target
+from typing import Any
+
+from ..engine.core.target import Target, as_declared
 from ..exact.arithmetic import default_arithmetic
 from .axes import LAYOUTS
+from .backward import refusal
 
+# Conventions that were asked for, and are claims from now on, the usual ones, too → the parameters without which they say nothing.
+CLAIMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("value_dim", "zero_sizes", "rows_without_keys", "non_finite", "result", "default_scale", "empty_rows"), ()),
+    **dict.fromkeys(("mask_kinds", "mask_axes", "mask_rank"), ("attn_mask",)),
+    "mask_and_causal": ("attn_mask", "is_causal"),
+    "causal": ("is_causal",),
+    "scales": ("scale",),
+    "windows": ("window_size",),
+}
 SCALES = {"any": "any", "not negative": "those that are not negative", "positive": "positive ones alone", "not zero": "any but 0"}
 MASKED_NAN = {"leaks": "may reach the rows of its own batch element", "contained": "reaches nothing"}
+
+
+def claims(target: Target) -> dict[str, Any]:
+    """What was learned, as keys of supports; of what was asked the usual answers, too, unless it is too slow to be asked all."""
+    asked = {} if target.pace.unasked else CLAIMS
+    usual = {name: getattr(target.supports, name) for name, needs in asked.items() if set(needs) <= set(target.parameters)}
+    flows = asked and target.framework.gradients and not refusal(target, "gradients")
+    return usual | ({"gradients": True} if flows else {}) | as_declared(target)
 
 
 def answers(target: Target) -> dict[str, str]:

@@ -72,13 +72,13 @@ def arrays(target: Target, inputs: Inputs, buffers: Buffers) -> tuple[list[Any],
 
 
 def _beyond(target: Target, inputs: Inputs) -> str:
-    """Which size of a call is one that the target was found to refuse; empty if none is."""
+    """Which size of a call is one that the target was found to refuse, or is declared not to take; empty if none is."""
     supports = target.supports
-    longest = None if "max_length" in target.declared or not target.refuses else supports.max_length
+    longest = supports.max_length if target.refuses or "max_length" in target.declared else None
     if longest is not None and max(inputs.shape[2:]) > longest:
         return f"more than {longest} tokens"
-    if supports.head_dims and "head_dims" not in target.declared and target.refuses and inputs.q.shape[3] not in supports.head_dims:
-        return "head dims that it refuses"
+    if supports.head_dims and (target.refuses or "head_dims" in target.declared) and inputs.q.shape[3] not in supports.head_dims:
+        return "head dims that it does not take"
     return ""
 
 

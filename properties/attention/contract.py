@@ -7,7 +7,7 @@ Shapes are (batch, heads, length, dim). Semantics are those of PyTorch's ``scale
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,11 +20,11 @@ from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
 from ..engine.core.picture import Picture
 from ..engine.core.supports import PARAMETERS
-from ..engine.core.target import Target, as_declared
+from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.core.trial import Violation
 from . import backward, cases, dialect, dialect_parameters, discover, edges, measure, pictures, precision, question
-from .answers import answers
+from .answers import answers, claims
 from .case import Case
 from .cases import ATTENTION
 from .conventions import with_conventions
@@ -105,7 +105,7 @@ class Attention(Contract):
         return answers(target)
 
     def learned_supports(self, target: Target) -> dict[str, Any]:
-        return as_declared(target)
+        return claims(target)
 
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
@@ -156,7 +156,11 @@ class Attention(Contract):
         return larger(case, prop)
 
     def edge(self, prop: Property, case: Case, violation: Violation, trial: BaseTrial) -> str:
-        return super().edge(prop, case, violation, trial) or edges.edge(case, violation, trial)
+        edge = super().edge(prop, case, violation, trial) or edges.edge(case, violation, trial)
+        return "" if edges.claimed(edge, violation, trial.target.declared) else edge
+
+    def claims_of(self, edge: str) -> Collection[str]:
+        return edges.CLAIMS.get(edge, ())
 
     def measure(self, target: Target, finding: Finding) -> tuple[Any, str] | None:
         return measure.measured(target, finding)

@@ -11,6 +11,12 @@ from .case import Case
 from .inputs import Inputs
 from .trial import Run
 
+# What may be declared of an edge, and then is a claim there, too.
+CLAIMS = {
+    "sizes of zero": {"zero_sizes"},
+    "rows without keys": {"empty_rows", "empty_rows_added", "rows_without_keys"},
+    "NaN": {"non_finite"},
+}
 TINY = 1e-30  # the smallest normal number of a type below which nothing is meant; that of float16 is 6e-5
 
 
@@ -38,6 +44,11 @@ def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     if any(rows.shape == wrong.shape and not (wrong & ~rows).any() for rows in map(np.asarray, empty)):
         return "rows without keys"
     return ""
+
+
+def claimed(edge: str, violation: Violation, declared: frozenset[str]) -> bool:
+    """Whether what is wrong at an edge is other than somebody has declared: that NaN may be given says that none raises."""
+    return bool(CLAIMS.get(edge, set()) & declared) and (violation.raised or edge != "NaN")
 
 
 def _hides(inputs: Inputs) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
 from ..engine.core.target import Left, Target, always_refused
+from . import backward
 from .backward import OPERANDS, forward, place_grad
 from .call import attend
 from .case import Case
@@ -60,6 +61,14 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
 OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
 EDGES = {"zero_sizes", "rows_without_keys", "non_finite"}  # what is refused of these is not asked again
 MISTAKES = ("AttributeError:", "NameError:", "UnboundLocalError:")  # what nobody raises to refuse a call
+# What claims a parameter if it is declared: then every use of it that raises is a finding.
+CLAIMED_BY = {
+    "attn_mask": {"mask_kinds", "mask_axes", "mask_rank"},
+    "is_causal": {"causal"},
+    "scale": {"scales"},
+    "window_size": {"windows"},
+    "enable_gqa": {"groups"},
+}
 # What a library raises where shapes do not fit: no refusal either, of a parameter that has no shape of its own.
 UNFIT = re.compile(
     "must match the size of tensor|shapes cannot be multiplied|could not be broadcast|not aligned|mismatch in its core dim"
@@ -94,8 +103,10 @@ def with_refusals(target: Target, device: str) -> Target:
     facts: dict[str, Any] = {}
     told: set[str] = set()
     for dtype, (words, changes, asked) in _in_types(target, device):
-        if any(getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()):
-            continue  # it is declared
+        if set(changes) & target.declared or any(
+            getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()
+        ):
+            continue  # it is declared, or known
         if changes.items() <= facts.items() or words in told:
             continue  # an earlier question has shown it, or the same in another type
         if why := refusal(target, asked):
@@ -115,6 +126,9 @@ def with_refusals(target: Target, device: str) -> Target:
         if taken:
             left[f"other {key.removeprefix('mask_')} of masks"] = Left({key: tuple(x for x in usual if x not in taken)}, needs=MASKED)
     facts |= _memory(target, device, said)
+    for name in ("gradients", "bias_gradients"):
+        if name in target.declared and getattr(target.supports, name) and (why := backward.refusal(target, name)):
+            target = dataclasses.replace(target, wrong={**target.wrong, name: f"they are declared, and there are none: {why}"})
     if target.supports.gradients is None and (why := no_backward(target)):
         facts["gradients"] = False
         said["gradients"] = why
@@ -147,6 +161,8 @@ def _of_class(target: Target, words: str, changes: dict[str, Any], device: str) 
         return {words: Left(taken, domain={"dim": OTHER_DIMS, "value_dim": WIDTHS})}
     if "scales" in changes:
         return {words: Left(taken, domain={"scale": (0.0, -0.5, -1.0) if changes["scales"] == "positive" else (-0.5, -1.0)})}
+    if "windows" in changes:
+        return {words: Left(taken, domain={"window_left": (2, 3), "window_right": (0, 1)}, needs=("window_size",))}
     return {words: Left(taken, domain=OF_RANK[changes["mask_rank"]], needs=MASKED)}
 
 
@@ -154,6 +170,9 @@ def _without_parameters(target: Target, device: str, said: dict[str, str], again
     """The target without the parameters that its signature has and every use of which raises."""
     left = []
     for parameter in target.parameters:
+        if target.declared & CLAIMED_BY.get(parameter, set()):
+            left.append(parameter)
+            continue
         asked = [_asked(target, device, **fields) for fields in USED.get(parameter, ())]
         if parameter in ASKED_FOR:
             asked = [lambda seed, more=ASKED_FOR[parameter]: _asked(target, device)(seed).but(**more)]  # type: ignore[misc]
@@ -331,6 +350,8 @@ def _questions(target: Target, device: str) -> Iterator[Question]:
     if "scale" in target.parameters:
         yield "scales that are not positive", {"scales": "positive"}, asked(scale=0.0)
         yield "scales below 0", {"scales": "not negative"}, asked(scale=-0.5)
+    if "window_size" in target.parameters and not refusal(target, asked(window_left=1, window_right=1)):
+        yield "windows whose sides are not alike", {"windows": "symmetric"}, asked(window_left=1, window_right=2)
     if "attn_mask" in target.parameters and not refusal(target, asked(**{**masked, "mask": "one_key"})):
         yield "rows that see no key", {"rows_without_keys": False}, asked(**{**masked, "mask": "empty_rows"})
     for name, what in itertools.product(("q", "v"), (np.nan, np.inf)):
@@ -374,7 +395,7 @@ def _taken(
     target: Target, field: str, table: tuple[str, ...], able: tuple[str, ...], device: str, said: dict[str, str], rank: int = 2
 ) -> tuple[str, ...]:
     """The kinds or axes of masks that it takes, if it refuses some; () if it takes or refuses all."""
-    if "attn_mask" not in target.parameters or able != table:
+    if "attn_mask" not in target.parameters or able != table or {"mask_kind": "mask_kinds"}.get(field, field) in target.declared:
         return ()
     masked: dict[str, Any] = {"mask": "everything" if "rows that see no key" in said else "random", "mask_rank": max(rank, 2)}
     why = {value: refusal(target, _asked(target, device, **masked, **{field: value})) for value in table}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -242,6 +242,10 @@ class Contract(ABC):
         Usual are finite numbers, not near the largest, sizes of one or more, and rows that see a key.
         """
         return "sizes of zero" if case.empty else prop.edge
+
+    def claims_of(self, edge: str) -> Collection[str]:
+        """The keys of supports which, declared, say that what is asked of an edge holds."""
+        return ()
 
     readings = True  # whether known mistakes are compared with what fails
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
