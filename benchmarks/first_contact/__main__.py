@@ -87,7 +87,7 @@ def ask(subject: Subject, budget: str, strict: bool, first: bool) -> dict[str, A
         written = report.read_text(encoding="utf-8") if report.exists() else ""  # empty where the target could not be checked
         for one in json.loads(written)["reports"] if status in (0, 1) else ():
             count, core = findings(one)
-            shown = len(one["in_full"]) + len(one["wrong"])
+            shown = len(one["in_full"]) + len(set(one["wrong"]) - {*one["differs"], *one["refuses"]})  # which a strict run refutes, too
     return {
         "status": status,
         "expected": subject.expected,

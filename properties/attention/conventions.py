@@ -7,6 +7,7 @@ and finds what else there is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +55,7 @@ class Conventions:
             self._mean_weights,
             self._scale,
             self._no_scale,
+            self._twice,
             self._ignored,
             self._base,
             self._precision,
@@ -218,6 +220,22 @@ class Conventions:
                 return
             self.facts["scales"] = "not zero"
             self.wrong["scale of 0"] = f"it is taken for none, as `scale or default` does, off by {off:.2g}; no other call is given 0"
+
+    def _twice(self) -> None:
+        """Whether a scale that is given multiplies the usual one: where that is what no scale gives, it is so by its default."""
+        if "scale" not in self.target.parameters or not self._open("scales"):
+            return
+        asked = replace(self.question.inputs(), scale=0.3)
+        out, by = self.question.answer(self.reading, asked), 0.3 / math.sqrt(max(asked.q.shape[3], 1))
+        if out is None or not (off := self._off(asked)) >= self.question.near:
+            return
+        if np.abs(out - exactly(replace(asked, scale=by), "top-left").out).max(initial=0.0) < self.question.near:
+            formal = formal_of(self.target.function).values()
+            neutral = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal)
+            record = self.differs if neutral and "scale" not in self.wrong else self.wrong
+            before = f"{record['scale']}; " if "scale" in record else ""
+            record["scale"] = f"{before}one that is given is multiplied by 1/sqrt(dim), off by {off:.2g}; none is given"
+            self.target = replace(self.target, parameters=tuple(name for name in self.target.parameters if name != "scale"))
 
     def _ignored(self) -> None:
         """Whether a mask, or the flag of causality, changes not a bit: then nothing else is asked of it."""
@@ -440,14 +458,19 @@ class Conventions:
             return
         for dtype in [dtype for dtype in ("float16", "bfloat16") if dtype in self.target.dtypes]:
             question = replace(self.question, dtype=dtype)
-            answers = [question.answer(self.reading, one) for one in question.both()]
             record = self.differs if self.target.framework.name == "numpy" else self.wrong
-            if all(out is not None and np.isnan(out).any() for out in answers):
+            if self._gives_nan(question):
+                if dtype != self.question.dtype and self._gives_nan(self.question):
+                    return  # in wider types, too: that is no matter of halves
                 record[dtype] = "NaN comes back of numbers of size one; not tried"
             elif "attn_mask" in self.target.parameters and "bool" in self.target.supports.mask_kinds:
                 masked = question.answer(self.reading, question.inputs().but(mask=self._mask().mask))
                 if masked is not None and np.isnan(masked).any():  # −10⁹ is −∞ there, and 0 times that is NaN
                     record[dtype] = "NaN comes back of numbers of size one where there is a mask; not tried"
+
+    def _gives_nan(self, question: Question) -> bool:
+        answers = [question.answer(self.reading, one) for one in question.both()]
+        return all(out is not None and np.isnan(out).any() for out in answers)
 
     def _single(self) -> bool:
         """Whether its weights, read with V = I, are numbers of float32; those of a slight mistake in float64 are not."""

@@ -20,6 +20,11 @@ class Reading:
     whole: bool = True  # it answers alike on larger cases, too, where the target fails
     explains: int = 1  # findings with this reading
 
+    @property
+    def sure(self) -> bool:
+        """Whether the mistake is as wrong as the target wherever that was seen."""
+        return self.whole and not self.wrong
+
 
 @dataclass(frozen=True)
 class Explanation:

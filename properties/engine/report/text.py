@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections import Counter
@@ -89,14 +90,17 @@ def reading_lines(readings: Sequence[Reading]) -> list[str]:
 def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     """The findings that are shown in full: one for each mistake that explains some; with ``verbose`` all.
 
-    Where nothing is recognised, a finding shows the same mistake as another if what matters of that one matters here, too (and perhaps
-    more, which its property needs), or if both met the same error. A rounding error too much is not shown in full where something is
-    grossly wrong, unless it is a mistake of its own.
+    Where nothing is recognised for sure, a finding shows the same mistake as another if what matters of that one is so here, too (and
+    perhaps more, which its property needs), or if both met the same error. A rounding error too much is not shown in full where
+    something is grossly wrong, unless it is a mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
     if verbose:
         return findings
-    named = {f.prop.name: [reading.name for reading in report.explained.get(f.prop.name, Explanation()).readings] for f in findings}
+    named = {
+        f.prop.name: [reading.name for reading in report.explained.get(f.prop.name, Explanation()).readings if reading.sure]
+        for f in findings
+    }
     looser = {name: explained.looser for name, explained in report.explained.items() if explained.looser}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = naming_all([f for f in findings if named[f.prop.name]], named)
@@ -108,17 +112,32 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
 
 def _same(f: Finding, shown: Finding) -> bool:
     """Whether a finding shows, for all that is known, the mistake of another that is shown already."""
-    if f.violation.raised or shown.violation.raised:
-        return f.violation.says == shown.violation.says
     ours, theirs = _features(f), _features(shown)
-    return set(shown.matters) <= set(f.matters) or theirs <= ours or bool(theirs & ours)
+    needed = set(shown.matters) <= _conditions(f)
+    if f.violation.raised or shown.violation.raised:
+        return _error(f) == _error(shown) or (needed and theirs <= ours and not shown.violation.raised)
+    return needed or theirs <= ours or bool(theirs & ours)
+
+
+def _conditions(f: Finding) -> set[str]:
+    """The fields without which a finding may vanish: those that were seen to matter, and those that were not tried otherwise.
+
+    Where heads are grouped, there are several.
+    """
+    fields = (set(f.matters) | set(f.case.differing())) - set(f.indifferent)
+    return fields | {"kv_heads"} if "group" in fields else fields
+
+
+def _error(f: Finding) -> str:
+    """What was raised, whatever the numbers in it; empty if nothing was."""
+    return re.sub(r"\d+", "#", f.violation.says) if f.violation.raised else ""
 
 
 def _features(f: Finding) -> set[str]:
     """What a finding needs beside sizes and numbers: the parameters of a call that its property asks for, or that matter."""
     fields = f.case.fields()
     needs = {field.needs for field in fields.values() if field.needs}
-    return {fields[name].needs for name in f.matters if name in fields and fields[name].needs} | (needs & set(f.prop.needs))
+    return {fields[name].needs for name in _conditions(f) if name in fields and fields[name].needs} | (needs & set(f.prop.needs))
 
 
 def findings_text(report: Report, total: int, verbose: bool = False) -> str:
@@ -142,7 +161,7 @@ def in_short(findings: Sequence[Finding]) -> list[str]:
     """What is wrong and a replay line; those that met the same error together, with the replay line of the first."""
     alike: dict[str, list[Finding]] = {}
     for f in findings:
-        alike.setdefault(f.violation.says if f.violation.raised else f.prop.name, []).append(f)
+        alike.setdefault(_error(f) or f.prop.name, []).append(f)
     return [
         f"REFUTED  {', '.join(f.prop.name for f in same)}: {same[0].violation.says}{same[0].violation.hint}\n"
         f"  replay    {replay_line(same[0])}"
