@@ -91,7 +91,8 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     """The findings that are shown in full: one for each mistake that explains some; with ``verbose`` all.
 
     Where nothing is recognised for sure, a finding shows the same mistake as another if what matters of that one is so here, too (and
-    perhaps more, which its property needs), or if both met the same error. A rounding error too much is not shown in full where
+    perhaps more, which its property needs), or if both met the same error. Where the plainest call is wrong, only what explains that is
+    shown beside it. A rounding error too much is not shown in full where
     something is grossly wrong, unless it is a mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
@@ -104,6 +105,9 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     looser = {name: explained.looser for name, explained in report.explained.items() if explained.looser}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = naming_all([f for f in findings if named[f.prop.name]], named)
+    if plainest := [f for f in gross if not (_conditions(f) or _features(f) or f.violation.raised)]:  # then all else follows from that
+        of_all = {name for f in plainest for name in named[f.prop.name]}
+        full = [f for f in full if of_all & set(named[f.prop.name])]
     for f in [f for f in gross if not named[f.prop.name]]:
         if len(full) < IN_FULL and not any(_same(f, shown) or looser.get(f.prop.name) == looser.get(shown.prop.name, "") for shown in full):
             full.append(f)
