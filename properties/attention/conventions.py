@@ -49,7 +49,7 @@ class Conventions:
 
     def learned(self) -> Target:
         if unsteady := self._unsteady():
-            return replace(self.target, wrong={**self.target.wrong, UNSTEADY: unsteady})
+            return replace(self.target, learned={}, refuses={}, left={}, wrong={UNSTEADY: unsteady})  # what else was seen is chance
         for ask in (
             self._beside,
             self._mean_weights,

@@ -150,7 +150,8 @@ def test_init_writes_what_passes(folder: Path, capsys: pytest.CaptureFixture[str
     assert main(["init", "mine.py"]) == 0
     written = (folder / "mine.toml").read_text(encoding="utf-8")
     declared = tomllib.loads(written)
-    assert declared == {"zero_sizes": False, "dtypes": ["float64", "float32", "float16"]}
+    assert not declared["zero_sizes"] and declared["dtypes"] == ["float64", "float32", "float16"]
+    assert declared["causal"] == "top-left" and "mask_kinds" not in declared  # the usual answers, too, of what it takes
     assert "zero_sizes = false  # any dimension may be 0" in written
     everything = tomllib.loads(
         "\n".join(line.removeprefix("# ") for line in written.splitlines() if " = " in line and "refuses" not in line)

@@ -33,7 +33,7 @@ class Progress:
         self.found, self.cases, self.began, self.shown = 0, 0, time.monotonic(), 0.0
         if target.faults:
             print(
-                paint("\n".join([dialect.headline("REFUTED", target, plan.device), *dialect.wrong_lines(target)]), self.out),
+                paint("\n".join([dialect.headline("REFUTED", target, plan.device), *dialect.wrong_in_short(target)]), self.out),
                 file=self.out,
                 flush=True,
             )

@@ -34,6 +34,12 @@ def wrong_lines(target: Target) -> list[str]:
     return [part for line in lines for part in wrapped(line)]
 
 
+def wrong_in_short(target: Target) -> list[str]:
+    """The same, a line each, as soon as it is known; the end tells it in full."""
+    lines = [f"  {'wrong':<10}{what}: {how}" for what, how in target.faults.items()]
+    return [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines]
+
+
 def replay_of_conventions(target: Target) -> str:
     """The command, or the call, that asks for the conventions of a target again."""
     if target.address is None:
