@@ -21,16 +21,23 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "scales": ("scale",),
     "windows": ("window_size",),
 }
+OF_MASKS = ("mask_kinds", "mask_axes", "mask_rank")
 SCALES = {"any": "any", "not negative": "those that are not negative", "positive": "positive ones alone", "not zero": "any but 0"}
 MASKED_NAN = {"leaks": "may reach the rows of its own batch element", "contained": "reaches nothing"}
 
 
 def claims(target: Target) -> dict[str, Any]:
-    """What was learned, as keys of supports; of what was asked the usual answers, too, unless it is too slow to be asked all."""
+    """What was learned, as keys of supports; of what was asked the usual answers, too, unless it is too slow to be asked all.
+
+    Nothing of masks that are not the contract's: what they say is asked each time.
+    """
     asked = {} if target.pace.unasked else CLAIMS
     usual = {name: getattr(target.supports, name) for name, needs in asked.items() if set(needs) <= set(target.parameters)}
     flows = asked and target.framework.gradients and not refusal(target, "gradients")
-    return usual | ({"gradients": True} if flows else {}) | as_declared(target)
+    found = usual | ({"gradients": True} if flows else {}) | as_declared(target)
+    told = {**target.learned, **target.differs, **target.wrong}
+    other = "bool mask" in told or any("a second mask" in how or how.startswith("of axes") for how in told.values())
+    return {name: value for name, value in found.items() if not (other and name in OF_MASKS)}
 
 
 def answers(target: Target) -> dict[str, str]:

@@ -23,11 +23,13 @@ from ..engine.core.supports import PARAMETERS
 from ..engine.core.target import Target
 from ..engine.core.trial import Trial as BaseTrial
 from ..engine.core.trial import Violation
-from . import backward, cases, dialect, dialect_parameters, discover, edges, measure, pictures, precision, question
+from . import backward, cases, dialect, dialect_parameters, discover, measure, pictures, precision, question
 from .answers import answers, claims
 from .case import Case
 from .cases import ATTENTION
 from .conventions import with_conventions
+from .edges import CLAIMS, claimed
+from .edges import edge as at_edge
 from .refusals import with_refusals
 from .reread import larger, unsettle
 from .trial import Trial
@@ -104,8 +106,9 @@ class Attention(Contract):
     def questions(self, target: Target) -> dict[str, str]:
         return answers(target)
 
-    def learned_supports(self, target: Target) -> dict[str, Any]:
-        return claims(target)
+    def learned_supports(self, target: Target, edges: Collection[str] | None = None) -> dict[str, Any]:
+        otherwise = {key for edge in (CLAIMS if edges is None else edges) for key in CLAIMS.get(edge, ())}
+        return {key: value for key, value in claims(target).items() if key not in otherwise or value is False}
 
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
         if self.name != ATTENTION.name or (works and target.supports.parameters is not None):
@@ -156,11 +159,8 @@ class Attention(Contract):
         return larger(case, prop)
 
     def edge(self, prop: Property, case: Case, violation: Violation, trial: BaseTrial) -> str:
-        edge = super().edge(prop, case, violation, trial) or edges.edge(case, violation, trial)
-        return "" if edges.claimed(edge, violation, trial.target.declared) else edge
-
-    def claims_of(self, edge: str) -> Collection[str]:
-        return edges.CLAIMS.get(edge, ())
+        edge = super().edge(prop, case, violation, trial) or at_edge(case, violation, trial)
+        return "" if claimed(edge, violation, trial.target.declared) else edge
 
     def measure(self, target: Target, finding: Finding) -> tuple[Any, str] | None:
         return measure.measured(target, finding)

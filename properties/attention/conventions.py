@@ -414,7 +414,7 @@ class Conventions:
 
         question = replace(self.question, target=replace(self.target, function=watched), dtype=narrow)
         if (
-            question.answer(Reading(), question.inputs()) is not None
+            question.answer(self.reading, question.inputs()) is not None
             and came[-1] in FLOAT_TYPES
             and FLOAT_TYPES[came[-1]].precision > FLOAT_TYPES[narrow].precision
         ):

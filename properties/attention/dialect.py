@@ -276,7 +276,8 @@ def square_where_causal(target: Target, device: str) -> Target | None:
     question = _question(target, device)
     square = question.inputs(queries=7, is_causal=True)
     others = question.inputs(is_causal=True), question.inputs(queries=9, is_causal=True)
-    if any(question.answer(Reading(), asked) is not None for asked in others) or question.answer(Reading(), square) is None:
+    plain = Reading(layout=target.supports.layout)
+    if any(question.answer(plain, asked) is not None for asked in others) or question.answer(plain, square) is None:
         return None
     reading = Reading(layout=target.supports.layout, square="causal", names={"is_causal": "is_causal"})
     return replace(
@@ -292,7 +293,11 @@ def square_where_causal(target: Target, device: str) -> Target | None:
 def _called(question: Question, formal: Formal, works: bool, layout: str | None) -> tuple[Reading, dict[str, str]]:
     """The reading in which the plain call is right, or the simplest that gives an answer of the right form."""
     plain = question.inputs()
-    readings = [replace(one, compact=True) for one in readings_of(formal, works, layout)]
+    declared = question.target.supports.layout
+    readings = [
+        replace(one, compact=True, layout=declared if works and one.layout == "bhld" else one.layout)
+        for one in readings_of(formal, works, layout)
+    ]
     off, reading = _nearest_of_all(question, readings, _flag(formal))
     small = replace(reading, filled=in_small_tiles(reading.filled))
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
@@ -303,7 +308,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     if off >= question.near and (word := _other_weights(question.target.name)):
         raise _no_softmax(question.target.name, word)
     by = "" if off < question.near else f": {OFF} {off:.2g}"
-    learned = {} if reading.layout == "bhld" else {"axes": axes + by}
+    learned = {} if reading.layout in ("bhld", declared) else {"axes": axes + by}
     learned |= {"result": f"{answer}"} if answer else {}
     learned |= {"lengths": SQUARE[reading.square]} if reading.square else {}
     learned |= {"causality": "always; without it every query is asked as the last row"} if reading.always else {}

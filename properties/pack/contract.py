@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -74,7 +74,7 @@ class Packed(Contract):
     def handshake(self, target: Target, device: str) -> Target:
         return Handshake(target, device, inspect.signature(target.function).parameters).learned()
 
-    def learned_supports(self, target: Target) -> dict[str, Any]:
+    def learned_supports(self, target: Target, edges: Collection[str] | None = None) -> dict[str, Any]:
         return as_declared(target)
 
     def trial(self, prop: Property) -> type[Trial]:

@@ -14,6 +14,9 @@ from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.first_contact.record import Entry
+from benchmarks.first_contact.speak import load
+from benchmarks.first_contact.table import ENTRIES
 from properties.attention.answers import CLAIMS
 from properties.catalogue import select
 from properties.engine.core.target import CannotRun, Target
@@ -224,7 +227,7 @@ def test_what_is_written_of_it_is_its_claim(number: int) -> None:
     """It is right by what was seen of it; and when it changes, that is a finding."""
     made, declared, otherwise, so, names = ALL[number]
     seen = spoken(made(**so), {})
-    facts = tomllib.loads(supports_text(seen, seen.kind.learned_supports(seen)))
+    facts = tomllib.loads(supports_text(seen, seen.kind.learned_supports(seen, edges=())))
     assert set(declared) <= set(facts)
     again = spoken(made(**so), facts)
     assert again.supports == dataclasses.replace(seen.supports, gradients=True) and again.parameters == seen.parameters
@@ -237,3 +240,16 @@ def test_every_key_of_a_convention_has_a_row() -> None:
     keys = set(re.findall(r"`(\w+)`", " ".join(table)))
     tried = {key for row in ALL for key in row[1]} | {"dtypes", "length_multiple"}
     assert keys - tried == {"parameters"} and set(CLAIMS) <= tried  # a parameter that is not there cannot be given
+
+
+@pytest.mark.parametrize("entry", one_in(5, ENTRIES), ids=lambda entry: entry.name)
+def test_what_is_written_of_a_stranger_is_taken_back(entry: Entry) -> None:
+    """With it, the same is seen of it again: its names, its axes, its masks, what it takes."""
+    function = load(entry, entry.function)
+    seen = make_target("mine", function).kind.handshake(make_target("mine", function), "cpu")
+    facts = tomllib.loads(supports_text(seen, seen.kind.learned_supports(seen) | {"dtypes": seen.dtypes}))
+    again = make_target("mine", function, facts)
+    again = again.kind.handshake(again, "cpu")
+    found = dataclasses.asdict(seen.supports) | {"dtypes": seen.dtypes, "gradients": facts.get("gradients", seen.supports.gradients)}
+    assert dataclasses.asdict(again.supports) == found
+    assert set(again.parameters) == set(seen.parameters) and again.wrong == seen.wrong

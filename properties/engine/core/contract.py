@@ -147,8 +147,8 @@ class Contract(ABC):
         """What names targets that are this one but for a flag → the flag as it is given to them."""
         return {}
 
-    def learned_supports(self, target: Target) -> dict[str, Any]:
-        """What the handshake has found out, as keys of supports."""
+    def learned_supports(self, target: Target, edges: Collection[str] | None = None) -> dict[str, Any]:
+        """What the handshake has found out, as keys of supports; ``edges``: those at which a search has seen it be otherwise, None without one."""
         return {}
 
     def learn(self, target: Target, formal: Formal, declared: frozenset[str], device: str, works: bool) -> Target | None:
@@ -242,10 +242,6 @@ class Contract(ABC):
         Usual are finite numbers, not near the largest, sizes of one or more, and rows that see a key.
         """
         return "sizes of zero" if case.empty else prop.edge
-
-    def claims_of(self, edge: str) -> Collection[str]:
-        """The keys of supports which, declared, say that what is asked of an edge holds."""
-        return ()
 
     readings = True  # whether known mistakes are compared with what fails
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared

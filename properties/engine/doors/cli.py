@@ -291,9 +291,8 @@ def write_supports(path: str, targets: Sequence[Target], reports: Sequence[Repor
     """What was learned of the one target, as TOML. Raises CannotRun for none or several."""
     if len(targets) != 1:
         raise CannotRun(f"--write-supports needs one target, not {len(targets)}")
-    facts = targets[0].kind.learned_supports(targets[0]) | {"dtypes": targets[0].dtypes}
-    for edge in {edge for report in reports for outcome in report.outcomes.values() for edge in outcome.edges}:
-        facts = {key: value for key, value in facts.items() if key not in targets[0].kind.claims_of(edge)}  # what is not so is no claim
+    edges = {edge for report in reports for outcome in report.outcomes.values() for edge in outcome.edges}
+    facts = targets[0].kind.learned_supports(targets[0], edges if reports else None) | {"dtypes": targets[0].dtypes}
     if reports and (kinds := dialect.tightest(reports[0])):
         facts["arithmetic"] = kinds
     with open(path, "w", encoding="utf-8") as file:
