@@ -11,6 +11,7 @@ from ..engine.core.target import Target, as_declared
 from ..exact.arithmetic import default_arithmetic
 from .axes import LAYOUTS
 from .backward import refusal
+from .written import words
 
 # Conventions that were asked for, and are claims from now on, the usual ones, too → the parameters without which they say nothing.
 CLAIMS: dict[str, tuple[str, ...]] = {
@@ -34,7 +35,7 @@ def claims(target: Target) -> dict[str, Any]:
     asked = {} if target.pace.unasked else CLAIMS
     usual = {name: getattr(target.supports, name) for name, needs in asked.items() if set(needs) <= set(target.parameters)}
     flows = asked and target.framework.gradients and not refusal(target, "gradients")
-    found = usual | ({"gradients": True} if flows else {}) | as_declared(target)
+    found = usual | ({"gradients": True} if flows else {}) | as_declared(target) | ({"spoken": words(target)} if asked else {})
     told = {**target.learned, **target.differs, **target.wrong}
     other = "bool mask" in told or any("a second mask" in how or how.startswith("of axes") for how in told.values())
     return {name: value for name, value in found.items() if not (other and name in OF_MASKS)}

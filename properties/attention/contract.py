@@ -33,7 +33,7 @@ from .edges import edge as at_edge
 from .refusals import with_refusals
 from .reread import larger, unsettle
 from .trial import Trial
-from .written import with_documentation
+from .written import with_documentation, with_what_was_spoken
 
 declare = partial(declaring.declare, contract=ATTENTION.name)
 
@@ -89,7 +89,7 @@ class Attention(Contract):
                 target = dialect.square_where_causal(target, device) or target
                 target = dialect.square_alone(target, device) or target
                 target = dialect.with_groups(target, device)
-            return with_documentation(with_conventions(with_refusals(target, device), device))
+            return with_what_was_spoken(with_documentation(with_conventions(with_refusals(target, device), device)))
 
     def paired(self, target: Target, reference: Target) -> Target:
         """What hides later keys in every call is asked for its last row, which sees them all: so it would agree with what hides nothing."""

@@ -32,6 +32,7 @@ SINGLE = 1e-9  # so far off is no float64: numbers of size one are off by 1e-15 
 TRACES = 1e-12  # so far off is no float64 either
 LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call
 IS_ADDED = "it is added to the logits"  # a bool mask
+MANY_ROWS = 0.25  # of all: so many are not right by chance
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
 
@@ -193,7 +194,9 @@ class Conventions:
             return
         scale = self._own_scale(asked)
         if not self._nearer(self._off(*asked, scale=scale), off):
-            return
+            scale = self._scale_of_rows(asked[0])
+            if not scale:
+                return
         self.facts["default_scale"] = scale
         says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
         record = self.wrong if scale not in SCALES or (self.documented and not (says_so and scale == "1")) else self.differs
@@ -232,9 +235,9 @@ class Conventions:
         if np.abs(out - exactly(replace(asked, scale=by), "top-left").out).max(initial=0.0) < self.question.near:
             formal = formal_of(self.target.function).values()
             neutral = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal)
-            record = self.differs if neutral and "scale" not in self.wrong else self.wrong
-            before = f"{record['scale']}; " if "scale" in record else ""
-            record["scale"] = f"{before}one that is given is multiplied by 1/sqrt(dim), off by {off:.2g}; none is given"
+            known = self.differs.pop("scale", "") or self.wrong.get("scale", "")
+            record = self.differs if neutral and not known else self.wrong
+            record["scale"] = f"{known}{'; ' * bool(known)}one that is given is multiplied by 1/sqrt(dim), off by {off:.2g}; none is given"
             self.target = replace(self.target, parameters=tuple(name for name in self.target.parameters if name != "scale"))
 
     def _ignored(self) -> None:
@@ -246,6 +249,22 @@ class Conventions:
                 theirs = next((own for own, how in self.target.learned.items() if how.startswith(name)), name)
                 self.wrong[theirs] = "it changes nothing; none is given"
                 self.target = replace(self.target, parameters=tuple(one for one in self.target.parameters if one != name))
+
+    def _scale_of_rows(self, asked: Inputs) -> str:
+        """The usual scale of another by which many rows are right, and none by the documented one; empty if there is none.
+
+        That is what is left of a scale beside a mistake in other rows, as in all batch elements but the first.
+        """
+        out = self.question.answer(self.reading, asked)
+        if out is None:
+            return ""
+
+        def right(scale: str) -> float:
+            return float(np.mean((np.abs(out - exactly(replace(asked, default_scale=scale), "top-left").out) < self.question.near).all(-1)))
+
+        shares = {scale: right(scale) for scale in SCALES}
+        best = max(shares, key=lambda scale: shares[scale])
+        return best if best != SCALES[0] and shares[best] >= MANY_ROWS and not shares[SCALES[0]] else ""
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
         """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""
@@ -426,8 +445,8 @@ class Conventions:
         if {"float64", "float32"} <= set(self.target.dtypes) and not {"dtypes", "arithmetic"} & self.target.declared:
             plain = self.question.inputs()
             off = self._off(plain)
-            if SINGLE < off < self.question.near and self._single():
-                self.differs["float64"] = f"computed in float32, off by {off:.2g}; not tried"
+            if off > SINGLE and self._single():  # with another mistake beside it, too
+                self.differs["float64"] = f"computed in float32{f', off by {off:.2g}' * (off < self.question.near)}; not tried"
             elif off < SINGLE and (by := self._scaled_in_single()):
                 self.differs["float64"] = f"its scale is computed in float32, off by {by:.2g}; not tried"
             if "float64" in self.differs:

@@ -58,7 +58,12 @@ OF_PARAMETER: dict[str, dict[str, Any]] = {
     "kv_lengths": {"lengths": True},
 }
 # What a mask is like of which so many axes are wanted, and which has fewer.
-OF_RANK: dict[int, dict[str, Any]] = {4: {"mask_rank": 3}, 2: {"mask_axes": "S", "mask_rank": 0}, 1: {"mask_axes": "", "mask_rank": 0}}
+OF_RANK: dict[int, dict[str, Any]] = {
+    4: {"mask_rank": 3},
+    3: {"mask_axes": "LS", "mask_rank": 2},
+    2: {"mask_axes": "S", "mask_rank": 0},
+    1: {"mask_axes": "", "mask_rank": 0},
+}
 EDGES = {"zero_sizes", "rows_without_keys", "non_finite"}  # what is refused of these is not asked again
 MISTAKES = ("AttributeError:", "NameError:", "UnboundLocalError:")  # what nobody raises to refuse a call
 # What claims a parameter if it is declared: then every use of it that raises is a finding.
@@ -107,8 +112,8 @@ def with_refusals(target: Target, device: str) -> Target:
             getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()
         ):
             continue  # it is declared, or known
-        if changes.items() <= facts.items() or words in told:
-            continue  # an earlier question has shown it, or the same in another type
+        if set(changes) <= set(facts) or words in told:
+            continue  # an earlier question has shown it, or more, or the same in another type
         if why := refusal(target, asked):
             facts = changes | facts
             told.add(words)
@@ -177,8 +182,11 @@ def _without_parameters(target: Target, device: str, said: dict[str, str], again
         if parameter in ASKED_FOR:
             asked = [lambda seed, more=ASKED_FOR[parameter]: _asked(target, device)(seed).but(**more)]  # type: ignore[misc]
         if parameter == "attn_mask":
-            masks = [(kind, axes) for kind in target.supports.mask_kinds for axes in target.supports.mask_axes[:2]]
-            asked = [_asked(target, device, mask="random", mask_kind=kind, mask_axes=axes) for kind, axes in masks]
+            masks = [(kind, axes, 0) for kind in target.supports.mask_kinds for axes in target.supports.mask_axes[:2]]
+            masks += [
+                (kind, axes, 4) for kind in target.supports.mask_kinds for axes in ("BHLS", "LS") if axes in target.supports.mask_axes
+            ]
+            asked = [_asked(target, device, mask="random", mask_kind=kind, mask_axes=axes, mask_rank=rank) for kind, axes, rank in masks]
         whys = [refusal(target, each) for each in asked]
         if whys and all(whys):
             said[parameter] = whys[0]
@@ -315,6 +323,7 @@ def _of_axes(target: Target, device: str) -> Iterator[Question]:
         if "enable_gqa" in target.parameters:
             yield "masks of two axes, where heads are grouped", {"mask_rank": 4}, asked(**masked, group=2, queries=1)
         yield "masks of three axes", {"mask_rank": 4}, asked(**masked, mask_rank=3)
+        yield "masks of two axes", {"mask_rank": 3}, asked(**masked, mask_axes="LS", mask_rank=2)
         yield "masks of fewer than two axes", {"mask_rank": 2}, asked(**masked, mask_axes="S", mask_rank=0)
         if "" in target.supports.mask_axes:
             yield "masks without axes", {"mask_rank": 1}, asked(**masked, mask_axes="", mask_rank=0)

@@ -479,11 +479,28 @@ def result_array(result: Any, fw: Framework) -> Any:
         return result[0]
     if isinstance(result, tuple) and result and isinstance(result[0], list):
         return result_array(result[0], fw)
-    for name in FIELDS:
-        value = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
-        if fw.is_array(value):
-            return value
+    fields = fields_of(result)
+    if name := output_field(fields, fw):
+        return fields[name]
+    if fields:
+        raise TypeError(f"returned the fields {', '.join(fields)}; which is the output? Known are {', '.join(FIELDS)}")
     raise TypeError(f"returned {type(result).__name__}, not an array of {fw.name}")
+
+
+def fields_of(result: Any) -> Mapping[str, Any]:
+    """What comes back under names: of a dictionary, a dataclass, or any other object."""
+    if isinstance(result, Mapping):
+        return result
+    slots = {name: getattr(result, name) for name in (*FIELDS, *WEIGHTS, *SUMS) if hasattr(result, name)}
+    return slots | getattr(result, "__dict__", {})
+
+
+def output_field(fields: Mapping[str, Any], fw: Framework) -> str:
+    """The name of the output: one that is known, or that of the only array which has no name of weights; empty if there is none."""
+    arrays = [str(name) for name, value in fields.items() if fw.is_array(value)]
+    known = [name for name in FIELDS if name in arrays]
+    others = [name for name in arrays if name not in (*WEIGHTS, *SUMS)]
+    return known[0] if known else others[0] if len(others) == 1 else ""
 
 
 def second_array(result: Any, fw: Framework) -> Any:
@@ -527,5 +544,5 @@ def result_words(result: Any, fw: Framework) -> str:
         return ""
     if isinstance(result, list):
         return "a list, the output first"
-    names = [name for name in FIELDS if fw.is_array(result.get(name) if isinstance(result, Mapping) else getattr(result, name, None))]
-    return f"{'a dictionary' if isinstance(result, Mapping) else type(result).__name__} with {names[0]!r}" if names else ""
+    name = output_field(fields_of(result), fw)
+    return f"{'a dictionary' if isinstance(result, Mapping) else type(result).__name__} with {name!r}" if name else ""

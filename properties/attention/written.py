@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from importlib import metadata
 
 from ..engine.core.documented import HIDDEN, SEEN, added, corner, polarity, text_of
 from ..engine.core.target import Target, innermost
 from .conventions import IS_ADDED
 from .question import PADDING, meant
 from .speech import formal_of
+
+BY, TAKES, REFUSED = "attncheck", "takes", "refused"
 
 
 def with_documentation(target: Target) -> Target:
@@ -34,6 +38,39 @@ def with_documentation(target: Target) -> Target:
     elif said and "causal corner" in wrong:
         differs["causal corner"] = wrong.pop("causal corner") + ", and so its documentation says"
     return replace(target, wrong=wrong, differs=differs)
+
+
+def words(target: Target) -> dict[str, str]:
+    """What a handshake tells of a target, but for numbers that it measured: which names and axes it has, in what it differs, what it refuses."""
+    told = {name: re.sub(r",? off by [\d.e+-]+", "", how) for name, how in {**target.learned, **target.differs}.items()}
+    return {BY: version()} | told | dict.fromkeys(target.refuses, REFUSED) | {TAKES: ", ".join(sorted(target.parameters))}
+
+
+def with_what_was_spoken(target: Target) -> Target:
+    """The target: what is told of it otherwise than was written down is wrong. What is declared is not asked, and need not be told."""
+    before = target.supports.spoken
+    if before is None:
+        return target
+    if before.get(BY) != version():
+        return replace(
+            target, untried={**target.untried, "spoken": f"written by attncheck {before.get(BY)}, in other words; write it anew"}
+        )
+    wrong = dict(target.wrong)
+    for name, how in words(target).items():
+        if name == TAKES:
+            if lost := sorted(set(before.get(name, "").split(", ")) - {*how.split(", "), ""}):
+                wrong[name] = f"{', '.join(lost)} no longer, which it took when it was written down"
+        elif how != before.get(name):
+            wrong[name] = f"{how}; when it was written down, it was {before.get(name, 'as usual')}"
+    return replace(target, wrong=wrong)
+
+
+def version() -> str:
+    """That of the installed attncheck; of a clone none."""
+    try:
+        return metadata.version("attncheck")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _how(target: Target, name: str) -> str:

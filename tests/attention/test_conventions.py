@@ -421,3 +421,41 @@ def test_a_scale_of_0_that_is_taken_for_none_is_one_finding(default: str) -> Non
     report = verify_target(spoken(wrong), [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20))
     assert report.findings and "scale of 0" in spoken(wrong).wrong
     assert not spoken(lambda q, k, v, scale=None: attention(q, k, v, usual(q) if scale is None else scale or 1e-300)).wrong
+
+
+def test_a_scale_beside_a_mistake_in_other_rows_is_named() -> None:
+    """The first batch element alone is right but for the scale."""
+
+    def attention(q: Any, k: Any, v: Any, scale: Any = None) -> Any:
+        return torch.softmax(q @ k.mT * (1.0 if scale is None else scale), -1)[:1] @ v
+
+    target = spoken(attention)
+    assert target.supports.default_scale == "1" and set(target.differs) == {"scale"}
+    assert searched(target, "output_is_inside_the_bound", "batch_elements_are_independent").findings
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_scale_that_multiplies_the_usual_one_is_one_finding(factor: float) -> None:
+    """Scaled twice: none that is given is as it is meant; and where none is, 1/dim."""
+
+    def attention(q: Any, k: Any, v: Any, scale: Any = None) -> Any:
+        usual = max(q.shape[-1], 1) ** -0.5
+        return torch.softmax(q @ k.mT * (usual if scale is None else scale) * usual**factor, -1) @ v
+
+    target = spoken(attention)
+    if factor == 1:
+        assert (
+            list(target.wrong) == ["scale"] and "1/dim" in target.wrong["scale"] and "is multiplied by 1/sqrt(dim)" in target.wrong["scale"]
+        )
+        assert "scale" not in target.parameters and not searched(target).findings
+    assert target.wrong or searched(target).findings
+
+
+def test_what_is_computed_in_float32_is_seen_beside_a_mistake() -> None:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        weights = torch.softmax(q.float() @ k.float().mT / max(q.shape[-1], 1) ** 0.5, -1)
+        return ((weights * torch.where(torch.arange(k.shape[2]) < 4, 1.0, 0.5)) @ v.float()).to(q.dtype)
+
+    target = spoken(attention)
+    assert target.differs["float64"] == "computed in float32; not tried" and "float64" not in target.dtypes
+    assert all(not finding.violation.slight for finding in searched(target).findings)

@@ -20,7 +20,7 @@ from benchmarks.first_contact.table import ENTRIES
 from properties.attention.answers import CLAIMS
 from properties.catalogue import select
 from properties.engine.core.target import CannotRun, Target
-from properties.engine.report.dialect import supports_text
+from properties.engine.report.dialect import supports_text, tightest
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
@@ -230,7 +230,9 @@ def test_what_is_written_of_it_is_its_claim(number: int) -> None:
     facts = tomllib.loads(supports_text(seen, seen.kind.learned_supports(seen, edges=())))
     assert set(declared) <= set(facts)
     again = spoken(made(**so), facts)
-    assert again.supports == dataclasses.replace(seen.supports, gradients=True) and again.parameters == seen.parameters
+    assert (
+        again.supports == dataclasses.replace(seen.supports, gradients=True, spoken=facts["spoken"]) and again.parameters == seen.parameters
+    )
     assert not refuted(again, names) and refuted(spoken(made(**otherwise), facts), names)
 
 
@@ -251,5 +253,57 @@ def test_what_is_written_of_a_stranger_is_taken_back(entry: Entry) -> None:
     again = make_target("mine", function, facts)
     again = again.kind.handshake(again, "cpu")
     found = dataclasses.asdict(seen.supports) | {"dtypes": seen.dtypes, "gradients": facts.get("gradients", seen.supports.gradients)}
+    found |= {"spoken": facts["spoken"]}
     assert dataclasses.asdict(again.supports) == found
     assert set(again.parameters) == set(seen.parameters) and again.wrong == seen.wrong
+
+
+# What has no key of its own: a function, and another one of the same names.
+CHANGES: dict[str, tuple[str, str]] = {
+    "the polarity of a mask": ("mask", "hidden"),
+    "axes": ("axes", "blhd"),
+    "a window": ("window", "before"),
+    "the base of a log-sum-exp": ("lse", "2"),
+    "grouped heads": ("groups", "none"),
+    "a parameter": ("causal", "gone"),
+}
+
+
+def changed(*how: str) -> Any:
+    """An attention whose masks, axes, window, sum and heads can be others."""
+    kernel = Kernel(layout="blhd" if "blhd" in how else "bhld", groups=(1,) if "none" in how else ())
+
+    def answer(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, window: Any = None) -> Any:
+        seen = mask if mask is None or "hidden" not in how else ~mask
+        sides = None if window is None else (window - ("before" not in how), window if "before" in how else window - 1)
+        return kernel(q, k, v, seen, causal, None, sides)
+
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, window_size: Any = None) -> Any:
+        return answer(q, k, v, mask, causal, window_size)
+
+    def without(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        return answer(q, k, v, mask)
+
+    def with_lse(q: Any, k: Any, v: Any) -> Any:
+        lse = torch.logsumexp(q @ k.mT * max(q.shape[3], 1) ** -0.5, -1)
+        return answer(q, k, v), lse / math.log(2) if "2" in how else lse
+
+    return with_lse if "lse" in how else without if "gone" in how or ("window" not in how and "causal" not in how) else attention
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_has_no_key_is_held_to_what_was_told(what: str) -> None:
+    """``spoken`` keeps it, word for word; the same function has changed nothing."""
+    topic, change = CHANGES[what]
+    seen = spoken(changed(topic), {})
+    facts = tomllib.loads(supports_text(seen, seen.kind.learned_supports(seen)))
+    assert facts["spoken"] and not spoken(changed(topic), facts).wrong
+    assert spoken(changed(topic, change), facts).wrong
+    other = spoken(changed(topic, change), {**facts, "spoken": {**facts["spoken"], "attncheck": "another"}})
+    assert "written by attncheck another" in other.untried["spoken"]
+
+
+def test_a_tighter_arithmetic_is_claimed_after_enough_cases_alone() -> None:
+    target = spoken(plain(), {})
+    few, many = (verify_target(target, select(BOUND), Plan(examples=count)) for count in (8, 150))
+    assert not tightest(few) and {"float64", "float32"} <= set(tightest(many))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from benchmarks.refusing import refusing
 from impls import numpy_matmul
 from impls.mutants import load_all
 from properties.attention.refusals import with_refusals
-from properties.catalogue import PROPERTIES
+from properties.catalogue import PROPERTIES, select
 from properties.engine.core.target import Target
 from properties.engine.doors import cli
 from properties.engine.doors.cli import main
 from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, inapplicable, search
 
 MUTANTS = {name: mutant for name, mutant in load_all()[0].items() if mutant.contract == "attention"}
@@ -70,8 +72,7 @@ def test_what_is_refused_in_one_type_is_told_and_not_asked_in_any() -> None:
 
     target = make_target("mine", fused, RIGHT)
     target = target.kind.handshake(target, "cpu")
-    classes = ("masks of fewer than two axes in float16", "masks without axes in float16")
-    assert target.refuses == dict.fromkeys(classes, "IndexError: Dimension out of range")
+    assert target.refuses == {"masks of fewer than two axes in float16": "IndexError: Dimension out of range"}  # none at all are fewer, too
     assert target.supports.mask_rank == 2 and "masks of fewer than two axes in float16" in target.left
 
 
@@ -225,3 +226,47 @@ def test_a_type_in_which_causality_always_raises_is_told_once_and_not_tried() ->
     assert target.kind.handshake(target, "cpu").dtypes == ("float64", "float32", "float16", "bfloat16")
     declared = {"framework": "torch", "dtypes": ["float64", "float16"]}
     assert with_refusals(make_target("mine", mine, declared), "cpu").dtypes == ("float64", "float16")
+
+
+def of_axes(wanted: Callable[[Any, Any], bool], per_head: bool = True) -> Callable[..., Any]:
+    """A mask of PyTorch's name, and of so many axes alone; ``per_head``: or that of head 0 for all."""
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None) -> Any:
+        scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        if attn_mask is not None:
+            if not wanted(attn_mask, scores):
+                raise ValueError("a mask of other axes")
+            attn_mask = attn_mask if per_head else attn_mask[..., :1, :, :]
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        hidden = (scores == -torch.inf).all(-1, keepdim=True)
+        return torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0) @ v
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rank"),
+    [
+        (lambda mask, scores: mask.ndim == 4, 4),
+        (lambda mask, scores: mask.ndim >= 3, 3),
+        (lambda mask, scores: mask.shape == scores.shape, 4),
+    ],
+    ids=["four", "three or four", "all"],
+)
+def test_a_mask_of_many_axes_alone_is_asked_so(wanted: Any, rank: int) -> None:
+    """It was told as refused, and masks were not tried: the mask of another head was let go."""
+    asked = select(("masks",))
+    for per_head in (True, False):
+        target = make_target("mine", of_axes(wanted, per_head), {"framework": "torch"})
+        target = target.kind.handshake(target, "cpu")
+        assert "attn_mask" in target.parameters and target.supports.mask_rank == rank and not target.wrong
+        assert bool(verify_target(target, asked, Plan(examples=30, strict=False, shrink=False), first=True).findings) is not per_head
+
+
+def test_one_refusal_is_told_once() -> None:
+    def positive(q: Any, k: Any, v: Any, scale: Any = None) -> Any:
+        assert scale is None or scale > 0
+        return torch.softmax(q @ k.mT * (scale or max(q.shape[-1], 1) ** -0.5), -1) @ v
+
+    target = make_target("mine", positive, {"framework": "torch"})
+    assert list(target.kind.handshake(target, "cpu").refuses) == ["scales that are not positive"]

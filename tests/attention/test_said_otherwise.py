@@ -5,6 +5,7 @@ Each is found out, told, and checked as what it is; the same with a mistake is r
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from properties.catalogue import PROPERTIES
 from properties.engine.core.pace import Pace
-from properties.engine.core.target import Target
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, verify_target
 from properties.engine.search.search import Plan
@@ -529,3 +530,27 @@ def test_a_flag_for_each_corner() -> None:
     )
     assert spoken(one_corner()).supports.causal == "bottom-right" and not spoken(one_corner()).wrong
     assert "its name documents bottom-right" in spoken(one_corner(bottom=False)).wrong["causal corner"]
+
+
+# ---------------------------------------------------------------- what comes back under a name
+
+
+@dataclasses.dataclass
+class Hidden:
+    hidden: Any
+    attn_weights: Any = None
+
+
+def test_the_only_array_beside_weights_is_the_output() -> None:
+    def fields(q: Any, k: Any, v: Any) -> Any:
+        made = weights(q @ k.mT / max(q.shape[-1], 1) ** 0.5)
+        return Hidden(made @ v, made)
+
+    def two(q: Any, k: Any, v: Any) -> Any:
+        return {"values": weights(q @ k.mT) @ v, "more": q}
+
+    target = spoken(fields)
+    assert target.learned["result"] == "Hidden with 'hidden'" and target.learned["beside the output"] == "the weights"
+    assert not refuted(target)
+    with pytest.raises(CannotRun, match="a dictionary of values, more, not an array"):
+        spoken(two)

@@ -46,6 +46,7 @@ KINDS: dict[str, Any] = {
     "memory": (tuple, type(None)),
     "fill": (int, float, type(None)),
     "arithmetic": dict,
+    "spoken": (dict, type(None)),
     "eps": (int, float),
     **dict.fromkeys(("costly_shapes", "gradients", "bias_gradients"), (bool, type(None))),
     **dict.fromkeys(

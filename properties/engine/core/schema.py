@@ -51,6 +51,9 @@ def whole(value: Any) -> bool:
 FLAG: Wrong = _unless(lambda value: isinstance(value, bool), "true or false")
 TRUE: Wrong = _unless(lambda value: value is True, "True, or left out")
 TEXT: Wrong = _unless(lambda value: isinstance(value, str), "a text")
+TEXTS: Wrong = _unless(
+    lambda value: isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair), "a table of texts"
+)
 NAME: Wrong = _unless(lambda value: isinstance(value, str) and bool(value.strip()), "a text that is not empty")
 DATE: Wrong = _unless(lambda value: type(value) is datetime.date, "a date such as 2027-01-31")
 POSITIVE: Wrong = _unless(

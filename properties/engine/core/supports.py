@@ -14,7 +14,7 @@ from ..cases.dtypes import DTYPES
 from ..cases.masks import MASK_AXES, MASK_KINDS
 from ..frameworks import LAYOUTS
 from .contract import contracts
-from .schema import FLAG, LARGEST, NAME, POSITIVE, Key, checked, number, one_of, optional, sides, sizes, some_of
+from .schema import FLAG, LARGEST, NAME, POSITIVE, TEXTS, Key, checked, number, one_of, optional, sides, sizes, some_of
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -118,6 +118,8 @@ class Supports:
     # every new shape costs far more than a call, since it is compiled, or tuned: a few are kept for a run, another `--round` has others;
     # found out by two calls
     costly_shapes: bool | None = None
+    # what a handshake has told of it, in its words, as `--write-supports` keeps it: what is told otherwise is a finding
+    spoken: Mapping[str, str] | None = None
     gradients: bool | None = None  # flow to q, k, v (PyTorch, JAX), so that those of the theme `gradients` are tried; found out by one call
     bias_gradients: bool | None = None  # likewise, to an additive mask
     contract: str | None = None  # what it is; asked of the signature
@@ -220,6 +222,7 @@ SCHEMA: dict[str, Key] = {
     "mask_rank": Key(number(0, 4)),
     "arithmetic": Key(_wrong_arithmetic),
     "costly_shapes": Key(optional(FLAG)),
+    "spoken": Key(optional(TEXTS)),
     "gradients": Key(optional(FLAG)),
     "bias_gradients": Key(optional(FLAG)),
     "contract": Key(optional(one_of(contracts))),

@@ -155,7 +155,8 @@ class Target:
     def read(self, result: Any) -> Array:
         """The answer as a carrier (B, H, L, Dv). Raises Raised if it is no array of the framework."""
         if not self.framework.is_array(result):
-            raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {self.framework.name}"))
+            what = f"a dictionary of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(result).__name__
+            raise Raised(TypeError(f"returned {what}, not an array of {self.framework.name}"))
         with raising({}):  # what looks like an array may be none
             out = self.framework.read(result)
         return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ from ..core.target import Target
 from ..search.run import Report
 
 WIDTH = 80  # columns
+FITTED = 25  # cases of a type: of a few a tighter arithmetic may fit by chance
 WELL = 0.8  # of the bound of a tighter arithmetic may be used for it to be claimed from now on
 
 
@@ -86,16 +89,18 @@ def supports_text(target: Target, facts: Mapping[str, Any]) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + " }"
+        names = {name: name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name, ensure_ascii=False) for name in value}
+        return "{ " + ", ".join(f"{names[name]} = {_toml(each)}" for name, each in value.items()) + " }"
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 def tightest(report: Report) -> dict[str, str]:
-    """dtype → the tightest kind of arithmetic that fits well, where one is tighter than what is claimed."""
+    """dtype → the tightest kind of arithmetic that fits well, in enough cases, where one is tighter than what is claimed."""
     found: dict[str, str] = {}
+    tried = sum((outcome.ranges.dtypes for outcome in report.outcomes.values() if outcome.notes.fits), Counter[str]())
     for key, fraction in fractions(report).items():
         dtype, kind = key.split()
-        if fraction <= WELL:
+        if fraction <= WELL and tried[dtype] >= FITTED:
             found.setdefault(dtype, kind)
     return found
 
