@@ -31,6 +31,7 @@ LACKS, LACKING = "the target takes no ", 3  # reasons of this kind that have a l
 SCREEN = 24  # lines of a report that is not verbose
 SPARED = ("no bound", "fits", "adequate", "on ", "left out", "bound")  # what is left out first where there is no room
 LEAST, TOLD, SPOKEN = 4, 9, 3  # of them what it speaks, refuses and so on; of these what it speaks, if the others need the rest
+BESIDE_ANSWERS = ("gradients", "feature_gradients", "purity")  # themes whose findings may leave the answers right
 IN_FULL = 4  # findings printed in full, unless it takes more to name every mistake
 IN_SHORT = 3  # and of the others in two lines
 
@@ -91,9 +92,9 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     """The findings that are shown in full: one for each mistake that explains some; with ``verbose`` all.
 
     Where nothing is recognised for sure, a finding shows the same mistake as another if what matters of that one is so here, too (and
-    perhaps more, which its property needs), or if both met the same error. Where the plainest call is wrong, only what explains that is
-    shown beside it. A rounding error too much is not shown in full where
-    something is grossly wrong, unless it is a mistake of its own.
+    perhaps more, which its property needs), or if both met the same error. Where the answer to the plainest call is wrong, only what
+    explains that is shown beside it. A rounding error too much is not shown in full where something is grossly wrong, unless it is a
+    mistake of its own.
     """
     findings = sorted(report.findings, key=_rank)
     if verbose:
@@ -105,7 +106,7 @@ def in_full(report: Report, verbose: bool = False) -> list[Finding]:
     looser = {name: explained.looser for name, explained in report.explained.items() if explained.looser}
     gross = [f for f in findings if not f.violation.slight] or findings
     full = naming_all([f for f in findings if named[f.prop.name]], named)
-    if plainest := [f for f in gross if not (_conditions(f) or _features(f) or f.violation.raised)]:  # then all else follows from that
+    if plainest := [f for f in gross if _is_plainest(f)]:  # then all else follows from that
         of_all = {name for f in plainest for name in named[f.prop.name]}
         full = [f for f in full if of_all & set(named[f.prop.name])]
     for f in [f for f in gross if not named[f.prop.name]]:
@@ -121,6 +122,11 @@ def _same(f: Finding, shown: Finding) -> bool:
     if f.violation.raised or shown.violation.raised:
         return _error(f) == _error(shown) or (needed and theirs <= ours and not shown.violation.raised)
     return needed or theirs <= ours or bool(theirs & ours)
+
+
+def _is_plainest(f: Finding) -> bool:
+    """Whether the answer to any call at all is wrong."""
+    return f.violation.wrong is not None and f.prop.theme not in BESIDE_ANSWERS and not (_conditions(f) or _features(f))
 
 
 def _conditions(f: Finding) -> set[str]:
