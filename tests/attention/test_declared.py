@@ -204,13 +204,13 @@ def named(number: int) -> str:
     return ", ".join(f"{key}={value}" for key, value in ALL[number][1].items())
 
 
-@pytest.mark.parametrize("number", one_in(2, range(len(ALL))), ids=named)
+@pytest.mark.parametrize("number", one_in(4, range(len(ALL))), ids=named)
 def test_what_does_otherwise_is_refuted(number: int) -> None:
     made, declared, otherwise, _, names = ALL[number]
     assert refuted(spoken(made(**otherwise), declared), names)
 
 
-@pytest.mark.parametrize("number", one_in(3, range(len(ALL))), ids=named)
+@pytest.mark.parametrize("number", one_in(6, range(len(ALL))), ids=named)
 def test_what_does_so_is_right(number: int) -> None:
     made, declared, _, so, names = ALL[number]
     assert not refuted(spoken(made(**so), declared), names)
@@ -222,7 +222,7 @@ def test_what_its_first_calls_belie_cannot_be_run(declared: dict[str, Any]) -> N
         spoken(plain(dtypes=("float64",), multiple=8), declared)
 
 
-@pytest.mark.parametrize("number", one_in(4, WRITTEN), ids=named)
+@pytest.mark.parametrize("number", one_in(6, WRITTEN), ids=named)
 def test_what_is_written_of_it_is_its_claim(number: int) -> None:
     """It is right by what was seen of it; and when it changes, that is a finding."""
     made, declared, otherwise, so, names = ALL[number]
@@ -244,7 +244,7 @@ def test_every_key_of_a_convention_has_a_row() -> None:
     assert keys - tried == {"parameters"} and set(CLAIMS) <= tried  # a parameter that is not there cannot be given
 
 
-@pytest.mark.parametrize("entry", one_in(5, ENTRIES), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", one_in(10, ENTRIES), ids=lambda entry: entry.name)
 def test_what_is_written_of_a_stranger_is_taken_back(entry: Entry) -> None:
     """With it, the same is seen of it again: its names, its axes, its masks, what it takes."""
     function = load(entry, entry.function)
@@ -291,7 +291,7 @@ def changed(*how: str) -> Any:
     return with_lse if "lse" in how else without if "gone" in how or ("window" not in how and "causal" not in how) else attention
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", one_in(2, CHANGES))
 def test_what_has_no_key_is_held_to_what_was_told(what: str) -> None:
     """``spoken`` keeps it, word for word; the same function has changed nothing."""
     topic, change = CHANGES[what]
@@ -304,6 +304,6 @@ def test_what_has_no_key_is_held_to_what_was_told(what: str) -> None:
 
 
 def test_a_tighter_arithmetic_is_claimed_after_enough_cases_alone() -> None:
-    target = spoken(plain(), {})
-    few, many = (verify_target(target, select(BOUND), Plan(examples=count)) for count in (8, 150))
-    assert not tightest(few) and {"float64", "float32"} <= set(tightest(many))
+    target = spoken(plain(), {"dtypes": ["float64"]})
+    few, many = (verify_target(target, select(BOUND), Plan(examples=count)) for count in (20, 30))
+    assert not tightest(few) and tightest(many) == {"float64": "same"}

@@ -263,14 +263,15 @@ def test_supports_from_outside(kernel: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("name", some_by_night(("attention", "scaled"), ("scaled",)))
 def test_two_workers_find_what_one_finds(name: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same cases, the same verdicts, the same findings: only the time differs."""
+    """The same cases, the same verdicts, the same findings, with what is declared in their replay lines: only the time differs."""
     reports: list[Any] = []
     for workers in ("1", "2"):
         folder = Path(f"of {workers}")
         folder.mkdir()
         (folder / "kernel.py").write_text(KERNEL)
+        (folder / "facts.toml").write_text("gradients = false\n")
         os.chdir(folder)
-        run(capsys, f"{kernel}:{name}", *CHECKED, "--cases", "30", "-n", workers, "--json", "r.json")
+        run(capsys, f"{kernel}:{name}", *CHECKED, "--supports", "facts.toml", "--cases", "30", "-n", workers, "--json", "r.json")
         reports += json.loads(Path("r.json").read_text())["reports"]
         os.chdir("..")
     for prop in ("future_tokens_are_ignored", "rows_sum_to_one"):
@@ -280,7 +281,7 @@ def test_two_workers_find_what_one_finds(name: str, kernel: str, capsys: pytest.
             if outcome["finding"]:
                 outcome["finding"].pop("shrink_seconds")
         assert one == two
-        assert one["finding"] or one["cases"] == 30
+        assert " --supports facts.toml " in one["finding"]["replay"] if one["finding"] else one["cases"] == 30
 
 
 def test_the_matrix_of_several_targets(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
