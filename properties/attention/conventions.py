@@ -198,8 +198,7 @@ class Conventions:
             if not scale:
                 return
         self.facts["default_scale"] = scale
-        says_so = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
-        record = self.wrong if scale not in SCALES or (self.documented and not (says_so and scale == "1")) else self.differs
+        record = self.wrong if scale not in SCALES or (self.documented and not (self._scale_is_one() and scale == "1")) else self.differs
         if scale == OF_THE_WIDTH:
             usual += ", width being heads · dim"
         whatever, or_dims = (" whatever the head dim", ", or head_dims") if "sqrt" in scale and scale[-2].isdigit() else ("", "")
@@ -207,6 +206,10 @@ class Conventions:
             f"a call without a scale is answered with {scale}{whatever}, not with {usual} (Vaswani et al. 2017), off by {off:.2g}; "
             f'declare default_scale = "{scale}" if that is meant{or_dims}'
         )
+
+    def _scale_is_one(self) -> bool:
+        """Whether the signature says that a scale is 1 where none is given."""
+        return any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal_of(self.target.function).values())
 
     def _no_scale(self) -> None:
         """Whether a scale of 0 is taken for none, as ``scale or default`` does."""
@@ -233,10 +236,8 @@ class Conventions:
         if out is None or not (off := self._off(asked)) >= self.question.near:
             return
         if np.abs(out - exactly(replace(asked, scale=by), "top-left").out).max(initial=0.0) < self.question.near:
-            formal = formal_of(self.target.function).values()
-            neutral = any((meant(p.name) or p.name) == "scale" and p.default == 1 for p in formal)
             known = self.differs.pop("scale", "") or self.wrong.get("scale", "")
-            record = self.differs if neutral and not known else self.wrong
+            record = self.differs if self._scale_is_one() and not known else self.wrong
             record["scale"] = f"{known}{'; ' * bool(known)}one that is given is multiplied by 1/sqrt(dim), off by {off:.2g}; none is given"
             self.target = replace(self.target, parameters=tuple(name for name in self.target.parameters if name != "scale"))
 

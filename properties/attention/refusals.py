@@ -112,10 +112,10 @@ def with_refusals(target: Target, device: str) -> Target:
             getattr(target.supports, name) != default for name, default in _defaults(target, changes).items()
         ):
             continue  # it is declared, or known
-        if set(changes) <= set(facts) or words in told:
+        if words in told or all(name in facts and _covers(facts[name], value) for name, value in changes.items()):
             continue  # an earlier question has shown it, or more, or the same in another type
         if why := refusal(target, asked):
-            facts = changes | facts
+            facts |= changes
             told.add(words)
             words += f" in {dtype}" * (dtype != target.dtypes[0])
             said[words] = why
@@ -145,6 +145,12 @@ def with_refusals(target: Target, device: str) -> Target:
         return target
     supports = dataclasses.replace(target.supports, **facts)
     return dataclasses.replace(target, supports=supports, refuses={**target.refuses, **said}, left={**target.left, **left})
+
+
+def _covers(known: Any, asked: Any) -> bool:
+    """Whether who refuses what is known of a key refuses what is asked of it, too."""
+    more_axes = type(known) is int and known >= asked
+    return bool(known == asked or more_axes or (known, asked) == ("positive", "not negative"))
 
 
 def _of_dtypes(target: Target) -> dict[str, Left]:
@@ -404,7 +410,7 @@ def _taken(
     target: Target, field: str, table: tuple[str, ...], able: tuple[str, ...], device: str, said: dict[str, str], rank: int = 2
 ) -> tuple[str, ...]:
     """The kinds or axes of masks that it takes, if it refuses some; () if it takes or refuses all."""
-    if "attn_mask" not in target.parameters or able != table or {"mask_kind": "mask_kinds"}.get(field, field) in target.declared:
+    if "attn_mask" not in target.parameters or able != table or {field, f"{field}s"} & target.declared:
         return ()
     masked: dict[str, Any] = {"mask": "everything" if "rows that see no key" in said else "random", "mask_rank": max(rank, 2)}
     why = {value: refusal(target, _asked(target, device, **masked, **{field: value})) for value in table}

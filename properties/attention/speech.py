@@ -482,8 +482,6 @@ def result_array(result: Any, fw: Framework) -> Any:
     fields = fields_of(result)
     if name := output_field(fields, fw):
         return fields[name]
-    if fields:
-        raise TypeError(f"returned the fields {', '.join(fields)}; which is the output? Known are {', '.join(FIELDS)}")
     raise TypeError(f"returned {type(result).__name__}, not an array of {fw.name}")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from importlib import metadata
 
 from ..engine.core.documented import HIDDEN, SEEN, added, corner, polarity, text_of
 from ..engine.core.target import Target, innermost
+from ..engine.core.words import version
 from .conventions import IS_ADDED
 from .question import PADDING, meant
 from .speech import formal_of
@@ -63,14 +63,6 @@ def with_what_was_spoken(target: Target) -> Target:
         elif how != before.get(name):
             wrong[name] = f"{how}; when it was written down, it was {before.get(name, 'as usual')}"
     return replace(target, wrong=wrong)
-
-
-def version() -> str:
-    """That of the installed attncheck; of a clone none."""
-    try:
-        return metadata.version("attncheck")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _how(target: Target, name: str) -> str:

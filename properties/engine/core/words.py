@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import metadata
 
 
 def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
@@ -19,3 +20,11 @@ def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
 def cases(count: int, width: int = 0) -> str:
     """1 case, 2 cases. In a column, both are equally wide."""
     return f"{count:{width},} case{'s' if count != 1 else ' ' if width else ''}"
+
+
+def version() -> str:
+    """That of the installed attncheck."""
+    try:
+        return metadata.version("attncheck")
+    except metadata.PackageNotFoundError:
+        return "(a clone)"

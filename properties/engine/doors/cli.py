@@ -30,6 +30,7 @@ from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
+from ..core.words import version
 from ..explain.explain import SECONDS, explain, reading_time
 from ..explain.suspects import known_mistakes
 from ..frameworks import Framework, framework, no_device
@@ -45,7 +46,6 @@ from ..search.run import Report, Workers, load, verify_target
 from ..search.search import FIRST_PASS, Plan, try_only, written_cases
 from . import completion, explain_case, init, judge, new, replay, resume, show
 from .files import Files
-from .gates import version
 from .guard import guarded, killed
 from .known import beside, known_by_effect
 from .options import device_of, parser, which_contained

@@ -10,12 +10,12 @@ from types import ModuleType
 from typing import Any, Self, TextIO
 
 from ..core.target import CannotRun
+from ..core.words import version
 from ..report import record as gate
 from ..report.as_json import report_json
 from ..report.dialect import command_name
 from ..search.run import Report
 from . import gates
-from .gates import version
 from .streams import json_text
 
 

@@ -8,13 +8,13 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from ..contained.load import ANY
 from ..contained.template import hide
+from ..core.words import version
 from ..report import record as gate
 from .arguments import given
 
@@ -27,14 +27,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sarif", type=given, metavar="FILE", help="write the findings as SARIF 2.1.0, too")
     parser.add_argument("--baseline", type=given, metavar="FILE", help="exit 1 only for what is worse than what this file says")
     parser.add_argument("--write-baseline", action="store_true", help="write that file instead")
-
-
-def version() -> str:
-    """That of the installed distribution."""
-    try:
-        return metadata.version("attncheck")
-    except metadata.PackageNotFoundError:
-        return "(a clone)"
 
 
 class Gates:

@@ -40,7 +40,12 @@ def wrong_lines(target: Target) -> list[str]:
 def wrong_in_short(target: Target) -> list[str]:
     """The same, a line each, as soon as it is known; the end tells it in full."""
     lines = [f"  {'wrong':<10}{what}: {how}" for what, how in target.faults.items()]
-    return [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines]
+    return [cut(line) for line in lines]
+
+
+def cut(line: str) -> str:
+    """A line of a report that is to be one."""
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
 def replay_of_conventions(target: Target) -> str:

@@ -50,11 +50,13 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     conventions = [
         {
             "property": f"documented {what}",
-            "statement": "What a target's names document is what it does.",
+            "statement": "What a target's names document is what it does."
+            if what in report.target.wrong
+            else "Nothing is refused, and no convention differs, that nobody has declared.",
             "says": how,
             "case": "",
             "replay": replay_of_conventions(report.target),
-            "kind": "differs",
+            "kind": "refuses" if what in report.target.refuses else "differs",
             "core": True,
         }
         for what, how in report.target.faults.items()

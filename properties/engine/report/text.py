@@ -22,7 +22,7 @@ from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report, Status
 from ..search.search import Outcome
-from .dialect import WIDTH, command_name, dialect_lines, fractions, headline, wrapped, wrong_lines
+from .dialect import WIDTH, command_name, cut, dialect_lines, fractions, headline, wrapped, wrong_lines
 
 SHADES = "·░▒▓█"
 READINGS = 3  # named mistakes shown
@@ -281,7 +281,7 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
         spoken = spoken_in_short(report.target.learned, max(SPOKEN, room - len(others)))
         left = room - len(spoken)
         shown = others if len(others) <= left else others[: left - 1]  # what is not as usual
-        lines += spoken + [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in shown]
+        lines += spoken + [cut(line) for line in shown]
         lines += [f"            and {len(others) - len(shown)} more (-v: all)"] * (len(others) > len(shown))
         lines += below
     return "\n".join(lines)
