@@ -2,6 +2,7 @@
 
     python -m benchmarks.findings_per_cause             # every twentieth mutant, 12 cases a property
     python -m benchmarks.findings_per_cause 1 30        # every mutant, 30 cases
+    python -m benchmarks.findings_per_cause 8 12 --part 3   # the third, the eleventh, … of them
 
 A mutant has one mistake: more findings in full than one are more than a reader needs. They are counted where the mistake is known to the
 reading, and where it is not, as that of a stranger.
@@ -28,12 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.findings_per_cause")
     parser.add_argument("every", type=int, nargs="?", default=20, help="of so many mutants one")
     parser.add_argument("cases", type=int, nargs="?", default=12, help="of each property")
+    parser.add_argument("--part", type=int, default=0, metavar="K", help="of so many the K-th, from 0: all parts are all mutants")
     options = parser.parse_args(arguments)
     every, cases = options.every, options.cases
     suspects = known_mistakes()
     shown: dict[str, list[int]] = {"known": [], "unknown": []}
     refuted: list[int] = []
-    for name, mutant in list(load_all()[0].items())[::every]:
+    for name, mutant in list(load_all()[0].items())[options.part :: every]:
         forget()
         target = make_target("mine", mutant.function)
         report = verify_target(target, [prop for prop in PROPERTIES.values() if same_subject(prop, target)], Plan(examples=cases))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from nightly import one_in
 
 from impls import numpy_matmul
 from properties import parametrize_with_properties, verify, verify_pair
@@ -99,8 +101,7 @@ def spoken(function: Callable[..., Any]) -> Target:
     return target.kind.handshake(target, "cpu")
 
 
-@pytest.mark.parametrize("what", MADE)
-@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
+@pytest.mark.parametrize(("what", "right"), one_in(3, product(MADE, [True, False])))
 def test_what_it_refuses_is_asked_again_in_calls_of_any_size(what: str, right: bool) -> None:
     target = spoken(MADE[what](right))
     assert what in target.left

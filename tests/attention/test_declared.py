@@ -204,7 +204,7 @@ def named(number: int) -> str:
     return ", ".join(f"{key}={value}" for key, value in ALL[number][1].items())
 
 
-@pytest.mark.parametrize("number", one_in(4, range(len(ALL))), ids=named)
+@pytest.mark.parametrize("number", one_in(8, range(len(ALL))), ids=named)
 def test_what_does_otherwise_is_refuted(number: int) -> None:
     made, declared, otherwise, _, names = ALL[number]
     assert refuted(spoken(made(**otherwise), declared), names)
@@ -222,7 +222,7 @@ def test_what_its_first_calls_belie_cannot_be_run(declared: dict[str, Any]) -> N
         spoken(plain(dtypes=("float64",), multiple=8), declared)
 
 
-@pytest.mark.parametrize("number", one_in(6, WRITTEN), ids=named)
+@pytest.mark.parametrize("number", one_in(12, WRITTEN), ids=named)
 def test_what_is_written_of_it_is_its_claim(number: int) -> None:
     """It is right by what was seen of it; and when it changes, that is a finding."""
     made, declared, otherwise, so, names = ALL[number]

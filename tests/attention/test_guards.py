@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
@@ -53,11 +54,14 @@ def spoken(function: Any) -> Target:
 
 @pytest.mark.parametrize(
     ("function", "refused"),
-    [
-        (weights_are_checked, ["rows that see no key", "numbers that are not finite (nan in q)"]),
-        (tensors_are_checked, ["numbers that are not finite (nan in q)"]),
-        (an_answer_is_checked, ["numbers that are not finite (nan in q)"]),
-    ],
+    one_in(
+        3,
+        [
+            (weights_are_checked, ["rows that see no key", "numbers that are not finite (nan in q)"]),
+            (tensors_are_checked, ["numbers that are not finite (nan in q)"]),
+            (an_answer_is_checked, ["numbers that are not finite (nan in q)"]),
+        ],
+    ),
 )
 def test_a_guard_is_a_refusal(function: Any, refused: list[str]) -> None:
     target = spoken(function)

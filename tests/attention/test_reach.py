@@ -16,6 +16,7 @@ import pytest
 import torch
 from drawing import ROUNDS, asks, cases_of
 from facts import FEATURES, MASKS, NUMBERS, SIZES, feature_facts, mask_differs, mask_facts, number_facts, size_facts
+from nightly import one_in
 
 from impls import torch_features, torch_manual
 from properties.attention.case import Case
@@ -339,7 +340,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Case], bool]]] = {
 }
 
 
-@pytest.mark.parametrize("fact", REFUSALS)
+@pytest.mark.parametrize("fact", one_in(3, REFUSALS))
 def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
     """All cases keep to what is declared: restricted, not filtered, so that none is lost."""
     supports, keeps = REFUSALS[fact]
@@ -349,7 +350,7 @@ def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("bool",), ("minus_infinity", "bias", "bias_and_minus_infinity", "lowest")], ids=["bool", "additive"])
-@pytest.mark.parametrize("right", [torch_features.attention, torch_manual.multihead], ids=["attention", "layer"])
+@pytest.mark.parametrize("right", one_in(2, [torch_features.attention, torch_manual.multihead]), ids=["attention", "layer"])
 def test_no_property_writes_a_mask_of_a_kind_that_is_not_taken(right: Any, kinds: tuple[str, ...]) -> None:
     """Not only among the drawn ones: some properties make a mask of their own, and say so in ``writes``."""
     given: set[bool] = set()  # whether a mask was a bool one

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nightly import one_in
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
@@ -257,7 +258,7 @@ def test_what_starts_workers_and_does_not_answer_is_replaced(tmp_path: Path, mon
 TOUCHES = "def attention(q, k, v):\n    open('called', 'w').close()\n    time.sleep(0.01)\n    return right(q, k, v)\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", one_in(3, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
 def test_a_judge_that_is_ended_says_nothing_of_whom_it_had_not_judged(number: signal.Signals, tmp_path: Path) -> None:
     """No "nothing found"; and who was left is judged when the run is gone on with."""
     (tmp_path / "right.py").write_text(HEAD + TOUCHES)

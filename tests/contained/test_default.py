@@ -157,7 +157,7 @@ def first_contact() -> list[object]:
     from benchmarks.first_contact.table import ENTRIES
 
     return [
-        pytest.param(f"{HERE}/{e.module}.py:{e.function}", id=e.function, marks=[] if at % 6 == 0 else [pytest.mark.nightly])
+        pytest.param(f"{HERE}/{e.module}.py:{e.function}", id=e.function, marks=[] if at % 12 == 0 else [pytest.mark.nightly])
         for at, e in enumerate(ENTRIES)
     ]
 

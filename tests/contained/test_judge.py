@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from nightly import more_by_night, some_by_night
+from nightly import more_by_night, one_in, some_by_night
 
 from benchmarks.contained.cheats import HEAD
 from properties.engine.contained import template
@@ -84,8 +85,7 @@ for place in glob.glob({pattern!r}, recursive=True):
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("workers", "streamed"), one_in(3, product([1, 2], [False, True])))  # two that have nothing in common
 def test_a_candidate_changes_no_other(
     streamed: bool, workers: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -384,6 +384,7 @@ MODULES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "made": ("cannot be run", (("width, heads):", "width, heads, more):"),)),
     "function": ("cannot be run", (("class NAME(nn.Module):", "def attention(q, k, v):\n    return v\n\nclass Other(nn.Module):"),)),
 }  # fmt: skip
+GATE = ("same", "apart", "double", "width", "exits")  # the others by night
 
 
 def test_modules_are_held_to_a_module(folder: Path) -> None:
@@ -392,7 +393,8 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     (folder / "reference.py").write_text(MODULE.replace("NAME", "Model") + INIT)
     for file in (folder / "candidates").iterdir():
         file.unlink()
-    for name, (_, changes) in MODULES.items():
+    modules = {name: MODULES[name] for name in MODULES if name in GATE or more_by_night(0, 1)}
+    for name, (_, changes) in modules.items():
         code = MODULE
         for old, new in changes:
             assert old in code, (name, old)
@@ -401,9 +403,9 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     rest = ("--reference", "reference.py", "--cases", str(more_by_night(6, 12)), "--round", "3", "--json", "scores.jsonl")  # its Model
     assert main(["judge", "candidates", *rest]) == 1
     scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
-    assert {name: one["verdict"] for name, one in scores.items()} == {name: verdict for name, (verdict, _) in MODULES.items()}
+    assert {name: one["verdict"] for name, one in scores.items()} == {name: verdict for name, (verdict, _) in modules.items()}
     kinds = {name: one["findings"][0]["kind"] for name, one in scores.items() if one["findings"]}
-    assert kinds == {**dict.fromkeys(("width", "corner", "constant", "keeps"), "differs"), "exits": "exits"}
+    assert kinds == {name: "exits" if name == "exits" else "differs" for name, (verdict, _) in modules.items() if verdict == "refuted"}
     assert "--contained" not in (replay := scores["width"]["findings"][0]["replay"]) and "width.py:ModelNew" in replay
     (folder / "facts.toml").write_text("zero_sizes = false\n")
     assert main(["judge", "candidates/same.py", *rest, "--supports", "facts.toml"]) == 2
@@ -469,7 +471,7 @@ PATCHES = {
 }
 
 
-@pytest.mark.parametrize("patch", some_by_night(PATCHES, ["a text of two million lines", "names that are none"]))
+@pytest.mark.parametrize("patch", some_by_night(PATCHES, ["names that are none"]))
 def test_what_comes_back_beside_answers_is_checked_too(patch: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "candidates" / "odd.py").write_text(HEAD + ASKS.format(patch=PATCHES[patch]))
     properties = ("--property", "purity", "--property", "rows_sum_to_one")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import one_in
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
@@ -43,12 +46,24 @@ def below(template: int) -> int:
     return len(found)
 
 
-def test_what_short_calls_leave_is_noticed_when_one_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A worker may have so many processes and threads: fewer than outside of tests, since to start them takes the time."""
+    few = 64
+    monkeypatch.setattr(links.Link, "templates", [])
+    for module in (links, apart, counted):
+        monkeypatch.setattr(module, "TASKS", few)
+    yield few
+    for one in links.Link.templates:
+        one.abandon()
+
+
+def test_what_short_calls_leave_is_noticed_when_one_comes_back(few_tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at the next look, until when each of them could have answered a call, and started as many."""
     monkeypatch.setattr(links, "LOOK", 1e9)
     code = f"""
 def attention(q, k, v):
-    for _ in range({TASKS // 20}):
+    for _ in range({few_tasks // 8}):
         if not os.fork():
             time.sleep(1000)
             os._exit(0)
@@ -58,11 +73,11 @@ def attention(q, k, v):
     assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
 
 
-def test_a_fork_bomb_is_ended_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_bomb_is_ended_where_it_is(few_tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the first process of its namespaces, at once; the judge, who waits for an answer, might come too late."""
     monkeypatch.setattr(links.Link, "_crowded", lambda self: False)
     monkeypatch.setattr(links, "LEAST", 60.0)  # seconds for a call: where there is much other work, it takes some to start so many
-    report = searched(tmp_path, f"attention = after(20, lambda: [os.fork() for _ in range({TASKS})] and time.sleep(1000))")
+    report = searched(tmp_path, f"attention = after(20, lambda: [os.fork() for _ in range({few_tasks})] and time.sleep(1000))")
     if report.kept != NAMESPACES:
         pytest.skip("there are no namespaces here")
     (finding,) = report.findings
@@ -75,16 +90,15 @@ TAKES = {
 }
 
 
-@pytest.mark.parametrize("code", TAKES.values(), ids=TAKES)
-@pytest.mark.parametrize("there", [True, False], ids=["there", "by the judge"])
-def test_all_that_it_starts_may_take_so_much_memory(there: bool, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("there", "what"), one_in(3, product([True, False], TAKES)))  # two that have nothing in common
+def test_all_that_it_starts_may_take_so_much_memory(there: bool, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a limit of the system does not count: that of one process holds for each of them, and not for what is shared."""
     monkeypatch.setattr(links.Link, "templates", [])
     monkeypatch.setattr(counted, "SHARED", 2**29)
     monkeypatch.setattr(counted, "memory_allowed", lambda: 2**29)
     if not there:
         monkeypatch.setattr(apart, "taken", lambda *_: "")
-    (finding,) = searched(tmp_path, f"def take():\n    {code}\nattention = after(20, take)").findings
+    (finding,) = searched(tmp_path, f"def take():\n    {TAKES[what]}\nattention = after(20, take)").findings
     assert "GiB of memory, with all that it started" in finding.violation.says and kind(finding.violation) == "exhausts memory"
     for one in links.Link.templates:
         one.abandon()

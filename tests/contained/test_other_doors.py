@@ -130,7 +130,7 @@ def test_a_text_is_contained_and_a_callable_is_not(folder: Path, monkeypatch: py
     assert not (abs(run.out - run.exact.out) <= run.bound).all()  # the file as it is now
 
 
-@pytest.mark.parametrize("name", some_by_night(["imports", "quits", "calls at once"], ["imports", "calls at once"]))
+@pytest.mark.parametrize("name", some_by_night(["imports", "quits", "calls at once"], ["calls at once"]))
 @pytest.mark.parametrize(
     "arguments", [("show",), pytest.param(("init",), marks=pytest.mark.nightly), ("show", "--case", "Case(keys=3)")], ids=" ".join
 )

@@ -34,7 +34,10 @@ def test_the_exact_answer_passes(name: str) -> None:
     assert outcome.status == "passed" and outcome.cases == count
 
 
-@pytest.mark.parametrize(("kind", "least"), [pytest.param("eager+lse", 0.9, marks=pytest.mark.nightly), ("stored+lse", 0.88)])
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [pytest.param("eager+lse", 0.9, marks=pytest.mark.nightly), pytest.param("stored+lse", 0.88, marks=pytest.mark.nightly)],
+)
 def test_enough_cases_tell_right_from_trivially_wrong(kind: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros, the mean of V and a dropped mask lie outside the bound on nine cases of ten of the central property.
 

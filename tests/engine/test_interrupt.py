@@ -182,7 +182,7 @@ def test_where_interruptions_are_ignored_they_stay_so(usual: None) -> None:
     "workers, number",
     some_by_night(
         [((), signal.SIGINT), ((), None), (("-n", "2"), signal.SIGINT), (("-n", "2"), signal.SIGTERM)],
-        [((), signal.SIGINT), (("-n", "2"), signal.SIGTERM)],
+        [(("-n", "2"), signal.SIGTERM)],
     ),
     ids=["one process", "one process, as by kill", "workers", "workers, SIGTERM"],
 )

@@ -192,7 +192,7 @@ class SelfAttention(nn.Module):
 """
 
 
-@pytest.mark.parametrize("wrong", some_by_night(["", "eager", "sdpa"], ["", "sdpa"]))
+@pytest.mark.parametrize("wrong", some_by_night(["", "eager", "sdpa"], ["sdpa"]))
 def test_one_call_holds_a_module_to_itself_in_several_ways(
     wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

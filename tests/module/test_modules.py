@@ -97,7 +97,7 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
 @pytest.mark.parametrize(
     "thing",
     one_in(
-        2,
+        4,
         [
             styles.Plain,
             styles.OfDataclass,

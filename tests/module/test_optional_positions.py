@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
+from nightly import one_in
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -56,14 +58,13 @@ def test_they_are_given_in_half_of_the_cases(cls: Any, names: str) -> None:
     assert not {"pos", "query_pos"} & set(target.untried) and not target.differs and verify(cls, cases=12, properties=("projections",)).ok
 
 
-@pytest.mark.parametrize("cls", [OfPixels, OfObjects])
-@pytest.mark.parametrize(("parts", "said"), [("q", "queries alone"), ("k", "keys alone")])
-def test_where_they_are_added_wrongly_it_is_named(cls: Any, parts: str, said: str) -> None:
+@pytest.mark.parametrize(("cls", "parts"), one_in(3, product([OfPixels, OfObjects], "qk")))  # two that have nothing in common
+def test_where_they_are_added_wrongly_it_is_named(cls: Any, parts: str) -> None:
     wrong = type("Attention", (cls,), {"parts": parts})
     (finding,) = (
         finding for finding in verify(wrong, cases=12, properties=(OF_PROJECTIONS,)).findings if finding.prop.name == OF_PROJECTIONS
     )
-    assert f"positions added to {said}" in finding.violation.says
+    assert f"positions added to {dict(q='queries', k='keys')[parts]} alone" in finding.violation.says
 
 
 @pytest.mark.parametrize("cls", [OfPixels, OfObjects])
