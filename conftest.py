@@ -28,5 +28,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--nightly"):
         return
     left_out = [item for item in items if item.get_closest_marker("nightly")]
-    items[:] = [item for item in items if item not in set(left_out)]
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     config.hook.pytest_deselected(items=left_out)

@@ -207,8 +207,26 @@ def recipes(cls: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[Recip
                 raise CannotRun(question(cls, parameter.name, given)) from None
             if maker:
                 arguments[parameter.name] = maker
+        arguments |= _of_two_windows(cls, given, arguments)
         if configured or not choice:
             yield Recipe(cls, arguments)
+
+
+def _of_two_windows(cls: Callable[..., Any], given: Mapping[str, Any], arguments: Mapping[str, Maker]) -> dict[str, Maker]:
+    """The sides of an image that is made small, where there are windows: two of them, since one leaves nothing to be shifted."""
+    roles = {p.name: role(p.name, CONSTRUCTOR_ROLES) for p in _parameters(cls)}
+    made = [name for name, meant in roles.items() if meant == "resolution" and name in arguments and name not in given]
+    windows = [p for p in _parameters(cls) if roles[p.name] == "window"]
+    if not windows or not made:
+        return {}
+    side = next((given[p.name] for p in windows if type(given.get(p.name)) is int), None)
+    side = side or next((p.default for p in windows if type(p.default) is int and 0 < p.default <= WINDOW), WINDOW)
+
+    def two(sizes: Sizes, maker: Maker) -> Any:
+        small = maker(sizes)
+        return 2 * side if isinstance(small, int) else (2 * side,) * 2 if isinstance(small, tuple) else small
+
+    return {name: partial(two, maker=arguments[name]) for name in made}
 
 
 def _asked_for(cls: Callable[..., Any], parameter: inspect.Parameter) -> inspect.Parameter:

@@ -15,7 +15,7 @@ from ..engine.contained.link import Gone
 from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
-from ..engine.core.documented import BATCH, HIDDEN, SEEN, causal, first_axis, polarity, text_of, unused
+from ..engine.core.documented import BATCH, HIDDEN, SEEN, causal, first_axis, open_to_all, polarity, text_of, unused
 from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
@@ -68,7 +68,8 @@ class Module(Contract):
             return subject
         try:
             text = text_of(thing)
-            subject = learned(dataclasses.replace(subject, unused=unused(text), said_causal=causal(text)), device)
+            subject = dataclasses.replace(subject, unused=unused(text), said_causal=causal(text), said_open=open_to_all(text))
+            subject = learned(subject, device)
         except Gone as gone:
             raise CannotRun(f"{name} cannot be called: it {gone}") from None
         found = recognised(subject)
@@ -221,18 +222,20 @@ def _of(target: Target) -> Subject:
 
 
 def _other_than_written(subject: Subject, text: str) -> dict[str, str]:
-    """Masks of which its documentation says the contrary of what they do."""
+    """What does other than its documentation, or its name, says."""
     masks = [mask for mask in subject.speech.masks if mask.effect == "right" and mask.shape != "lengths"]
     found = {}
     for mask in masks:
-        how = SEEN if mask.how.endswith("seen") else HIDDEN if mask.how.endswith("hidden") else ""
+        how = SEEN if mask.how.endswith("seen") else HIDDEN if mask.how.endswith("hidden") else "added"
         said = polarity(text, mask.parameter, [each.parameter for each in subject.speech.masks])
-        if how and said and said != how:
+        if said and said != how:
             found[mask.parameter] = f"its documentation says that True, or 1, is {said}; it is {how}"
     if subject.speech.layout == "lbd" and first_axis(text) == BATCH:
         found["tokens"] = (
             "its documentation says that the first axis is that of sequences; it is that of tokens, as of PyTorch's layers by default"
         )
+    if (name := subject.facts.unheeded) and name not in subject.unused:
+        found[name] = "it is given, and changes nothing"
     return found
 
 
@@ -247,6 +250,7 @@ def _never_given(subject: Subject) -> dict[str, str]:
     """Arguments of ``forward`` that no call has."""
     formal = formal_of(subject.module("float64", "cpu", 1))
     left = [name for name, parameter in formal.items() if never_given(parameter, subject.placed or subject.speech)]
+    left = [name for name in left if name != subject.facts.unheeded or name in subject.unused]
     whole = {"keys of fewer tokens": "a module that makes them could not be called"} if subject.facts.whole else {}
     why = {name: "documented as not used" if name in subject.unused else "optional, and never given" for name in left}
     return why | whole

@@ -176,7 +176,7 @@ def _length(subject: Subject, wanted: int) -> int:
 def _causal(subject: Subject, module: Any) -> str:
     """Why no token may see a later one: by its name, or because hardly any does; empty if they may."""
     kind = type(module).__name__.lower()
-    if any(word in kind for word in ALWAYS_CAUSAL) and not kind.startswith(("non", "un")) and not _mask_may_say(subject, module):
+    if any(word in kind for word in ALWAYS_CAUSAL) and not _named_otherwise(subject, kind) and not _mask_may_say(subject, module):
         return f"its name is {type(module).__name__}"
     for name in ("is_causal", "causal"):
         if getattr(module, name, None) is True and not mask_says(module):
@@ -188,6 +188,11 @@ def _causal(subject: Subject, module: Any) -> str:
         return written
     lengths = (length,) if subject.facts.lengths else (length, BLOCKS)  # in blocks, few tokens see later ones, and few see earlier ones
     return "tokens see no later ones" if all(_hides_later(subject, module, each) for each in lengths) else written
+
+
+def _named_otherwise(subject: Subject, kind: str) -> bool:
+    """Whether the name of a class holds such a word for another reason: what is not causal, reads a memory, or sees what others mask."""
+    return kind.startswith(("non", "un")) or any(word in kind for word in ("autoencoder", "cross", "bidirectional")) or subject.said_open
 
 
 def _hides_later(subject: Subject, module: Any, length: int) -> bool:

@@ -389,7 +389,15 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
                 return replace(other, facts=replace(other.facts, takes_memory=True))
             roles = {name: "memory" if meant == "key" else meant for name, meant in candidate.roles.items()}
             return replace(other, speech=replace(candidate, roles=roles), facts=replace(other.facts, takes_memory=True, sees_itself=False))
+        if optional and np.array_equal(out, itself) and not _without_memory(module):
+            return replace(subject, facts=replace(subject.facts, unheeded=optional[0]))
     return subject
+
+
+def _without_memory(module: Any) -> bool:
+    """Whether it is said to be made without what would read a memory: ``is_decoder``, ``cross_attention``, … are false or None."""
+    said = {name for name, value in vars(module).items() if value is None or value is False}
+    return any(word in name.lower() for name in said for word in ("cross", "decoder", "memory", "context", "cond", "encoder"))
 
 
 def _with_table(subject: Subject, module: Any) -> Subject:

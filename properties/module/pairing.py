@@ -52,7 +52,10 @@ def paired(target: Target, reference: Target) -> Target:
     like = dataclasses.replace(reference, function=replace(other, take=give))
     able = [name for name in target.parameters if name not in ("heads", "head_dim") or own.facts.varied]
     able = [name for name in able if name != "is_causal" or own.speech.flag]
-    return dataclasses.replace(target, function=own, learned=learned, parameters=tuple(able), differs=differs, like=like)
+    wrong = dict(target.wrong)
+    if (name := other.facts.unheeded) and name in own.speech.roles:
+        wrong[name] = "given to the reference, it changes nothing"
+    return dataclasses.replace(target, function=own, learned=learned, parameters=tuple(able), differs=differs, wrong=wrong, like=like)
 
 
 def _causal_alone(own: Subject, other: Subject) -> str:

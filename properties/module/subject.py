@@ -35,6 +35,7 @@ class Facts:
     joined: bool = False  # and share the weights of one softmax with it
     difference: str = ""  # what says that its weights are the difference of two softmaxes (Ye et al. 2024)
     first: bool = False  # the one row of a sequence is what its first token sees
+    unheeded: str = ""  # the argument of a memory that can be given, and changes nothing
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does
     learned: tuple[str, ...] = ()  # parameters that alone tell positions apart: where they are 0, nothing does
@@ -89,6 +90,7 @@ class Subject:
 
     unused: frozenset[str] = frozenset()  # parameters of which it is documented that nothing is done with them
     said_causal: bool = False  # its documentation says that it is
+    said_open: bool = False  # its documentation says that it is not causal
     flags: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor → what else they may be, as it is written
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

@@ -87,6 +87,7 @@ def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
 """
 
 
+@pytest.mark.nightly
 def test_another_mistake_is_not_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses a mask of one axis in their words on the case that is on record, and ignores it on larger ones, where they refuse it, too."""
     monkeypatch.chdir(tmp_path)

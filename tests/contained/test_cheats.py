@@ -34,7 +34,8 @@ OF_NAMESPACES = {
     "SIGKILL to the process that started it",
     "right in a process that was not forked",
 }  # what keeps a worker apart shows in these
-BY_NIGHT = {name for number, name in enumerate(ALL) if number % 9 in (1, 3, 5, 7)} - OF_NAMESPACES  # of every group some
+LONG = {"one piece of memory claimed sixty times"}
+BY_NIGHT = LONG | {name for number, name in enumerate(ALL) if number % 9 in (1, 3, 5, 7)} - OF_NAMESPACES  # of every group some
 INCOMPLETE = {"os._exit(0) in a question of the handshake", "no parameter", "a length of one", "sleeping until the time is over"}
 
 

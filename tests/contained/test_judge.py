@@ -384,7 +384,7 @@ MODULES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "made": ("cannot be run", (("width, heads):", "width, heads, more):"),)),
     "function": ("cannot be run", (("class NAME(nn.Module):", "def attention(q, k, v):\n    return v\n\nclass Other(nn.Module):"),)),
 }  # fmt: skip
-GATE = ("same", "apart", "double", "width", "exits")  # the others by night
+GATE = ("same", "double", "width", "exits")  # the others by night
 
 
 def test_modules_are_held_to_a_module(folder: Path) -> None:

@@ -67,6 +67,7 @@ def test_what_is_wrong_behind_a_flag_is_found(folder: Path, capsys: pytest.Captu
     assert main(["replay", "report.json"]) == 1
 
 
+@pytest.mark.nightly
 def test_right_ones_are_let_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out = ran(folder, capsys, CODE)
     assert status == 0 and "REFUTED" not in out

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from module_styles import OfDataclass
+from nightly import more_by_night
 from torch import Tensor, nn
 
 from impls.mutants import load_all
@@ -133,7 +134,8 @@ class EinsumQueriesForKeys(Einsum):
 def test_biases_of_two_axes_are_understood() -> None:
     found = make_target("mine", Einsum).function.structure  # type: ignore[attr-defined]
     assert found is not None and found.heads == 4 and found.places["q"].bias == "b_Q"
-    assert verify_pair(Einsum, OfDataclass, cases=4).ok and verify_pair(OfDataclass, Einsum, cases=4).ok  # read, and written into
+    for one, other in ((Einsum, OfDataclass), (OfDataclass, Einsum))[: more_by_night(1, 2)]:  # read, and written into
+        assert verify_pair(one, other, cases=4).ok
     report = verify(EinsumQueriesForKeys, cases=20).report
     assert report.target.function.structure is None and report.findings  # type: ignore[attr-defined]
 

@@ -36,10 +36,12 @@ NOT_USED = re.compile(
 ADDED = re.compile(r"\b(?:additive|added to|adds? to|is added)\b", re.IGNORECASE)
 OF_TRUTH = re.compile(rf"\bbool|(?<![\w.-])(?:{TRUE}|{FALSE})(?![\w.-])", re.IGNORECASE)
 CAUSAL = re.compile(r"^\W*causal\b|(?<![\w-])causal (?:[\w-]+ ){0,3}(?:self-)?(?:attention|sdpa)\b|[,;] causal\W*(?:[,;]|$)", re.IGNORECASE)
+WHETHER = re.compile(r"\b(?:if|when|where|whether|or|either|both|optional(?:ly)?)\b", re.IGNORECASE)
 CHOICE = re.compile(
     r"\b(?:if|when|where|whether|optional(?:ly)?|or|either|both|bidirectional|mask|flag|without)\b(?! \(?(?:key|cache))",
     re.IGNORECASE,
 )
+OPEN = re.compile(r"\b(?:bi-?directional|non-?causal|not causal)\b", re.IGNORECASE)
 BATCH, TOKENS = "batch", "tokens"
 OF_BATCH, OF_TOKENS = r"(?:batch(?:[_ ]size)?|bsz|bs|b|n)", r"(?:tokens?|seq(?:uence)?(?:[_ ]len(?:gth)?)?|seqlen|length|len|time|t|l)"
 FIRST_AXES = {
@@ -92,6 +94,11 @@ def causal(text: str) -> bool:
     first = re.split(r"\.\s+(?=[A-Z])|\.$|\n\s*\n", text.strip(), maxsplit=1)[0]
     found = CAUSAL.search(first)
     return found is not None and not CHOICE.search(first) and not re.search(NOT, first[: found.start()].lower())
+
+
+def open_to_all(text: str) -> bool:
+    """Whether it says that tokens see later ones, too, and not that this is a choice."""
+    return any(OPEN.search(sentence) and not CAUSAL.search(sentence) for sentence in SENTENCES.split(text) if not WHETHER.search(sentence))
 
 
 def first_axis(text: str) -> str:

@@ -1,0 +1,137 @@
+"""What a name or a documentation promises is held against what is done; a name that promises nothing of the kind is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+from properties import verify, verify_pair
+from properties.engine.core.documented import open_to_all
+from properties.engine.core.target import Target
+from properties.engine.search.probe import make_target
+
+
+class Reads(nn.Module):
+    """Tokens read those of a context, or their own where there is none."""
+
+    def __init__(self, dim: int = 32, num_heads: int = 4) -> None:
+        super().__init__()
+        self.heads = num_heads
+        self.to_q, self.to_kv, self.out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+
+    def attend(self, x: Any, memory: Any, bias: Any = 0.0) -> Any:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), *self.to_kv(memory).chunk(2, -1)))
+        return self.out(((q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    def forward(self, x: Any, context: Any = None) -> Any:
+        return self.attend(x, x if context is None else context)
+
+
+class ReadsItself(Reads):
+    def forward(self, x: Any, context: Any = None) -> Any:
+        return self.attend(x, x)
+
+
+class ReadsNone(ReadsItself):
+    """Made without what would read a context."""
+
+    def __init__(self, dim: int = 32, num_heads: int = 4) -> None:
+        super().__init__(dim, num_heads)
+        self.cross_attention = None
+
+
+class Interface(ReadsItself):
+    def forward(self, x: Any, context: Any = None) -> Any:
+        """Args:
+        x: (batch, length, features)
+        context: not used, for compatibility alone
+        """
+        return self.attend(x, x)
+
+
+def spoken(cls: Any) -> Target:
+    return make_target("mine", cls)
+
+
+def test_a_memory_that_changes_nothing_is_wrong() -> None:
+    assert spoken(ReadsItself).wrong == {"context": "it is given, and changes nothing"} and not verify(ReadsItself, cases=2).ok
+    assert "context" not in spoken(ReadsItself).untried
+    for right in (Reads, ReadsNone, Interface):
+        assert not spoken(right).wrong, right
+    assert spoken(ReadsNone).untried["context"] == "optional, and never given"
+    assert spoken(Interface).untried["context"] == "documented as not used"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"), [(Reads, ReadsItself, False), (ReadsItself, Reads, False), (ReadsItself, ReadsItself, True)]
+)
+def test_a_pair_parts_where_one_heeds_no_memory(one: Any, other: Any, same: bool) -> None:
+    verdict = verify_pair(one, other, cases=2)
+    assert verdict.ok == same and ("context" in verdict.report.target.wrong) != same
+
+
+class Added(Reads):
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        """Args:
+        x: (batch, length, features)
+        mask: (batch, length), 1 for tokens and 0 for padding
+        """
+        return self.attend(x, x, 0.0 if mask is None else mask[:, None, None, :].to(x.dtype))
+
+
+class Hides(Reads):
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        """Args:
+        x: (batch, length, features)
+        mask: (batch, length), 1 for tokens and 0 for padding
+        """
+        return self.attend(x, x, 0.0 if mask is None else torch.where(mask.bool(), 0.0, -torch.inf).to(x.dtype)[:, None, None, :])
+
+
+def test_ones_and_zeros_that_are_added_are_no_padding() -> None:
+    assert spoken(Added).wrong == {"mask": "its documentation says that True, or 1, is seen; it is added"}
+    assert not spoken(Hides).wrong
+
+
+class MaskedAutoencoderAttention(Reads):
+    def forward(self, x: Any) -> Any:
+        return self.attend(x, x)
+
+
+class GPTCrossAttention(Reads):
+    def forward(self, x: Any, image_tokens: Any) -> Any:
+        return self.attend(x, image_tokens)
+
+
+class MaskedPatches(MaskedAutoencoderAttention):
+    """Every visible patch sees every other: bidirectional."""
+
+
+class CausalTokens(MaskedAutoencoderAttention):
+    """Tokens that ought not to see later ones."""
+
+
+def test_a_name_that_holds_such_a_word_for_another_reason_promises_no_causality() -> None:
+    for right in (MaskedAutoencoderAttention, GPTCrossAttention, MaskedPatches):
+        assert verify(right, properties=("tokens",), cases=3).ok, right
+    assert "module_future_tokens_are_ignored" in {f.prop.name for f in verify(CausalTokens, properties=("tokens",), cases=3).findings}
+
+
+@pytest.mark.parametrize(
+    ("text", "so"),
+    [
+        ("Bidirectional self-attention.", True),
+        ("A block. It is not causal.", True),
+        ("Non-causal attention over patches", True),
+        ("Causal or bidirectional attention", False),
+        ("Attention. If bidirectional is true, tokens see all.", False),
+        ("Causal attention, unlike the bidirectional one", False),
+        ("", False),
+    ],
+)
+def test_what_is_said_not_to_be_causal(text: str, so: bool) -> None:
+    assert open_to_all(text) == so
