@@ -226,9 +226,9 @@ def _other_than_written(subject: Subject, text: str) -> dict[str, str]:
     masks = [mask for mask in subject.speech.masks if mask.effect == "right" and mask.shape != "lengths"]
     found = {}
     for mask in masks:
-        how = SEEN if mask.how.endswith("seen") else HIDDEN if mask.how.endswith("hidden") else "added"
+        how = SEEN if mask.how.endswith("seen") else HIDDEN if mask.how.endswith("hidden") else "added" * (mask.shape == "bs")
         said = polarity(text, mask.parameter, [each.parameter for each in subject.speech.masks])
-        if said and said != how:
+        if how and said and said != how:
             found[mask.parameter] = f"its documentation says that True, or 1, is {said}; it is {how}"
     if subject.speech.layout == "lbd" and first_axis(text) == BATCH:
         found["tokens"] = (
