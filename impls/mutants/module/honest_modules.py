@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ..registry import Function, honest
-from .modular import Attention, Axial, Decoder, Holding, InDictionary, PoolOfImage, Started, Turned, Windowed
+from .modular import Attention, Axial, Decoder, Holding, InDictionary, PoolOfImage, Shifted, Started, Turned, Windowed
 
 
 def _right(idea: str, source: str = "common practice") -> Any:
@@ -226,6 +226,32 @@ class Slides(Decoder):
 @_right("windows of 16 tokens with learned relative positions: one length alone", "microsoft/Swin-Transformer")
 class InWindows(Windowed):
     pass
+
+
+@_right("windows of an image, shifted by half of one", "microsoft/Swin-Transformer")
+class InShiftedWindows(Shifted):
+    pass
+
+
+@_right("learned registers are seen by all tokens, and come back with none", "facebookresearch/dinov2")
+class Registers(Attention):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.register_tokens = nn.Parameter(torch.zeros(1, 4, d_model))
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        more = torch.cat([self.register_tokens.expand(len(x), -1, -1), x], 1)
+        return self.attend(more, more, None, False)[:, 4:]
+
+
+@_right("learned latents ask, and the tokens answer: as many rows as there are latents", "google-deepmind/deepmind-research")
+class Resamples(Attention):
+    def __init__(self, d_model: int, num_heads: int, num_latents: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, num_heads, dropout)
+        self.latents = nn.Parameter(torch.randn(num_latents, d_model))
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.attend(self.latents.expand(len(x), -1, -1), x, None, False)
 
 
 @_right("talking heads with biases: weights do not sum to one", "facebookresearch/deit")

@@ -223,6 +223,53 @@ class Windowed(Attention):
         return (logits + bias).softmax(self.axis)
 
 
+class Shifted(Attention):
+    """Tokens of an image, its lines one after the other, in windows that are shifted. forward(x (B, height · width, D)) → the same shape
+
+    As in Swin (Liu et al. 2021): an image that is no larger than a window is one, and nothing is shifted. What a shift brings together from
+    two ends of the image is kept apart.
+    """
+
+    def __init__(
+        self, dim: int, input_resolution: tuple[int, int], num_heads: int, window_size: int = 7, shift_size: int = 2, dropout: float = 0.0
+    ) -> None:
+        super().__init__(dim, num_heads, dropout)
+        whole = min(input_resolution) <= window_size
+        self.sides = input_resolution
+        self.window, self.shift = (min(input_resolution), 0) if whole else (window_size, shift_size)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        places = self.places(x.device)
+        seen = (places[..., None] == places[..., None, :])[:, None]
+        windows = self.windows(self.there(x.unflatten(1, self.sides)))
+        q, k, v = (self.split(y) for y in self.project(windows, windows))
+        apart = seen.repeat(len(x), 1, 1, 1)  # windows of one image come together
+        weights = self.drop(self.weigh(self.logits(q, k).masked_fill(~apart, float("-inf"))))
+        return self.back(self.image(self.finish(self.merge(self.mix(weights, v))))).flatten(1, 2)
+
+    def there(self, image: Tensor) -> Tensor:
+        return image.roll((-self.shift, -self.shift), (1, 2)) if self.shift else image
+
+    def back(self, image: Tensor) -> Tensor:
+        return image.roll((self.shift, self.shift), (1, 2)) if self.shift else image
+
+    def places(self, device: Any) -> Tensor:
+        """(windows of an image, tokens of a window): which part of the shifted image each token comes from."""
+        down, across = (torch.arange(side, device=device) >= side - self.shift for side in self.sides)
+        return self.windows((2 * down[:, None] + across[None, :])[None, :, :, None]).squeeze(-1)
+
+    def windows(self, image: Tensor) -> Tensor:
+        """(B, height, width, D) → (B · windows, tokens of a window, D)"""
+        parts = image.unflatten(2, (-1, self.window)).unflatten(1, (-1, self.window))
+        return parts.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+    def image(self, windows: Tensor) -> Tensor:
+        """The contrary."""
+        down, across = (side // self.window for side in self.sides)
+        parts = windows.unflatten(1, (self.window, self.window)).unflatten(0, (-1, down, across))
+        return parts.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
 # ---------------------------------------------------------------- of images
 
 

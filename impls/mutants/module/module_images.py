@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .modular import Axial, PoolOfImage, wrong
+from .modular import Axial, PoolOfImage, Shifted, wrong
 
 
 @wrong("heads of lines and of columns are split by view, without a transpose", "module_permuted_lines_permute_rows", bug="D01")
@@ -25,3 +25,9 @@ class PixelsReshaped(PoolOfImage):
     def pixels(self, x: Tensor) -> Tensor:
         b, features, height, width = x.shape
         return x.reshape(b, height * width, features)
+
+
+@wrong("windows are shifted once more, where they ought to be shifted back", "module_every_token_is_seen", "microsoft/Swin-Transformer")
+class ShiftedTwice(Shifted):
+    def back(self, image: Tensor) -> Tensor:
+        return self.there(image)
