@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from properties.engine.contained.documentation import documentation
-from properties.engine.core.documented import BATCH, HIDDEN, SEEN, TOKENS, added, causal, corner, first_axis, polarity
+from properties.engine.core.documented import BATCH, HIDDEN, SEEN, TOKENS, added, causal, corner, first_axis, open_to_all, polarity
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,17 @@ def test_what_is_decorated_is_read_itself() -> None:
 )
 def test_causal(text: str, said: bool) -> None:
     assert causal(text) == said
+
+
+def test_open_to_all() -> None:
+    for text in ("Bidirectional self-attention.", "A block. It is not causal.", "Non-causal attention over patches"):
+        assert open_to_all(text)
+    for text in (
+        "Causal or bidirectional attention",
+        "If bidirectional is set, tokens see all.",
+        "Causal attention, unlike the bidirectional one",
+    ):
+        assert not open_to_all(text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from properties import verify, verify_pair
-from properties.engine.core.documented import open_to_all
 from properties.engine.core.target import Target
 from properties.engine.search.probe import make_target
 
@@ -119,19 +118,3 @@ def test_a_name_that_holds_such_a_word_for_another_reason_promises_no_causality(
     for right in (MaskedAutoencoderAttention, GPTCrossAttention, MaskedPatches):
         assert verify(right, properties=("tokens",), cases=3).ok, right
     assert "module_future_tokens_are_ignored" in {f.prop.name for f in verify(CausalTokens, properties=("tokens",), cases=3).findings}
-
-
-@pytest.mark.parametrize(
-    ("text", "so"),
-    [
-        ("Bidirectional self-attention.", True),
-        ("A block. It is not causal.", True),
-        ("Non-causal attention over patches", True),
-        ("Causal or bidirectional attention", False),
-        ("Attention. If bidirectional is true, tokens see all.", False),
-        ("Causal attention, unlike the bidirectional one", False),
-        ("", False),
-    ],
-)
-def test_what_is_said_not_to_be_causal(text: str, so: bool) -> None:
-    assert open_to_all(text) == so
