@@ -397,7 +397,7 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
 def _without_memory(module: Any) -> bool:
     """Whether it is said to be made without what would read a memory: ``is_decoder``, ``cross_attention``, … are false or None."""
     said = {name for name, value in vars(module).items() if value is None or value is False}
-    return any(word in name.lower() for name in said for word in ("cross", "decoder", "memory", "context", "cond", "encoder"))
+    return any(word in name.lower() for name in said for word in ("cross", "xattn", "decoder", "encoder", "memory", "context", "cond"))
 
 
 def _with_table(subject: Subject, module: Any) -> Subject:
