@@ -27,6 +27,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What is marked nightly is not part of the gate."""
     if config.getoption("--nightly"):
         return
-    left_out = [item for item in items if item.get_closest_marker("nightly")]
-    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
-    config.hook.pytest_deselected(items=left_out)
+    left_out = {item for item in items if item.get_closest_marker("nightly")}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))

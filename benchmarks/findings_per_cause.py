@@ -2,7 +2,7 @@
 
     python -m benchmarks.findings_per_cause             # every twentieth mutant, 12 cases a property
     python -m benchmarks.findings_per_cause 1 30        # every mutant, 30 cases
-    python -m benchmarks.findings_per_cause 8 12 --part 3   # the third, the eleventh, … of them
+    python -m benchmarks.findings_per_cause 8 12 --part 3   # the fourth, the twelfth, … of them
 
 A mutant has one mistake: more findings in full than one are more than a reader needs. They are counted where the mistake is known to the
 reading, and where it is not, as that of a stranger.

@@ -219,8 +219,9 @@ def _of_two_windows(cls: Callable[..., Any], given: Mapping[str, Any], arguments
     windows = [p for p in _parameters(cls) if roles[p.name] == "window"]
     if not windows or not made:
         return {}
-    side = next((given[p.name] for p in windows if type(given.get(p.name)) is int), None)
-    side = side or next((p.default for p in windows if type(p.default) is int and 0 < p.default <= WINDOW), WINDOW)
+    said = [given[p.name] for p in windows if p.name in given]
+    said += [p.default for p in windows if type(p.default) is int and 0 < p.default <= WINDOW]
+    side = next((max(size) if isinstance(size, tuple | list) else size for size in said), WINDOW)
 
     def two(sizes: Sizes, maker: Maker) -> Any:
         small = maker(sizes)

@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.frameworks import Framework
 from .ingredients import COSINES, constants, tables_of
-from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, POSITIONS, SINKS, TABLES, role
+from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, NOT_CAUSAL, OFTEN_CAUSAL, POSITIONS, SINKS, TABLES, role
 from .readings import formal_of
 from .speech import PLACED, Tokens, under
 from .subject import Facts, Subject, answer, dropouts, tokens_for
@@ -176,7 +176,7 @@ def _length(subject: Subject, wanted: int) -> int:
 def _causal(subject: Subject, module: Any) -> str:
     """Why no token may see a later one: by its name, or because hardly any does; empty if they may."""
     kind = type(module).__name__.lower()
-    if any(word in kind for word in ALWAYS_CAUSAL) and not _named_otherwise(subject, kind) and not _mask_may_say(subject, module):
+    if _named_causal(subject, kind) and not _mask_may_say(subject, module):
         return f"its name is {type(module).__name__}"
     for name in ("is_causal", "causal"):
         if getattr(module, name, None) is True and not mask_says(module):
@@ -190,9 +190,10 @@ def _causal(subject: Subject, module: Any) -> str:
     return "tokens see no later ones" if all(_hides_later(subject, module, each) for each in lengths) else written
 
 
-def _named_otherwise(subject: Subject, kind: str) -> bool:
-    """Whether the name of a class holds such a word for another reason: what is not causal, reads a memory, or sees what others mask."""
-    return kind.startswith(("non", "un")) or any(word in kind for word in ("autoencoder", "cross", "bidirectional")) or subject.said_open
+def _named_causal(subject: Subject, kind: str) -> bool:
+    """Whether the name of a class promises it; "masked" and "gpt" may stand there for another reason."""
+    often = any(word in kind for word in OFTEN_CAUSAL) and not any(word in kind for word in NOT_CAUSAL) and not subject.said_open
+    return (often or any(word in kind for word in ALWAYS_CAUSAL)) and not kind.startswith(("non", "un"))
 
 
 def _hides_later(subject: Subject, module: Any, length: int) -> bool:

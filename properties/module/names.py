@@ -100,7 +100,9 @@ FORWARD = {
     "key_value_cache prev_kv cache_kv incremental_state",
     "use cache": "use_cache return_cache use_kv_cache store_cache return_intermediates",
 }
-ALWAYS_CAUSAL = ("causal", "casual", "masked", "autoregressive", "gpt")  # in the name of a class: tokens see no later ones
+ALWAYS_CAUSAL = ("causal", "casual", "autoregressive")  # in the name of a class: tokens see no later ones
+OFTEN_CAUSAL = ("masked", "gpt")  # the same, where nothing says otherwise
+NOT_CAUSAL = ("autoencoder", "cross", "bidirectional")  # beside one of those, in the name of a class
 POSITIONS = ("pos", "rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")
 IN_LOGITS = (
     "rope",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nightly import more_by_night
 
 torch = pytest.importorskip("torch")
 
@@ -124,17 +123,21 @@ def picogpt(x: Any, c_attn: Any, c_proj: Any, n_head: int, merge: bool = True) -
     return (out.transpose(1, 0, 2) if merge else out).reshape(n, -1) @ c_proj["w"] + c_proj["b"]
 
 
-def test_weights_in_dictionaries() -> None:
-    def mha(x: Any, c_attn: Any, c_proj: Any, n_head: int) -> Any:
-        return picogpt(x, c_attn, c_proj, n_head)
+def mha(x: Any, c_attn: Any, c_proj: Any, n_head: int) -> Any:
+    return picogpt(x, c_attn, c_proj, n_head)
 
+
+@pytest.mark.nightly
+def test_right_weights_in_dictionaries() -> None:
+    assert not verify(mha, properties=("heads",), cases=3).findings
+
+
+def test_weights_in_dictionaries() -> None:
     def scrambled(x: Any, c_attn: Any, c_proj: Any, n_head: int) -> Any:
         return picogpt(x, c_attn, c_proj, n_head, merge=False)
 
     target = spoken(mha)
     assert '{"w", "b"}' in target.learned["weights"] and "NaN comes back" in target.differs["float16"]
-    if more_by_night(0, 1):
-        assert not verify(mha, properties=("heads",), cases=3).findings
     assert verify(scrambled, properties=("heads",), cases=3).findings
 
 

@@ -112,6 +112,7 @@ def test_open_to_all() -> None:
     for text in ("Bidirectional self-attention.", "A block. It is not causal.", "Non-causal attention over patches"):
         assert open_to_all(text)
     for text in (
+        "Not bidirectional.",
         "Causal or bidirectional attention",
         "If bidirectional is set, tokens see all.",
         "Causal attention, unlike the bidirectional one",

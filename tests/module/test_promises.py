@@ -114,7 +114,12 @@ class CausalTokens(MaskedAutoencoderAttention):
     """Tokens that ought not to see later ones."""
 
 
+class CausalCrossAutoencoder(MaskedAutoencoderAttention):
+    """Not bidirectional, whatever else its name says."""
+
+
 def test_a_name_that_holds_such_a_word_for_another_reason_promises_no_causality() -> None:
     for right in (MaskedAutoencoderAttention, GPTCrossAttention, MaskedPatches):
         assert verify(right, properties=("tokens",), cases=3).ok, right
-    assert "module_future_tokens_are_ignored" in {f.prop.name for f in verify(CausalTokens, properties=("tokens",), cases=3).findings}
+    for wrong in (CausalTokens, CausalCrossAutoencoder):
+        assert "module_future_tokens_are_ignored" in {f.prop.name for f in verify(wrong, properties=("tokens",), cases=3).findings}

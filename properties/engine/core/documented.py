@@ -98,7 +98,11 @@ def causal(text: str) -> bool:
 
 def open_to_all(text: str) -> bool:
     """Whether it says that tokens see later ones, too, and not that this is a choice."""
-    return any(OPEN.search(sentence) and not CAUSAL.search(sentence) for sentence in SENTENCES.split(text) if not WHETHER.search(sentence))
+    for sentence in SENTENCES.split(text):
+        said = OPEN.search(sentence)
+        if said and not (CAUSAL.search(sentence) or WHETHER.search(sentence) or re.search(NOT, sentence[: said.start()].lower())):
+            return True
+    return False
 
 
 def first_axis(text: str) -> str:
