@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -391,12 +392,34 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
         np.array_equal(near & asked, (at[:, None] == at) & asked) for at in (np.arange(SHORT) // size for size in _sizes_of_chunks(module))
     ):
         return True
+    if _in_windows(subject, module):
+        return True
     neighbours = bool(near.diagonal(-1).any()) or bool(near.diagonal(1).any())
     apart = [near.diagonal(k) for k in range(1 - SHORT, 1 if facts.causal else SHORT)]
     by_distance = all(each.all() or not each.any() for each in apart)  # every other token, say
     alone = (near & asked).sum(0)[: -1 if neighbours else -2].min() <= 1  # a token that no other one sees is forgotten, not far
     same = bool((short == long[:SHORT, :SHORT])[asked].all())
     return bool((asked & ~short).any()) and (neighbours or by_distance) and not alone and same
+
+
+def _in_windows(subject: Subject, module: Any) -> bool:
+    """Whether pixels see exactly those of their own window, several of which make an image, by a number or two that says how large one is."""
+    said = [size for name, size in vars(module).items() if "window" in name and "size" in name]
+    sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in said if isinstance(size, int | tuple | list)]
+    sizes = [size for size in sizes if len(size) == 2 and all(type(side) is int and side > 1 for side in size)]
+    if not (sizes and subject.speech.of_an_image):
+        return False
+    try:
+        seen = influences(subject, module, UNLIKE) > NEGLIGIBLE
+    except (Exception, SystemExit):  # so many are not taken
+        return False
+    line, column = np.divmod(np.arange(UNLIKE), subject.speech.sides(UNLIKE)[1])
+    windows = [
+        (line + down) // height * UNLIKE + (column + across) // breadth
+        for height, breadth in sizes
+        for down, across in product(range(height), range(breadth))  # shifted by so many
+    ]
+    return not seen.all() and any(np.array_equal(seen, window[:, None] == window) for window in windows)
 
 
 def _axial(subject: Subject, module: Any) -> bool:

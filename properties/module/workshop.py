@@ -232,7 +232,7 @@ def _plain(part: Any) -> tuple[dict[str, Any], list[str]]:
     for name, value in vars(part).items():
         if name.startswith("_"):
             continue
-        if value is None or type(value) in (bool, int, float, str) or (type(value) is tuple and all(type(x) is int for x in value)):
+        if value is None or type(value) in (bool, int, float, str) or (type(value) in (tuple, list) and all(type(x) is int for x in value)):
             plain[name] = value
         else:
             others.append(name)

@@ -52,3 +52,31 @@ def test_images_come_one_after_the_other() -> None:
 def test_an_image_has_windows_enough_to_be_shifted(cls: Any, wrong: bool) -> None:
     assert make_target("mine", cls).learned["length"] == "64 alone"
     assert bool(verify(cls, properties=("tokens",), cases=3).findings) == wrong
+
+
+class OfAnyImage(Shifted):
+    """(B, height, width, D) of any size: what the last windows lack is added, and seen by none of the others."""
+
+    def __init__(self, dim: int, window_size: list[int], num_heads: int) -> None:
+        super().__init__(dim, (8, 8), num_heads, 4, 0)
+        self.window_size = window_size
+
+    def forward(self, x: Any) -> Any:
+        out, (down, across) = torch.empty_like(x), self.window_size
+        for line in range(0, x.shape[1], down):
+            for column in range(0, x.shape[2], across):
+                window = (slice(None), slice(line, line + down), slice(column, column + across))
+                tokens = x[window].flatten(1, 2)
+                out[window] = self.attend(tokens, tokens, None, False).view(x[window].shape)
+        return out
+
+
+class LeavesTheLast(OfAnyImage):
+    def forward(self, x: Any) -> Any:
+        return torch.cat([super().forward(x[:, :, :-1]), x[:, :, -1:]], 2) if x.shape[2] > 1 else super().forward(x)
+
+
+def test_pixels_of_any_image_see_those_of_their_own_window() -> None:
+    assert make_target("mine", OfAnyImage).learned["window"] == "some tokens never see each other"
+    assert not verify(OfAnyImage, properties=("tokens",), cases=12).findings
+    assert "window" not in make_target("mine", LeavesTheLast).learned and verify(LeavesTheLast, properties=("tokens",), cases=12).findings
