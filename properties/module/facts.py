@@ -404,7 +404,7 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
 
 def _in_windows(subject: Subject, module: Any) -> bool:
     """Whether pixels see exactly those of their own window, several of which make an image, by a number or two that says how large one is."""
-    said = [size for name, size in vars(module).items() if "window" in name and "size" in name]
+    said = [size for part in module.modules() for name, size in vars(part).items() if "window" in name and "size" in name]
     sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in said if isinstance(size, int | tuple | list)]
     sizes = [size for size in sizes if len(size) == 2 and all(type(side) is int and side > 1 for side in size)]
     if not (sizes and subject.speech.of_an_image):

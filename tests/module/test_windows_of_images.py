@@ -71,12 +71,24 @@ class OfAnyImage(Shifted):
         return out
 
 
+class Within(nn.Module):
+    """The size of a window is said by a part."""
+
+    def __init__(self, dim: int, window_size: list[int], num_heads: int) -> None:
+        super().__init__()
+        self.attn = OfAnyImage(dim, window_size, num_heads)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.attn(x)
+
+
 class LeavesTheLast(OfAnyImage):
     def forward(self, x: Any) -> Any:
         return torch.cat([super().forward(x[:, :, :-1]), x[:, :, -1:]], 2) if x.shape[2] > 1 else super().forward(x)
 
 
 def test_pixels_of_any_image_see_those_of_their_own_window() -> None:
-    assert make_target("mine", OfAnyImage).learned["window"] == "some tokens never see each other"
-    assert not verify(OfAnyImage, properties=("tokens",), cases=12).findings
+    for right in (OfAnyImage, Within):
+        assert make_target("mine", right).learned["window"] == "some tokens never see each other"
+        assert not verify(right, properties=("tokens",), cases=12).findings
     assert "window" not in make_target("mine", LeavesTheLast).learned and verify(LeavesTheLast, properties=("tokens",), cases=12).findings
