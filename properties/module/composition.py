@@ -10,7 +10,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from .latent import Latent
 from .reduction import EXCHANGED, RESHAPED
-from .structure import HEADS, Held, Norm, Place, Rotation, Slopes, Structure, factor, mixed
+from .structure import HEADS, ONE_MORE, Held, Norm, Place, Rotation, Slopes, Structure, factor, mixed
 
 HIDDEN = {"minus infinity": -np.inf, "0": 0.0, "−10": -10.0}
 EPSILONS = {"float64": float(np.finfo(np.float64).eps)}  # of norms that have that of the type; all narrower types take that of float32
@@ -227,7 +227,8 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
     visible = _visible(s, call, steps, logits.shape[2:])
     if visible is not None and not steps.after:
         logits = np.where(visible, logits, HIDDEN[steps.fill])
-    weights = _weights(logits, call.held[s.sinks].reshape(-1) if s.sinks else None, steps)
+    sinks = None if not s.sinks else np.zeros(1) if s.sinks == ONE_MORE else call.held[s.sinks].reshape(-1)
+    weights = _weights(logits, sinks, steps)
     weights = mixed(weights, s.mixing.weights, call.held) if s.mixing else weights
     weights = weights * visible if visible is not None and steps.after else weights
     out = (weights.swapaxes(2, 3) if steps.transposed else weights) @ v[:, of_v]

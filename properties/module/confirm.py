@@ -246,7 +246,7 @@ class Search:
 
     def framed(self) -> Iterator[Structure]:
         """Assignments with norms before and after, and a residual, that agree where a token sees itself alone, and weighs itself as 1."""
-        sinks = any("sink" in name for name in self.have.left)
+        sinks = self.have.one_more or any("sink" in name for name in self.have.left)
         for s in self.arranged:
             for norms, residual in product(self._frames(s), (False, True)):
                 framed = s.but(norms=norms, residual=residual)

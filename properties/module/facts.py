@@ -91,7 +91,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
         learned=_learned(subject, module),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
-        sinks=_sinks(module, subject.speech.heads) or _no_softmax(subject, module) or _more_keys(subject, module),
+        sinks=_sinks(module, subject.speech.heads) or subject.said_one_more or _no_softmax(subject, module) or _more_keys(subject, module),
         difference=_difference(module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),

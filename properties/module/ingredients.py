@@ -18,7 +18,7 @@ from ..engine.frameworks import Framework
 from .away import Away
 from .names import CONFIGS, CONSTRUCTOR_ROLES, role
 from .speech import Speech
-from .structure import HEADS, ROUNDED, SCALES, Held, Learned, Mixing, Norm, Rotation, Slopes, Table, factor
+from .structure import HEADS, ONE_MORE, ROUNDED, SCALES, Held, Learned, Mixing, Norm, Rotation, Slopes, Table, factor
 from .subject import Subject
 
 EPSILONS = (1e-5, 1e-6, 1e-8)  # of norms that do not say theirs
@@ -47,6 +47,7 @@ class Ingredients:
     bases: tuple[float, ...]  # of angles
     held: Held  # its parameters and constants
     left: frozenset[str]  # parameters that are no part of a projection or a norm
+    one_more: bool  # whether it is documented that there is one more in the denominator
 
     def scales(self, d: int, heads: int, width: int) -> list[str]:
         """Those of formulas, and what attributes say otherwise."""
@@ -72,6 +73,7 @@ def ingredients(subject: Subject, module: Any, computed: list[str], projections:
         tuple(value for name, value in numbers.items() if role(name.rpartition(".")[2], CONSTRUCTOR_ROLES) == "theta" and value > 1),
         held,
         frozenset(parameters - names - projections),
+        bool(subject.said_one_more),
     )
 
 
@@ -257,8 +259,9 @@ def additions(found: Ingredients, heads: int, positions: bool, right: bool) -> I
         tables = [each for each in choice if isinstance(each, Table)]
         sinks = [each for each in choice if isinstance(each, str)]
         if max(len(learned), len(tables), len(sinks)) < 2:
-            for slopes, mixing in product(_slopes(found, heads, right) if positions else [None], _mixings(mixing_heads)):
-                yield (learned[0] if learned else None), slopes, (tables[0] if tables else None), mixing, (sinks[0] if sinks else "")
+            beside = sinks or ["", *[ONE_MORE] * found.one_more]
+            for slopes, mixing, sink in product(_slopes(found, heads, right) if positions else [None], _mixings(mixing_heads), beside):
+                yield (learned[0] if learned else None), slopes, (tables[0] if tables else None), mixing, sink
 
 
 def mixers(found: Ingredients, heads: int) -> list[tuple[str, str]]:

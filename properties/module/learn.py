@@ -317,7 +317,8 @@ def _refuse_others(subject: Subject, module: Any) -> list[str]:
     length = (subject.facts.lengths or (6,))[0]
     with under(module, subject.framework, "watched") as names:
         answer(subject, module, tokens_for(subject.speech, BATCH, length, memory))
-    attends = any(word in name for name in names for word in ATTENDS)
+    followed = [name for name in names if not name.startswith(("weights'", "operation "))]  # by weights no token weighs another
+    attends = any(word in name for name in followed for word in ATTENDS)
     kinds = {type(inner).__name__ for inner in module.modules() if inner is not module}
     rivals: list[str] = [kind for kind in ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell") if kind in kinds]
     rivals += sorted(kind for kind in kinds if kind.startswith("Conv") and kind != "Conv1D")
@@ -327,6 +328,11 @@ def _refuse_others(subject: Subject, module: Any) -> list[str]:
         what = f" ({rivals[0]})" if rivals else ""
         if not off.any():
             raise CannotRun(f"{subject.name} is no attention: no token sees another{what}")
+        if hidden := [name for name in names if name.startswith("operation ")]:
+            raise CannotRun(
+                f"{subject.name} computes by the {hidden[0]}, whose steps and rounding cannot be followed; if that is its attention, "
+                "give a function (q, k, v) that calls it"
+            )
         raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
     _refuse_weights(subject, module)
     return names

@@ -36,6 +36,7 @@ ROUNDED: dict[str, Callable[[int, int, int], float]] = {  # the same where it, o
 USUAL_WAYS = (USUAL, f"{USUAL} in float32", f"{USUAL}, one over a float32")
 KNOWN = ("1", "1/head_dim")  # T5's, and that of maximal update parametrisation: conventions, where something says so
 POSITIONS, HEADS = "positions", "heads"
+ONE_MORE = "one more in the denominator"
 TURNED = {"qk": "queries and keys", "q": "queries alone", "k": "keys alone", "qkv": "queries, keys and values"}
 PARTS_OF = {
     "x": "of the input",
@@ -209,7 +210,7 @@ class Structure:
     slopes: Slopes | None = None
     table: Table | None = None
     mixing: Mixing | None = None
-    sinks: str = ""  # the parameter of a further logit for each head
+    sinks: str = ""  # the parameter of a further logit for each head; ``ONE_MORE``: that logit is 0
     cap: float = 0.0  # logits are cap · tanh(logits / cap); 0: they are not; below 0: they are tanh(logits / −cap)
     latent: Any = None  # of ``latent.Latent``: keys and values come out of few features
     reduction: Reduction | None = None  # of the tokens that keys and values are of
@@ -254,7 +255,7 @@ class Structure:
         said += [f"keys and values out of {len(self.latent.down.rows) - self.latent.shared} features"] if self.latent else []
         said += [f"keys of the patches of {self.reduction.name}"] if self.reduction else []
         said += ["tokens in a window or a pattern"] if self.pattern is not None else []
-        said += [f"sinks ({self.sinks})"] if self.sinks else []
+        said += [self.sinks if self.sinks == ONE_MORE else f"sinks ({self.sinks})"] if self.sinks else []
         said += ["a residual"] if self.residual else []
         said += [f"scale {self.scaling}"]
         said += [f"where {', '.join(self.silent)} {'are' if len(self.silent) > 1 else 'is'} 0"] if self.silent else []
@@ -285,7 +286,7 @@ class Structure:
         """The parameters and buffers that it is made of."""
         norms = (name for norm in self.norms.values() for name in norm.names)
         turned = self.rotation.names if self.rotation else ()
-        single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks)
+        single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks.removeprefix(ONE_MORE))
         looked_up = (self.table.name, self.table.places) if self.table else ()
         mixing = (*self.mixing.logits, *self.mixing.weights) if self.mixing else ()
         fewer = (*(self.reduction.names if self.reduction else ()), *(self.latent.names if self.latent else ()))

@@ -91,6 +91,7 @@ class Subject:
     unused: frozenset[str] = frozenset()  # parameters of which it is documented that nothing is done with them
     said_causal: bool = False  # its documentation says that it is
     said_open: bool = False  # its documentation says that it is not causal
+    said_one_more: str = ""  # the words of its documentation for a softmax with one more in its denominator
     flags: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor → what else they may be, as it is written
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

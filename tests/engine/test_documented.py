@@ -7,7 +7,19 @@ import functools
 import pytest
 
 from properties.engine.contained.documentation import documentation
-from properties.engine.core.documented import BATCH, HIDDEN, SEEN, TOKENS, added, causal, corner, first_axis, open_to_all, polarity
+from properties.engine.core.documented import (
+    BATCH,
+    HIDDEN,
+    SEEN,
+    TOKENS,
+    added,
+    causal,
+    corner,
+    first_axis,
+    one_more,
+    open_to_all,
+    polarity,
+)
 
 
 @pytest.mark.parametrize(
@@ -141,3 +153,21 @@ def test_what_is_added() -> None:
     assert added(both, "attn_mask", names) and not added(both, "key_padding_mask", names)
     assert added("an additive mask", "mask", ["mask"]) and not added("a bool mask, or one that is added to the scores", "mask", ["mask"])
     assert not added("mask: never added to anything", "mask", ["mask"]) and not added("", "mask", ["mask"])
+
+
+def test_one_more() -> None:
+    for text in (
+        "Attention with softmax1 (Miller 2023).",
+        "Softmax-plus-one over keys",
+        "a quiet attention",
+        "One is added to the denominator.",
+    ):
+        assert one_more(text)
+    for text in (
+        "Attention over one more key.",
+        "Unlike softmax1, weights sum to one.",
+        "This is not a quiet attention.",
+        "softmax over 1 axis",
+        "softmax10",
+    ):
+        assert not one_more(text)

@@ -156,6 +156,28 @@ class SelfAttention(nn.Module):
         q, k, v = (y.unflatten(-1, (self.h, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
         return self.proj(attention(q, k, v).transpose(1, 2).flatten(2))
 """
+UNKNOWN_TO_THE_COMPILER = """
+import torch
+
+
+@torch.library.custom_op("attncheck_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * x.shape[-1] ** -0.5
+"""
+
+
+@pytest.mark.parametrize(
+    "name, prop", [("attention", "output_is_inside_the_bound"), ("SelfAttention", "module_the_same_call_gives_the_same_bits")]
+)
+def test_what_cannot_be_compiled_is_a_finding(name: str, prop: str, tmp_path: Path) -> None:
+    """An operation of which the compiler knows no shapes: eager answers, and the first compiled call raises."""
+    text = FAILS.replace("if torch.compiler.is_exporting()", "if False").replace("q @ k.mT * q.shape[-1] ** -0.5", "scaled(q) @ k.mT")
+    (tmp_path / "mine.py").write_text(UNKNOWN_TO_THE_COMPILER + text)
+    (target,) = find_targets(f"{tmp_path / 'mine.py'}:{name}@compile", Builtins())
+    finding = search(target, PROPERTIES[prop], Plan(examples=5, shrink=False)).finding
+    assert finding and finding.violation.raised and "fake tensor" in finding.violation.says
+    (plain,) = find_targets(f"{tmp_path / 'mine.py'}:{name}", Builtins())
+    assert not search(plain, PROPERTIES[prop], Plan(examples=5)).finding
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a perceptron": (styles.Perceptron, "mine is no attention: no token sees another"),
     "an LSTM": (styles.Recurrent, "mine is no attention: it weighs no token by another (LSTM)"),
     "a convolution": (styles.Convolved, "mine is no attention: it weighs no token by another (Conv1d)"),
+    "a mixer": (styles.MixesByWeights, "mine is no attention: it weighs no token by another"),
+    "an operation of its own": (
+        styles.OperationOfItsOwn,
+        "mine computes by the operation attncheck_styles::attend, whose steps and rounding",
+    ),
     "nothing": (styles.ReturnsNothing, "mine returns nothing: its forward has to return the output"),
     "a GPU": (styles.OnGPU, "mine cannot be made: it needs a GPU (AssertionError: Torch not compiled with CUDA enabled)"),
     "a download": (

@@ -123,3 +123,34 @@ def test_a_name_that_holds_such_a_word_for_another_reason_promises_no_causality(
         assert verify(right, properties=("tokens",), cases=3).ok, right
     for wrong in (CausalTokens, CausalCrossAutoencoder):
         assert "module_future_tokens_are_ignored" in {f.prop.name for f in verify(wrong, properties=("tokens",), cases=3).findings}
+
+
+class Quiet(Reads):
+    """Attention whose weights are exp(x_i) / (1 + sum exp(x_j)), a quiet softmax, so that a head may say nothing."""
+
+    more = 1.0
+
+    def attend(self, x: Any, memory: Any, bias: Any = 0.0) -> Any:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), *self.to_kv(memory).chunk(2, -1)))
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        high = logits.amax(-1, keepdim=True).clamp(min=0)
+        weights = (logits - high).exp()
+        weights = weights / (weights.sum(-1, keepdim=True) + self.more * (-high).exp())
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class NotSaid(Quiet):
+    """Attention with a softmax."""
+
+
+class QuieterThanSaid(Quiet):
+    """Attention with softmax1."""
+
+    more = 1.1
+
+
+def test_one_more_in_the_denominator_is_right_where_it_is_said() -> None:
+    assert spoken(Quiet).function.structure.sinks == "one more in the denominator"  # type: ignore[attr-defined]
+    assert verify(Quiet, cases=3).ok
+    assert spoken(QuieterThanSaid).function.structure is None  # type: ignore[attr-defined]
+    assert not verify(NotSaid, cases=6).ok

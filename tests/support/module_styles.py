@@ -273,6 +273,32 @@ class Perceptron(nn.Module):
         return self.layers(x)
 
 
+class MixesByWeights(nn.Module):
+    """Tokens are mixed by parameters, as in MLP-Mixer."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.tokens, self.features = nn.Parameter(torch.randn(64, 64)), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Any:
+        weights = self.tokens[: x.shape[1], : x.shape[1]]
+        return self.features(nn.functional.gelu(weights @ x) + torch.einsum("ij,bjd->bid", weights, x))
+
+
+@torch.library.custom_op("attncheck_styles::attend", mutates_args=())
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+class OperationOfItsOwn(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.proj(attend(*self.qkv(x).chunk(3, -1)))
+
+
 class Recurrent(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()

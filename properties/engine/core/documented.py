@@ -42,6 +42,10 @@ CHOICE = re.compile(
     re.IGNORECASE,
 )
 OPEN = re.compile(r"\b(?:bi-?directional|non-?causal|not causal)\b", re.IGNORECASE)
+ONE_MORE = re.compile(
+    r"\b(?:soft_?max[\s_-]?(?:1|one|plus[\s_-]?one)|quiet[\s_-]?(?:softmax|attention))\b|\bone (?:is )?added to the denominator\b",
+    re.IGNORECASE,
+)  # exp(x_i) / (1 + Σ exp(x_j)), as its authors call it
 BATCH, TOKENS = "batch", "tokens"
 OF_BATCH, OF_TOKENS = r"(?:batch(?:[_ ]size)?|bsz|bs|b|n)", r"(?:tokens?|seq(?:uence)?(?:[_ ]len(?:gth)?)?|seqlen|length|len|time|t|l)"
 FIRST_AXES = {
@@ -103,6 +107,12 @@ def open_to_all(text: str) -> bool:
         if said and not (CAUSAL.search(sentence) or WHETHER.search(sentence) or re.search(NOT, sentence[: said.start()].lower())):
             return True
     return False
+
+
+def one_more(text: str) -> str:
+    """The words by which it says that one is added to the denominator of its softmax; empty where nothing does."""
+    said = ONE_MORE.search(plain := _plain(text))
+    return said[0] if said and not re.search(NOT, plain[: said.start()].lower()) else ""
 
 
 def first_axis(text: str) -> str:

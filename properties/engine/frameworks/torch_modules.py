@@ -55,6 +55,7 @@ COMPOSED = words(
     "_safe_softmax _log_softmax logsumexp var var_mean std linalg_vector_norm norm prod avg_pool2d _adaptive_avg_pool2d logcumsumexp",
     "upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r",
 )
+MATRIX_PRODUCTS = words("matmul __matmul__ __rmatmul__ mm bmm baddbmm addmm einsum")
 ALIKE = PRODUCTS | words("polar complex scatter scatter_add index_add index_put index_copy masked_scatter lerp")  # of arguments of one type
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -172,6 +173,13 @@ def summation_length(name: str, args: Any) -> int:
     return int(tensors[0].shape[-1])
 
 
+def of_weights(x: Any) -> bool:
+    """Whether it is a parameter, a part of one, or one turned round; or holds such."""
+    if isinstance(x, tuple | list):
+        return any(map(of_weights, x))
+    return isinstance(x, torch.Tensor) and isinstance(x if x._base is None else x._base, torch.nn.Parameter)
+
+
 class Watched(torch.overrides.TorchFunctionMode):
     """The names of all functions that are called; after that of a softmax how many numbers it weighs, and what is known of its logits, if asked."""
 
@@ -182,7 +190,13 @@ class Watched(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         kernel = args[1] if name.startswith("conv") and len(args) > 1 else kwargs.get("weight")
-        self.names.append(f"pointwise {name}" if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1} else name)
+        if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1}:
+            name = f"pointwise {name}"
+        elif name in MATRIX_PRODUCTS and any(of_weights(x) for x in (*args, *kwargs.values())):
+            name = f"weights' {name}"
+        elif isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and not (kind := str(func)).startswith("aten."):
+            name = "operation " + "::".join(kind.split(".")[:2])
+        self.names.append(name)
         out = func(*args, **kwargs)
         if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
             self._logits("weighed", out, along)
