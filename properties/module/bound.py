@@ -64,10 +64,12 @@ def spread(
     seed: int,
     runs: int = len(SAMPLES),
     anew: Callable[[], Any] | None = None,
+    narrows: bool = False,
 ) -> tuple[Array, Array]:
     """(the answer of the module in float64, how far that in ``dtype`` may be from it), both (B, L, D').
 
     ``anew`` makes the module: where a call leaves something in it that the next one does not compute again, as a table of angles, each has its own.
+    ``narrows``: what it casts to a type that is narrower than ``dtype`` is of that one, and its operations round as that does; else of float64.
     Of fewer runs than ``SAMPLES`` has, a part of what is allowed: what is within it is within the whole.
     """
     wide = dtype != "float64"
@@ -75,10 +77,10 @@ def spread(
     anew = anew if subject.facts.keeps else None
     module = anew() if anew else module
     double = twin(subject, module) if wide else module
-    plain = _run(subject, double, speech, tokens, device, ("widened", dtype) if wide else ())
+    plain = _run(subject, double, speech, tokens, device, ("widened", dtype, narrows) if wide else ())
     squares = np.zeros_like(plain)
     for number, elementwise in enumerate(SAMPLES[:runs]):
-        mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "")
+        mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "", narrows)
         if anew:
             double = twin(subject, anew()) if wide else anew()
         with np.errstate(all="ignore"):

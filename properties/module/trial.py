@@ -231,15 +231,29 @@ class ModuleTrial(Trial):
         """How far the answer to a call may be off, element by element."""
         return self.exact(tokens, module)[1]
 
-    def exact(self, tokens: Tokens | None = None, module: Any = None) -> tuple[Array, Array]:
-        """(the answer of the module in float64, how far that of the type may be from it). Raises Raised."""
+    def exact(self, tokens: Tokens | None = None, module: Any = None, narrows: bool = False) -> tuple[Array, Array]:
+        """(the answer of the module in float64, how far that of the type may be from it). Raises Raised.
+
+        ``narrows``: with what it casts to narrower types; so it is in any case where its documentation says that it does.
+        """
         tokens, case = self.inputs if tokens is None else tokens, self.case
         self._accepted(tokens)
         anew = self.made if module in (None, self.module) else None
         module = self.module if module is None else module
         seed = case.seed * 31 + 7
         try:
-            answer, allowed = bound.spread(self.subject, module, self.speech, tokens, case.dtype, case.device, seed, self._runs, anew)
+            answer, allowed = bound.spread(
+                self.subject,
+                module,
+                self.speech,
+                tokens,
+                case.dtype,
+                case.device,
+                seed,
+                self._runs,
+                anew,
+                narrows or self.subject.said_narrow,
+            )
         except Raised:
             raise
         except (Exception, SystemExit) as error:
@@ -247,6 +261,11 @@ class ModuleTrial(Trial):
         if case.dtype == "float64" and bound.scatters(answer, allowed * (len(bound.SAMPLES) / self._runs) ** 0.5):
             self.fail("where every operation is rounded a little, the answers of float64 scatter by more than their size")
         return answer, allowed
+
+    def apart(self, actual: Array, expected: Array, allowed: Array) -> bool:
+        """Whether an element is farther off than is allowed."""
+        with np.errstate(invalid="ignore"):
+            return bool((~(np.abs(actual - expected) <= allowed) & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))).any())
 
     def unmoved(self, actual: Array, expected: Array, says: str, where: Any = True, rows: slice = slice(None)) -> None:
         """Bit for bit the same, whatever stands elsewhere; of routed tokens within rounding: how many come to an expert decides how it sums."""

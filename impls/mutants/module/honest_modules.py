@@ -99,6 +99,17 @@ class Sinks(Attention):
         return torch.cat([logits, more.to(logits.dtype)], -1).softmax(-1)[..., :-1]
 
 
+@_right("attention in bfloat16 whatever its tokens are, as it says", "Dao-AILab/flash-attention")
+class InBfloat16(Attention):
+    """Queries, keys and values are cast to bfloat16, and the result back."""
+
+    def split(self, x: Tensor) -> Tensor:
+        return super().split(x).to(torch.bfloat16)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().mix(weights, v).to(self.out_proj.weight.dtype)
+
+
 @_right("talking heads: logits and weights are mixed across heads", "lucidrains/x-transformers")
 class Talking(Attention):
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:

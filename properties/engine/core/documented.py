@@ -46,6 +46,14 @@ ONE_MORE = re.compile(
     r"\b(?:soft_?max[\s_-]?(?:1|one|plus[\s_-]?one)|quiet[\s_-]?(?:softmax|attention))\b|\bone (?:is )?added to the denominator\b",
     re.IGNORECASE,
 )  # exp(x_i) / (1 + Σ exp(x_j)), as its authors call it
+NARROW = re.compile(
+    r"\b(?:comput|calculat|cast|round|convert|stor|done|run|runs|evaluat)\w*\b[^.;\n]{0,60}?\b(?:in|to|as|into)\s+(?:torch\.)?"
+    r"(?:bfloat16|bf16|float16|fp16|half|low(?:er)?)\b",
+    re.IGNORECASE,
+)
+WIDER = re.compile(
+    r"float32|fp32|full precision|upcast|\bback (?:in)?to\b", re.IGNORECASE
+)  # "in float32, and then cast to float16" is about that
 BATCH, TOKENS = "batch", "tokens"
 OF_BATCH, OF_TOKENS = r"(?:batch(?:[_ ]size)?|bsz|bs|b|n)", r"(?:tokens?|seq(?:uence)?(?:[_ ]len(?:gth)?)?|seqlen|length|len|time|t|l)"
 FIRST_AXES = {
@@ -113,6 +121,15 @@ def one_more(text: str) -> str:
     """The words by which it says that one is added to the denominator of its softmax; empty where nothing does."""
     said = ONE_MORE.search(plain := _plain(text))
     return said[0] if said and not re.search(NOT, plain[: said.start()].lower()) else ""
+
+
+def narrow(text: str) -> bool:
+    """Whether it says that something is computed in half precision, whatever it is given, and not that this is a choice."""
+    for sentence in SENTENCES.split(_plain(text)):
+        said = NARROW.search(sentence)
+        if said and not (WHETHER.search(sentence) or WIDER.search(sentence) or re.search(NOT, sentence[: said.start()].lower())):
+            return True
+    return False
 
 
 def first_axis(text: str) -> str:

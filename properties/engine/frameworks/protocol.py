@@ -89,20 +89,23 @@ class Modules(Protocol):
         another axis than it is over, STRETCHED where rows of queries, and of keys, are not as long as those of any projection, times a number.
         """
 
-    def widened(self, instead: str) -> AbstractContextManager[Any]:
+    def widened(self, instead: str, narrows: bool = False) -> AbstractContextManager[Any]:
         """While it is open, float64 stands for another type.
 
         What asks for the type is told that one, what would become it, or be cast to a narrower one, is float64, and no fused kernel is chosen.
+        ``narrows``: what is cast to a narrower one than that is of that one.
         """
 
     def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
         """A module with such parameters of which a call is ``run(its arrays, arguments, options)``. Raises for names that none can have."""
 
-    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> AbstractContextManager[Any]:
+    def perturbed(
+        self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str, narrows: bool = False
+    ) -> AbstractContextManager[Any]:
         """While it is open, the result of every operation is moved by as much as one rounding may move it, up or down.
 
         ``units``: dtype → unit roundoff. ``elementwise``: up or down is drawn for every element, else once for a result. ``instead``: as for
-        ``widened``, or empty.
+        ``widened``, or empty; ``narrows``: as there.
         """
 
     def send_back(self, out: Any, weights: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -82,10 +83,12 @@ class Perturbed(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled under it (see ``_plainly``), and importing the compiler takes a second
 
-    def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> None:
+    def __init__(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str, narrows: bool = False) -> None:
         super().__init__()
         self.source = torch.Generator().manual_seed(seed)
         self.units, self.elementwise, self.instead = units, elementwise, getattr(torch, instead) if instead else None
+        coarsest = torch.finfo(self.instead).eps if self.instead and narrows else math.inf
+        self.widens = tuple(kind for kind in NARROW if torch.finfo(kind).eps <= coarsest)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -96,13 +99,14 @@ class Perturbed(TorchDispatchMode):
                 return made
         if self.instead and (asked := kwargs.get("dtype")):
             copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
-            if asked in (NARROW if copies else (self.instead,)):
+            if asked in (self.widens if copies else (self.instead,)):
                 kwargs = {**kwargs, "dtype": torch.float64}
         if self.instead and func.overloadpacket.__name__ in ALIKE and mixed((*args, *kwargs.values())):
             args, kwargs = each(args, widest), each(kwargs, widest)  # a constant that is made in the default type, beside what is widened
         name = rounding_of(func) if self.units else ""
         if not name:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            return self._cast(args[0], out) if self.units and func.overloadpacket.__name__ == "_to_copy" else out
         if name in COMPOSED:
             args = tuple(self._moved(x, 1.0) if isinstance(x, torch.Tensor) else x for x in args)
         # found before the call, which may write into its arguments
@@ -129,6 +133,13 @@ class Perturbed(TorchDispatchMode):
             size = size * (unit if name in BARE else 4 * unit)
         first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
         return out
+
+    def _cast(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """What was cast to a narrower type is rounded once."""
+        if not (x.is_floating_point() and out.is_floating_point() and torch.finfo(out.dtype).eps > torch.finfo(x.dtype).eps):
+            return out
+        size = x.abs().double() * self.units[str(out.dtype).removeprefix("torch.")]
+        return out.add_(noise(out, torch.where(size.isfinite() & (out != x), size, 0.0), self.source, self.elementwise).to(out.dtype))
 
     def _moved(self, x: torch.Tensor, times: float) -> torch.Tensor:
         if not x.is_floating_point():
@@ -293,11 +304,11 @@ class TorchModules:
         with Watched(names, logits):
             yield names
 
-    def widened(self, instead: str) -> Any:
-        return self._plainly(Perturbed(0, {}, True, instead))
+    def widened(self, instead: str, narrows: bool = False) -> Any:
+        return self._plainly(Perturbed(0, {}, True, instead, narrows))
 
-    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str) -> Any:
-        return self._plainly(Perturbed(seed, units, elementwise, instead))
+    def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str, narrows: bool = False) -> Any:
+        return self._plainly(Perturbed(seed, units, elementwise, instead, narrows))
 
     @contextmanager
     def _plainly(self, mode: Perturbed) -> Iterator[None]:
