@@ -77,7 +77,7 @@ class Module(Contract):
         subject = dataclasses.replace(subject, structure=found.structure, likely=found.likely, nearest=found.words, headed=headed(subject))
         subject = with_places(subject)
         wrong = _other_than_written(subject, text)
-        if not subject.structure:
+        if not subject.structure or subject.said_narrow:  # which is confirmed as coarsely as it rounds
             wrong |= read_off(subject)
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes, wrong=wrong)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))

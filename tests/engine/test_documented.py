@@ -16,6 +16,7 @@ from properties.engine.core.documented import (
     causal,
     corner,
     first_axis,
+    narrow,
     one_more,
     open_to_all,
     polarity,
@@ -171,3 +172,21 @@ def test_one_more() -> None:
         "softmax10",
     ):
         assert not one_more(text)
+
+
+def test_narrow() -> None:
+    for text in (
+        "Computes the attention in bfloat16, whatever the type of x.",
+        "q, k and v are cast to torch.float16.",
+        "Heads. Everything is done in half precision",
+    ):
+        assert narrow(text)
+    for text in (
+        "Runs in float32, float16 or bfloat16.",
+        "The softmax is computed in float32, then cast to bfloat16.",
+        "Upcast for the softmax, and converted back to half.",
+        "Not computed in bfloat16.",
+        "Computed in bfloat16 if autocast is on.",
+        "Unlike others, computes in half precision",
+    ):
+        assert not narrow(text), text

@@ -154,3 +154,32 @@ def test_one_more_in_the_denominator_is_right_where_it_is_said() -> None:
     assert verify(Quiet, cases=3).ok
     assert spoken(QuieterThanSaid).function.structure is None  # type: ignore[attr-defined]
     assert not verify(NotSaid, cases=6).ok
+
+
+class InHalf(Reads):
+    """Queries, keys and values are rounded to bfloat16 for the kernel."""
+
+    scale = 1.0
+
+    def attend(self, x: Any, memory: Any, bias: Any = 0.0) -> Any:
+        drawn = (self.to_q(x), *self.to_kv(memory).chunk(2, -1))
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2).to(torch.bfloat16) for y in drawn)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale * q.shape[-1] ** -0.5)
+        return self.out(out.to(x.dtype).transpose(1, 2).flatten(2))
+
+
+class InHalfUnsaid(InHalf):
+    """Attention."""
+
+
+class InHalfByAnotherScale(InHalf):
+    """Computes in bfloat16."""
+
+    scale = 2**-0.5
+
+
+def test_a_cast_to_a_narrower_type_is_right_where_it_is_said() -> None:
+    assert verify(InHalf, cases=4).ok and spoken(InHalf).function.structure is not None  # type: ignore[attr-defined]
+    says = [f.violation.says for f in verify(InHalfUnsaid, cases=4).findings if "twin" in f.prop.name]
+    assert len(says) == 1 and "a cast to a narrower type in between does" in says[0]
+    assert not verify(InHalfByAnotherScale, cases=4).ok
