@@ -126,14 +126,43 @@ class OfQueriesNotScaled(OfQueries):
         self.times = 1.0
 
 
-@pytest.mark.parametrize("cls", [Gated, InFolds, Learned, Chosen, Normed, Distances, OfQueries])
+class OfFewerKeys(nn.Module):
+    """Keys and values are those of sixteen sums of tokens (Linformer: Wang et al. 2020)."""
+
+    width = False
+
+    def __init__(self, dim: int, seq_len: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.times = heads, (dim if self.width else dim // heads) ** -0.5
+        self.to_q, self.to_kv, self.to_out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.proj_k, self.proj_v = nn.Parameter(torch.randn(seq_len, 16)), nn.Parameter(torch.randn(seq_len, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = self.to_kv(x).chunk(2, -1)
+        fewer = (torch.einsum("bnd,nk->bkd", y, of[: x.shape[1]]) for y, of in ((k, self.proj_k), (v, self.proj_v)))
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), *fewer))
+        return self.to_out(((q @ k.mT * self.times).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class OfFewerKeysByTheWidth(OfFewerKeys):
+    width = True
+
+
+@pytest.mark.parametrize("cls", [Gated, InFolds, Learned, Chosen, Normed, Distances, OfQueries, OfFewerKeys])
 def test_a_right_scale_or_one_that_is_said_is_nothing(cls: type[nn.Module]) -> None:
     target = spoken(cls)
     assert target.learned["structure"].startswith("not confirmed") and not target.wrong
 
 
 @pytest.mark.parametrize(
-    ("cls", "said"), [(NotScaled, "1"), (ScaledTwice, "1/head_dim"), (ScaledAnyhow, "0.141"), (OfQueriesNotScaled, "1")]
+    ("cls", "said"),
+    [
+        (NotScaled, "1"),
+        (ScaledTwice, "1/head_dim"),
+        (ScaledAnyhow, "0.141"),
+        (OfQueriesNotScaled, "1"),
+        (OfFewerKeysByTheWidth, "1/sqrt(width)"),
+    ],
 )
 def test_a_wrong_one_is_told(cls: type[nn.Module], said: str) -> None:
     target = spoken(cls)

@@ -25,6 +25,13 @@ TOGETHER = 3  # products of which logits may be the sum: of keys, and of positio
 FEW, MANY = 8, 4096  # lengths that differ: fewer may be those of others by chance; of more some are looked at
 
 
+def of_weights(x: Any) -> bool:
+    """Whether it is a parameter, a part of one, or one turned round; or holds such."""
+    if isinstance(x, tuple | list):
+        return any(map(of_weights, x))
+    return isinstance(x, torch.Tensor) and isinstance(x if x._base is None else x._base, torch.nn.Parameter)
+
+
 class Logits:
     """What a call has computed so far."""
 
@@ -48,7 +55,7 @@ class Logits:
             if len(given) != 2 or not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in given):
                 return ""
             a, b = given[::-1] if name == "__rmatmul__" else given
-            if isinstance(a, torch.nn.Parameter) or isinstance(b, torch.nn.Parameter):
+            if of_weights(a) or of_weights(b):
                 self.projected.append(out)
             else:
                 self.products.append((a, b, equation))

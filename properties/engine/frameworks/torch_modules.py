@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .protocol import Function, SendBack
-from .torch_logits import Logits
+from .torch_logits import Logits, of_weights
 
 
 def each(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -184,13 +184,6 @@ def summation_length(name: str, args: Any) -> int:
     return int(tensors[0].shape[-1])
 
 
-def of_weights(x: Any) -> bool:
-    """Whether it is a parameter, a part of one, or one turned round; or holds such."""
-    if isinstance(x, tuple | list):
-        return any(map(of_weights, x))
-    return isinstance(x, torch.Tensor) and isinstance(x if x._base is None else x._base, torch.nn.Parameter)
-
-
 class Watched(torch.overrides.TorchFunctionMode):
     """The names of all functions that are called; after that of a softmax how many numbers it weighs, and what is known of its logits, if asked."""
 
@@ -201,13 +194,14 @@ class Watched(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         kernel = args[1] if name.startswith("conv") and len(args) > 1 else kwargs.get("weight")
+        told = name
         if name.startswith("conv") and kernel is not None and set(kernel.shape[2:]) == {1}:
-            name = f"pointwise {name}"
+            told = f"pointwise {name}"
         elif name in MATRIX_PRODUCTS and any(of_weights(x) for x in (*args, *kwargs.values())):
-            name = f"weights' {name}"
+            told = f"weights' {name}"
         elif isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and not (kind := str(func)).startswith("aten."):
-            name = "operation " + "::".join(kind.split(".")[:2])
-        self.names.append(name)
+            told = "operation " + "::".join(kind.split(".")[:2])
+        self.names.append(told)
         out = func(*args, **kwargs)
         if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
             self._logits("weighed", out, along)
