@@ -17,6 +17,7 @@ from nightly import one_in
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.first_contact import numpy_libraries
 from properties.attention import conventions
 from properties.catalogue import PROPERTIES, select
 from properties.engine.core import pace
@@ -203,6 +204,18 @@ def test_a_busy_machine_makes_no_target_slow(monkeypatch: pytest.MonkeyPatch) ->
     began, found = clock[0], conventions.with_conventions(target, "cpu")
     assert found.untried == target.untried and found.supports.default_scale == "1"
     assert clock[0] - began > 0.5
+
+
+def test_what_is_quick_is_asked_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other work shares the cores a call in another process takes a millisecond: thousands find the mask that a wrong one requires."""
+    clock = [0.0]
+
+    def busy(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        clock[0] += 0.001
+        return numpy_libraries.tf_tutorial__weights_sum_to_one_downwards(q, k, v, mask)
+
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert "attn_mask" in make_target("mine", busy, {"framework": "numpy"}).parameters and clock[0] > 6
 
 
 @pytest.mark.parametrize("facts", [{}, {"scale_of": "eighth", "corner": "bottom-right", "rows": "mean"}], ids=["usual", "its own"])

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# For the answers of one that takes long for each; what is long; for those of any other; and of one that compiles.
-SECONDS, SLOW, MANY, MOST = 1.5, 0.05, 6.0, 20.0
+# For the answers of one that takes long for each; what is long; and for those of any other, on a busy machine, too.
+SECONDS, SLOW, MOST = 1.5, 0.05, 20.0
 
 
 class NoMoreCalls(BaseException):
@@ -45,7 +45,7 @@ class Pace:
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""
         slow = self.seconds - self.longest > SLOW * (self.calls - 1)
-        return self.seconds > (MOST if compiles else SECONDS if slow else MANY)
+        return self.seconds > (SECONDS if slow and not compiles else MOST)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -62,7 +62,12 @@ class Pace:
         """What is not tried because the target is too slow."""
         if not self.unasked:
             return {}
-        return {"all of its conventions": f"a call takes {self.seconds / self.calls:.2g} s, too long to ask for them"}
+        each = self.seconds / self.calls
+        return {
+            "all of its conventions": f"a call takes {each:.2g} s, too long to ask for them"
+            if each > SLOW
+            else f"{self.calls:,} calls told too little"
+        }
 
     def reasons(self) -> list[str]:
         """Why nothing was found out of it, as far as its calls have shown."""
