@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases import coordinates
+from ..engine.core.target import CannotRun
 from ..engine.frameworks import Buffers, Framework
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
 from .speech import DISTANCES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
@@ -22,8 +23,11 @@ LIKELY = 24  # ways that are tried to give lazy parameters their shape
 
 
 def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of ``forward``."""
-    return inspect.signature(getattr(module, "forward", module)).parameters
+    """The parameters of ``forward``. Raises CannotRun where they cannot be read."""
+    try:
+        return inspect.signature(getattr(module, "forward", module)).parameters
+    except (TypeError, ValueError) as error:
+        raise CannotRun(f"it has a forward whose parameters cannot be read: {error}; wrap it in a module that names them") from None
 
 
 def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:

@@ -296,6 +296,8 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
         return _from_class(name, thing, given, fw)
     if not fw.modules.is_module(thing):
         return None
+    if closed := fw.modules.closed(thing):
+        raise CannotRun(f"{name} {closed}")
     weightless = not any(True for _ in thing.parameters())
     return with_heads(duplicate(thing).eval()) if weightless else Subject(name, of_instance(thing), fw)
 

@@ -160,6 +160,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         styles.Downloads,
         "mine cannot be made: its constructor reaches for the network (http://weights.invalid/model.bin); give an instance",
     ),
+    "no names": (styles.ReadsNoNames(16), "it has a forward whose parameters cannot be read: "),
     "an unknown argument": (styles.Asks, "Asks cannot be made: what is 'frobs'? Give it, for example 'Asks(frobs=…, dim=32)'"),
     "an exception": (styles.RaisesAlways, "mine cannot be made: the constructor raised KeyError: 'my own mistake'"),
     "token ids": (styles.OfTokenIds, "mine cannot be called: forward(ids) of tokens (2, 5, 32) said RuntimeError"),
@@ -175,6 +176,25 @@ def test_what_is_no_attention_is_refused_in_one_sentence(what: str) -> None:
     with pytest.raises(CannotRun) as caught:
         make_target("mine", thing)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+CLOSED: dict[str, tuple[Any, str]] = {
+    "scripted": (lambda: torch.jit.script(nn.Linear(32, 32)), "mine is compiled by TorchScript, where its steps cannot be followed"),
+    "compiled": (lambda: torch.compile(nn.Linear(32, 32)), "mine is compiled: give the module itself, with @compile behind its name"),
+    "quantized": (
+        lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(32, 32)), {nn.Linear}, dtype=torch.qint8),
+        "mine is quantized (it has a torch.ao.nn.quantized.dynamic.",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of what is deprecated
+@pytest.mark.parametrize("how", CLOSED)
+def test_of_what_cannot_be_followed_it_is_said_what_to_give_instead(how: str) -> None:
+    make, says = CLOSED[how]
+    with pytest.raises(CannotRun) as caught:
+        make_target("mine", make())
+    assert str(caught.value).startswith(says)
 
 
 def test_a_module_without_weights_is_an_attention() -> None:

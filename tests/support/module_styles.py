@@ -290,6 +290,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
 
 
+class ReadsNoNames(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(dim, dim)
+        self.forward = max  # whose signature is nowhere
+
+
 class OperationOfItsOwn(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -70,6 +70,9 @@ class Modules(Protocol):
     def making(self) -> AbstractContextManager[Any]:
         """While it is open, memory that is made and not written to holds no numbers, instead of whatever it held before."""
 
+    def closed(self, module: Any) -> str:
+        """Why its steps cannot be followed, nor its weights drawn, and what to give instead; empty if they can."""
+
     def unmade(self, module: Any) -> bool:
         """Whether some of its parameters get their shape in a first call."""
 

@@ -266,6 +266,17 @@ class TorchModules:
             finally:
                 torch.set_deterministic_debug_mode(before)
 
+    def closed(self, module: Any) -> str:
+        if isinstance(module, torch.jit.ScriptModule):
+            return "is compiled by TorchScript, where its steps cannot be followed: give the module that it was made of"
+        if type(module).__name__ == "OptimizedModule":
+            return "is compiled: give the module itself, with @compile behind its name"
+        for kind in (type(part) for part in module.modules()):
+            if kind.__module__.startswith("torch.ao.nn.") and ".quantized" in kind.__module__:
+                home = f"{kind.__module__}.{kind.__name__}"
+                return f"is quantized (it has a {home}), so that no other weights can be drawn: give the module of before"
+        return ""
+
     def unmade(self, module: Any) -> bool:
         return any(torch.nn.parameter.is_lazy(x) for x in (*module.parameters(), *module.buffers()))
 
