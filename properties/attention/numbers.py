@@ -35,12 +35,12 @@ SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hid
 def output_is_inside_the_bound(t: Trial) -> None:
     """Every element of the output is as near to the exact answer as its arithmetic promises."""
     run = t.run()
-    t.notes.judged += 1
-    t.notes.adequate += is_adequate(t, run)
     note_tighter(t, run)
     t.inside(run, run.bound, "row {row}, feature {column} is off")
     if t.case.values in CONTINUOUS and not t.case.edits and t.case.dtype in ("float64", "float32"):
         t.inside(run, run.likely(ALPHA), "row {row}, feature {column} is off by more than chance allows")
+    t.notes.judged += 1  # a case that refutes has told them apart
+    t.notes.adequate += is_adequate(t, run)
 
 
 @declare(
