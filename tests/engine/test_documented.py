@@ -179,6 +179,7 @@ def test_narrow() -> None:
         "Computes the attention in bfloat16, whatever the type of x.",
         "q, k and v are cast to torch.float16.",
         "Heads. Everything is done in half precision",
+        "Scores are stored in half.",
     ):
         assert narrow(text)
     for text in (
@@ -186,6 +187,8 @@ def test_narrow() -> None:
         "The softmax is computed in float32, then cast to bfloat16.",
         "Upcast for the softmax, and converted back to half.",
         "Not computed in bfloat16.",
+        "The mask is converted to lower triangular form.",
+        "Angles are computed in half of the dimensions.",
         "Computed in bfloat16 if autocast is on.",
         "Unlike others, computes in half precision",
     ):

@@ -1,4 +1,4 @@
-"""How long a target is asked, by a clock that only it moves: a slow one for a second or two, any other for six, one that compiles for twenty."""
+"""How long a target is asked, by a clock that only it moves: a slow one for a second or two, any other, and one that compiles, for twenty."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_a_call_that_raises_is_counted_too() -> None:
         (3, 0.6, True),
         (32, 0.05, False),  # just not slow, for longer than that
         (32, 0.0625, True),
-        (120, 0.05, False),  # six seconds, just
-        (153, 0.0390625, False),
-        (154, 0.0390625, True),
+        (400, 0.05, False),  # twenty seconds, just
+        (512, 0.0390625, False),
+        (513, 0.0390625, True),
     ],
 )
 def test_when_it_is_over(calls: int, seconds: float, over: bool) -> None:

@@ -47,9 +47,9 @@ ONE_MORE = re.compile(
     re.IGNORECASE,
 )  # exp(x_i) / (1 + Σ exp(x_j)), as its authors call it
 NARROW = re.compile(
-    r"\b(?:comput|calculat|cast|round|convert|stor|done|run|runs|evaluat)\w*\b[^.;\n]{0,60}?\b(?:in|to|as|into)\s+(?:torch\.)?"
-    r"(?:bfloat16|bf16|float16|fp16|half|low(?:er)?)\b",
-    re.IGNORECASE,
+    r"\b(?:comput|calculat|cast|round|convert|stor|done|run|runs|evaluat)\w*\b[^.;\n]{0,60}?\b(?:in|to|as|into)\s+"
+    r"(?:(?:bfloat16|bf16|float16|fp16|(?:half|low|lower)[\s-]precision)\b|half\s*(?:[,)]|$))",
+    re.IGNORECASE | re.MULTILINE,
 )
 WIDER = re.compile(
     r"float32|fp32|full precision|upcast|\bback (?:in)?to\b", re.IGNORECASE
@@ -125,7 +125,7 @@ def one_more(text: str) -> str:
 
 def narrow(text: str) -> bool:
     """Whether it says that something is computed in half precision, whatever it is given, and not that this is a choice."""
-    for sentence in SENTENCES.split(_plain(text)):
+    for sentence in SENTENCES.split(_plain(text.replace("torch.", ""))):
         said = NARROW.search(sentence)
         if said and not (WHETHER.search(sentence) or WIDER.search(sentence) or re.search(NOT, sentence[: said.start()].lower())):
             return True
