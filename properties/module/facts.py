@@ -137,6 +137,20 @@ def by_type(subject: Subject, module: Any, dtypes: Iterable[str]) -> str:
     return f"another function in {', '.join(told)}: of an epsilon, or of what else depends on the type" if told else ""
 
 
+def casts(subject: Subject, module: Any) -> bool:
+    """Whether something that is given in float32 is cast to a narrower type."""
+    tokens = tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject))
+
+    def answered(narrows: bool) -> Array:
+        with under(module, subject.framework, "widened", "float32", narrows):
+            return answer(subject, module, tokens)
+
+    try:
+        return not np.array_equal(answered(False), answered(True), equal_nan=True)
+    except (Exception, SystemExit):
+        return False
+
+
 def _memory(subject: Subject) -> int | None:
     return None if subject.facts.sees_itself else MEMORY
 

@@ -17,7 +17,7 @@ from ..engine.frameworks import Buffers
 from .away import Away
 from .caching import with_keeping
 from .construct import needs_gpu
-from .facts import NEGLIGIBLE, by_type, found_out, influences
+from .facts import NEGLIGIBLE, by_type, casts, found_out, influences
 from .masks import SHAPES as MASKS
 from .masks import taken_apart, with_masks, with_needed, wordings
 from .names import FEWER_KEYS, FORWARD_ROLES, Sizes, role
@@ -108,6 +108,7 @@ def _known(spoken: Subject, device: str) -> Subject:
     spoken = _with_table(spoken, module)
     spoken = found_out(spoken, module)
     spoken = replace(spoken, facts=replace(spoken.facts, by_type=by_type(spoken, module, spoken.framework.dtypes)))
+    spoken = replace(spoken, said_narrow=spoken.said_narrow and casts(spoken, module))
     spoken = taken_apart(with_masks(spoken, module), module)
     spoken = with_keeping(spoken, module)
     spoken = replace(spoken, unrecorded=module.unrecorded() if isinstance(module, Away) else hooks(spoken.framework).unrecorded(module))

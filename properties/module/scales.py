@@ -90,10 +90,9 @@ def _computed(subject: Subject, seed: int) -> list[str]:
     length = subject.facts.lengths[0] if subject.facts.lengths else max(min(8, subject.facts.longest), subject.facts.shortest)
     try:
         module = subject.module("float64", "cpu", seed)
-        casts = (
-            under(module, subject.framework, "widened", "float32") if subject.said_narrow else nullcontext()
-        )  # rows are as long after them
-        with casts, under(module, subject.framework, "watched", True) as computed:
+        # rows are as long after casts as before them then
+        exact = under(module, subject.framework, "widened", "float32") if subject.said_narrow else nullcontext()
+        with exact, under(module, subject.framework, "watched", True) as computed:
             answer(subject, module, tokens_for(subject.speech, 2, length, None if subject.facts.sees_itself else length + 2, seed))
     except Exception:  # it takes other calls: nothing is known
         return []

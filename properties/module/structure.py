@@ -286,7 +286,11 @@ class Structure:
         """The parameters and buffers that it is made of."""
         norms = (name for norm in self.norms.values() for name in norm.names)
         turned = self.rotation.names if self.rotation else ()
-        single = (self.learned.name if self.learned else "", self.slopes.source if self.slopes else "", self.sinks.removeprefix(ONE_MORE))
+        single = (
+            self.learned.name if self.learned else "",
+            self.slopes.source if self.slopes else "",
+            "" if self.sinks == ONE_MORE else self.sinks,
+        )
         looked_up = (self.table.name, self.table.places) if self.table else ()
         mixing = (*self.mixing.logits, *self.mixing.weights) if self.mixing else ()
         fewer = (*(self.reduction.names if self.reduction else ()), *(self.latent.names if self.latent else ()))

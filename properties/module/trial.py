@@ -263,9 +263,17 @@ class ModuleTrial(Trial):
         return answer, allowed
 
     def apart(self, actual: Array, expected: Array, allowed: Array) -> bool:
-        """Whether an element is farther off than is allowed."""
+        """Whether an element is farther off than is allowed, as ``close`` tells it."""
         with np.errstate(invalid="ignore"):
-            return bool((~(np.abs(actual - expected) <= allowed) & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))).any())
+            within = (np.abs(actual - expected) <= allowed) | (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        return not (within | (allowed == np.inf)).all()
+
+    def narrowed(self, actual: Array) -> bool:
+        """Whether the roundings of what the module casts to narrower types explain an answer."""
+        try:
+            return not self.apart(actual, *self.exact(narrows=True))
+        except Raised:
+            return False
 
     def unmoved(self, actual: Array, expected: Array, says: str, where: Any = True, rows: slice = slice(None)) -> None:
         """Bit for bit the same, whatever stands elsewhere; of routed tokens within rounding: how many come to an expert decides how it sums."""
@@ -284,8 +292,7 @@ class ModuleTrial(Trial):
             part = allowed()
         finally:
             self._runs = len(bound.SAMPLES)
-        with np.errstate(invalid="ignore"):
-            if (np.abs(actual - expected) <= part).all() and (part != np.inf).all():
-                self.notes.compared += actual.size
-                return
+        if not self.apart(actual, expected, part) and (part != np.inf).all():
+            self.notes.compared += actual.size
+            return
         self.close(actual, expected, allowed(), says, where)

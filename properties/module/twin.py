@@ -14,6 +14,6 @@ def module_is_as_near_to_its_twin_as_rounding_explains(t: ModuleTrial) -> None:
     """Every element is as near to that of the same module in float64 as one rounding for every operation explains."""
     out, (exact, allowed) = t.run(), t.exact()
     says = "row {row} of sequence {head} is farther from float64 than rounding explains"
-    if t.apart(out, exact, allowed) and not t.apart(out, *t.exact(narrows=True)):
+    if t.apart(out, exact, allowed) and t.narrowed(out):
         says += '; a cast to a narrower type in between does (where that is meant, its docstring can say so: "computes in bfloat16")'
     t.close(out, exact, allowed, says)

@@ -51,9 +51,7 @@ NARROW = re.compile(
     r"(?:(?:bfloat16|bf16|float16|fp16|(?:half|low|lower)[\s-]precision)\b|half\s*(?:[,)]|$))",
     re.IGNORECASE | re.MULTILINE,
 )
-WIDER = re.compile(
-    r"float32|fp32|full precision|upcast|\bback (?:in)?to\b", re.IGNORECASE
-)  # "in float32, and then cast to float16" is about that
+WIDER = re.compile(r"float32|fp32|full precision|upcast|\bback (?:in)?to\b", re.IGNORECASE)  # what is then cast to float16 is wider before
 BATCH, TOKENS = "batch", "tokens"
 OF_BATCH, OF_TOKENS = r"(?:batch(?:[_ ]size)?|bsz|bs|b|n)", r"(?:tokens?|seq(?:uence)?(?:[_ ]len(?:gth)?)?|seqlen|length|len|time|t|l)"
 FIRST_AXES = {
@@ -110,26 +108,17 @@ def causal(text: str) -> bool:
 
 def open_to_all(text: str) -> bool:
     """Whether it says that tokens see later ones, too, and not that this is a choice."""
-    for sentence in SENTENCES.split(text):
-        said = OPEN.search(sentence)
-        if said and not (CAUSAL.search(sentence) or WHETHER.search(sentence) or re.search(NOT, sentence[: said.start()].lower())):
-            return True
-    return False
+    return bool(_said(text, OPEN, CAUSAL, WHETHER))
 
 
 def one_more(text: str) -> str:
     """The words by which it says that one is added to the denominator of its softmax; empty where nothing does."""
-    said = ONE_MORE.search(plain := _plain(text))
-    return said[0] if said and not re.search(NOT, plain[: said.start()].lower()) else ""
+    return _said(_plain(text), ONE_MORE)
 
 
 def narrow(text: str) -> bool:
     """Whether it says that something is computed in half precision, whatever it is given, and not that this is a choice."""
-    for sentence in SENTENCES.split(_plain(text.replace("torch.", ""))):
-        said = NARROW.search(sentence)
-        if said and not (WHETHER.search(sentence) or WIDER.search(sentence) or re.search(NOT, sentence[: said.start()].lower())):
-            return True
-    return False
+    return bool(_said(_plain(text.replace("torch.", "")), NARROW, WHETHER, WIDER))
 
 
 def first_axis(text: str) -> str:
@@ -142,6 +131,15 @@ def corner(text: str) -> str:
     """The causal corner that is documented; empty where none is, or both."""
     said = [name for name, words in CORNERS.items() if re.search(words, _plain(text), re.IGNORECASE)]
     return said[0] if len(said) == 1 else ""
+
+
+def _said(text: str, words: re.Pattern[str], *unless: re.Pattern[str]) -> str:
+    """What is found in a sentence that does not deny it, and has none of the other words in it; empty where nothing is."""
+    for sentence in SENTENCES.split(text):
+        found = words.search(sentence)
+        if found and not (re.search(NOT, sentence[: found.start()].lower()) or any(other.search(sentence) for other in unless)):
+            return found[0]
+    return ""
 
 
 def _plain(text: str) -> str:

@@ -63,11 +63,8 @@ class Pace:
         if not self.unasked:
             return {}
         each = self.seconds / self.calls
-        return {
-            "all of its conventions": f"a call takes {each:.2g} s, too long to ask for them"
-            if each > SLOW
-            else f"{self.calls:,} calls told too little"
-        }
+        why = f"a call takes {each:.2g} s, too long to ask for them" if each > SLOW else f"{self.calls:,} calls told too little"
+        return {"all of its conventions": why}
 
     def reasons(self) -> list[str]:
         """Why nothing was found out of it, as far as its calls have shown."""

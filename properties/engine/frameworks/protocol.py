@@ -87,6 +87,7 @@ class Modules(Protocol):
 
     def watched(self, logits: bool = False) -> AbstractContextManager[list[str]]:
         """While it is open, the names of all operations come into the list; after a softmax over n numbers ``softmax over n``.
+        A product with a parameter is ``weights' NAME``, an operation that is not the library's own ``operation SPACE::NAME``.
 
         ``logits``: then also ``logits of D features and H heads times F``, where that is known, and ELSEWHERE where its weights are summed along
         another axis than it is over, STRETCHED where rows of queries, and of keys, are not as long as those of any projection, times a number.

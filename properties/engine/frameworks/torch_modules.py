@@ -56,6 +56,7 @@ COMPOSED = words(
     "_safe_softmax _log_softmax logsumexp var var_mean std linalg_vector_norm norm prod avg_pool2d _adaptive_avg_pool2d logcumsumexp",
     "upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r",
 )
+CASTS = {"_to_copy": 0, "copy_": 1}  # which argument becomes of another type
 MATRIX_PRODUCTS = words("matmul __matmul__ __rmatmul__ mm bmm baddbmm addmm einsum")
 ALIKE = PRODUCTS | words("polar complex scatter scatter_add index_add index_put index_copy masked_scatter lerp")  # of arguments of one type
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -106,7 +107,9 @@ class Perturbed(TorchDispatchMode):
         name = rounding_of(func) if self.units else ""
         if not name:
             out = func(*args, **kwargs)
-            return self._cast(args[0], out) if self.units and func.overloadpacket.__name__ == "_to_copy" else out
+            if self.units and (at := CASTS.get(func.overloadpacket.__name__)) is not None:
+                return self._cast(args[at], out)
+            return out
         if name in COMPOSED:
             args = tuple(self._moved(x, 1.0) if isinstance(x, torch.Tensor) else x for x in args)
         # found before the call, which may write into its arguments
