@@ -171,7 +171,6 @@ def mutant(
         if name in MUTANTS:
             raise ValueError(f"two mutants are named {name}: rename one")
         MUTANTS[name] = Mutant(name, mistake, source, killed_by, contract, bug, function)
-        function.__doc__ = function.__doc__ or f"Wrong: {mistake}."
         return function
 
     return register
@@ -192,7 +191,6 @@ def honest(
         if name in HONEST:
             raise ValueError(f"two honest variants are named {name}: rename one")
         HONEST[name] = Variant(name, idea, source, contract, bug, function)
-        function.__doc__ = function.__doc__ or f"Correct: {idea}."
         return function
 
     return register

@@ -25,7 +25,7 @@ OF_THE_MASK = r"(?:==|mask\w* is)\s*$"  # before the value: what is said before 
 ENDS = re.compile(r"[;,()\n]|\.(?!\d)|\s(?:and|while|whereas|but|or)\s|\s/\s")
 # A sentence with one of these words may be about what is not so.
 OTHERWISE = re.compile(
-    r"\b(?:wrong|unlike|contrary|opposite|rather than|instead of|contrast|opposed|other than|inverse|inverted|not the)\b", re.IGNORECASE
+    r"\b(?:unlike|contrary|opposite|rather than|instead of|contrast|opposed|other than|inverse|inverted|not the)\b", re.IGNORECASE
 )
 SENTENCES = re.compile(r"\.(?!\d)|;|\n\s*\n")
 ENTRY = re.compile(r"^[ \t`*-]*(?::?param[ \t]+)?`*(\w+)`*[ \t]*(?=[(:])", re.MULTILINE)  # of a parameter, in the usual styles
