@@ -208,3 +208,20 @@ def test_a_cast_is_a_rounding_of_its_type(cls: Any) -> None:
     case = Case(batch=2, length=5, dtype="float32", seed=1)
     allowed = {kind: ModuleTrial(spoken(kind), case).allowed().max() for kind in (Reads, cls)}
     assert allowed[cls] > 500 * allowed[Reads]
+
+
+class LowestInFloat32(Reads):
+    """x-transformers: what is hidden is the lowest number of the type, and the softmax of float32."""
+
+    def attend(self, x: Any, memory: Any, bias: Any = 0.0) -> Any:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), *self.to_kv(memory).chunk(2, -1)))
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        if memory is x:
+            later = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
+            logits = logits.masked_fill(later, -torch.finfo(logits.dtype).max)
+        weights = logits.softmax(-1, dtype=torch.float32).to(v.dtype)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_what_becomes_infinite_in_a_narrower_type_is_rounded_by_nothing() -> None:
+    assert verify(LowestInFloat32, cases=4).ok

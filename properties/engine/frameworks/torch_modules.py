@@ -142,7 +142,8 @@ class Perturbed(TorchDispatchMode):
         if not (x.is_floating_point() and out.is_floating_point() and torch.finfo(out.dtype).eps > torch.finfo(x.dtype).eps):
             return out
         size = x.abs().double() * self.units[str(out.dtype).removeprefix("torch.")]
-        return out.add_(noise(out, torch.where(size.isfinite() & (out != x), size, 0.0), self.source, self.elementwise).to(out.dtype))
+        rounded = out.isfinite() & (out != x)  # the lowest number of float64, which hides a logit, is −∞ in float32
+        return out.add_(noise(out, torch.where(rounded, size, 0.0), self.source, self.elementwise).to(out.dtype))
 
     def _moved(self, x: torch.Tensor, times: float) -> torch.Tensor:
         if not x.is_floating_point():
