@@ -96,8 +96,9 @@ WRONG = {
 @pytest.mark.parametrize("name", one_in(2, WRONG))
 def test_a_wrong_kernel_is_refuted(name: str, tmp_path: Path) -> None:
     code, prop = WRONG[name]
-    report = asked(there(tmp_path, code), prop, examples=20)
-    assert prop in {finding.prop.name for finding in report.findings}
+    target = there(tmp_path, code)
+    report = asked(target, prop, examples=20)
+    assert prop in {finding.prop.name for finding in report.findings}, (target.wrong, target.untried, target.refuses, report.outcomes)
 
 
 STICKY = RIGHT.replace(
