@@ -68,7 +68,7 @@ class Held:
         """Tell it tokens q (B, H, n, D), k (B, Hkv, n, D), v (B, Hkv, n, Dv), its answer. All calls with the same n use the same memory."""
         t, case = self.trial, self.trial.case
         tensors = [t.buffers.array(name, x, case.dtype, case.device, case.layout) for name, x in (("q", q), ("k", k), ("v", v))]
-        options = {name: t.target.framework.integers(x, case.device) for name, x in counts.items()}
+        options = {name: t.integers(x) for name, x in counts.items()}
         self.raw.append(fed(t.target, self.held, tensors, **options))
         out = t.target.read(self.raw[-1])
         wanted = (*q.shape[:3], v.shape[3])
@@ -90,7 +90,7 @@ class Held:
 
     def reorder(self, index: Array) -> None:
         """Sequence b goes on from where sequence index[b] was."""
-        applied(self.held.reorder, self.trial.target.framework.integers(index, self.trial.case.device))
+        applied(self.held.reorder, self.trial.integers(index))
 
 
 class Played:
@@ -133,6 +133,16 @@ class CacheTrial(Trial):
         """What the sequences of the case say."""
         whole = self.universe
         return whole.but(lengths=self.schedule.given.sum(axis=0))
+
+    @cached_property
+    def told(self) -> list[Any]:
+        """Lengths, paddings and orders that the target was given. Each is its own memory, which a cache may go on reading."""
+        return []
+
+    def integers(self, numbers: Array) -> Any:
+        """An array of them that is kept, also where the target is in another process."""
+        self.told.append(self.target.framework.integers(numbers, self.case.device))
+        return self.told[-1]
 
     @cached_property
     def universe(self) -> Tokens:

@@ -16,6 +16,7 @@ from benchmarks.contained.cheats import HEAD
 from properties import catalogue
 from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
+from properties.engine.contained.stub import Stub
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.doors.cli import main
@@ -67,6 +68,15 @@ def test_a_module_of_a_package_is(folder: Path) -> None:
     )
     assert contained("parts.mine:attention")
     assert MINE not in (folder / "process").read_text().split()
+
+
+def test_a_cache_may_go_on_reading_what_it_was_told() -> None:
+    """It remembers the padding that it was given, and no copy: that memory is not written to again."""
+    with containing(OWN):
+        (target,) = find_targets("impls.mutants.cache.honest_caches:positions_count_the_padding", Builtins())
+    assert isinstance(target.function, Stub)
+    prop = PROPERTIES["left_padding_is_no_padding"]
+    assert search(target, prop, Plan(examples=40, shrink=False)).finding is None
 
 
 def test_workers_keep_to_it(folder: Path) -> None:
