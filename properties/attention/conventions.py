@@ -444,6 +444,9 @@ class Conventions:
     def _precision(self) -> None:
         """Whether what is called float64 is computed in it."""
         if {"float64", "float32"} <= set(self.target.dtypes) and not {"dtypes", "arithmetic"} & self.target.declared:
+            if self.target.asked_enough():
+                self._without_float64()
+                return
             plain = self.question.inputs()
             off = self._off(plain)
             if off > SINGLE and self._single():  # with another mistake beside it, too
@@ -454,6 +457,12 @@ class Conventions:
                 self.question = replace(self.question, dtype="float32")  # the others are asked where its bound is the right one
         if not {"dtypes", "arithmetic"} & self.target.declared:
             self._halved()
+
+    def _without_float64(self) -> None:
+        """Float64 is not tried of what is too slow to be asked: many kernels add in float32 there."""
+        dtypes = tuple(name for name in self.target.dtypes if name != "float64")
+        why = "it is too slow to be asked whether float64 is what it is computed in"
+        self.target = replace(self.target, dtypes=dtypes, untried={**self.target.untried, "float64": why})
 
     def _halved(self) -> None:
         """Whether wider types are computed in halves: then a call has the bits of the same one in those."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
-from ..engine.core.target import Left, Target, always_refused
+from ..engine.core.target import Left, Raised, Target, always_refused
 from . import backward
 from .backward import OPERANDS, forward, place_grad
 from .call import attend
@@ -121,6 +121,9 @@ def with_refusals(target: Target, device: str) -> Target:
             said[words] = why
             if not EDGES & set(changes):
                 left |= _of_class(target, words, changes, device)
+    if "value_dim" not in facts and (why := _in_another_width(target, device)):
+        facts["value_dim"] = False
+        target = dataclasses.replace(target, untried={**target.untried, "values of another width than keys": why})
     kinds = _taken(target, "mask_kind", MASK_KINDS, target.supports.mask_kinds, device, said)
     axes = _taken(
         target, "mask_axes", MASK_AXES, target.supports.mask_axes, device, said, facts.get("mask_rank", target.supports.mask_rank)
@@ -369,10 +372,33 @@ def _questions(target: Target, device: str) -> Iterator[Question]:
         yield "windows whose sides are not alike", {"windows": "symmetric"}, asked(window_left=1, window_right=2)
     if "attn_mask" in target.parameters and not refusal(target, asked(**{**masked, "mask": "one_key"})):
         yield "rows that see no key", {"rows_without_keys": False}, asked(**{**masked, "mask": "empty_rows"})
+        if "S" in target.supports.mask_axes:
+            hidden = {**masked, "mask": "empty_rows", "mask_axes": "S", "mask_rank": target.supports.mask_rank}
+            yield "heads that see no key at all", {"rows_without_keys": False}, asked(**hidden)
     for name, what in itertools.product(("q", "v"), (np.nan, np.inf)):
         yield f"numbers that are not finite ({what} in {name})", {"non_finite": False}, asked(edits=((name, 0, what),))
     for size in EMPTY:
         yield f"empty arrays ({size} = 0)", {"zero_sizes": False}, asked(**{size: 0})
+
+
+def _in_another_width(target: Target, device: str) -> str:
+    """Why values of another width than keys are not tried: it answers in the width of queries, as what allocates ``empty_like(q)``.
+
+    Empty if it answers one call in the width of values, or raises, and where widths are declared, or known.
+    """
+    if {"value_dim", "head_dims"} & target.declared or target.supports.head_dims or not target.supports.value_dim:
+        return ""
+    for seed in (0, 1):
+        inputs = _asked(target, device, value_dim=6 - 3 * seed)(seed)
+        if target.asked_enough():
+            return "it is too slow to be asked"
+        try:
+            shape = attend(target, inputs).shape
+        except Raised:
+            return ""
+        if shape != inputs.q.shape:
+            return ""
+    return "it answers in the width of queries, whatever that of values"
 
 
 def _sizes_of(target: Target, seed: int) -> dict[str, int]:

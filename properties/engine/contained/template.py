@@ -167,7 +167,9 @@ class _Nursery:
                     self.control.send(self.end(*wanted))
             except wire.Broken:  # the judge has gone
                 break
-        signal.signal(signal.SIGTERM, lambda *_: None)  # it has come already, perhaps; Python complains of one that nobody handles
+        for _ in range(2):  # it has come already, perhaps, or comes just now; Python complains of one that nobody handles
+            with suppress(wire.Broken):
+                signal.signal(signal.SIGTERM, lambda *_: None)
         for pid in list(self.workers):
             self.end(pid, True)
         for fd in (1, 2):  # what was printed is passed on to its end

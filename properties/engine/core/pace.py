@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 # For the answers of one that takes long for each; what is long; and for those of any other, on a busy machine, too.
-SECONDS, SLOW, MOST = 1.5, 0.05, 20.0
+SECONDS, SLOW, MOST = 6.0, 0.05, 20.0
 
 
 class NoMoreCalls(BaseException):

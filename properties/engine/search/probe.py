@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -346,6 +347,9 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
     able = [dtype for dtype in target.framework.dtypes if dtype in wanted]
     if not able:
         refusals.append(f"{target.framework.name} has no {' or '.join(wanted)}")
+    if "bfloat16" in able and target.framework.name == "torch" and os.environ.get("TRITON_INTERPRET") == "1" and not target.supports.dtypes:
+        able.remove("bfloat16")
+        untried["bfloat16"] = "TRITON_INTERPRET=1 is set, and Triton's interpreter does not compute in it, as its documentation says"
     for dtype in able:
         try:
             wrong = target.kind.smoke(target, dtype, device)
