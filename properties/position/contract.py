@@ -27,7 +27,7 @@ from ..engine.core.trial import Trial
 from . import cases
 from .call import answer
 from .cases import POSITIONS, TOPICS, Case
-from .tables import narrow, rotation_of, tabled, takes_none
+from .tables import backwards, narrow, rotation_of, tabled, takes_narrower, takes_none
 from .trial import PositionTrial
 
 declare = partial(declaring.declare, contract=POSITIONS.name)
@@ -151,12 +151,18 @@ class Rotary(Positions):
             learned["sizes"] = "one position or more: none at all is refused"
         if rotation.two:
             learned["heads"] = "even ones are rotated as q, odd ones as k"
+        parameters: tuple[str, ...] = ("base",)
+        if takes_narrower(rotation, device):
+            parameters = ("base", "rotary_dim")
+            learned["rotary_dim"] = "that of cos and sin; features beyond it pass"
+        turned = {"direction": "x is turned by −θ, expected by θ"} if backwards(rotation, pairing, device) else {}
         return dataclasses.replace(
             target,
             function=rotation,
             supports=dataclasses.replace(target.supports, pairing=pairing, zero_sizes=target.supports.zero_sizes and empty),
-            parameters=("base",),
+            parameters=parameters,
             learned={**target.learned, **learned},
+            wrong={**target.wrong, **turned},
         )
 
     def smoke(self, target: Target, dtype: str, device: str) -> str:

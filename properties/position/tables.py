@@ -52,10 +52,11 @@ class Tabled:
     axes: str
     shape: str
 
-    def __call__(self, x: Any, positions: Any, *, base: float = 10000.0) -> Any:
+    def __call__(self, x: Any, positions: Any, *, base: float = 10000.0, rotary_dim: int | None = None) -> Any:
         fw = self.framework
         shape, dtype, device = fw.describe(x)
-        angle = fw.read(positions).astype(exact.Wide)[:, None] * exact.frequencies(shape[-1] // 2, shape[-1], base)
+        width = shape[-1] if rotary_dim is None else rotary_dim
+        angle = fw.read(positions).astype(exact.Wide)[:, None] * exact.frequencies(width // 2, width, base)
         moved = fw.permute(x, AXES[self.axes])
         whole = self._whole(moved)
         given = [whole, -whole][: 1 + self.two]  # keys that are no queries: a rotation of −x is minus that of x, to the bit
@@ -100,16 +101,16 @@ def _two(names: list[str]) -> bool:
 X, PLACES = normal(1, "x", (2, 3, 5, 8)), np.array([3.0, 0.0, 7.0, 1.0, 12.0])  # a small call, of different sizes
 
 
-def _asked(rotation: Tabled, device: str) -> Array:
+def _asked(rotation: Tabled, device: str, x: Array = X, **options: Any) -> Array:
     fw = rotation.framework
-    given = fw.assign(fw.full(X.shape, 0.0, fw.dtypes[0], device), X)
-    return fw.read(rotation(given, fw.integers(PLACES, device)))
+    given = fw.assign(fw.full(x.shape, 0.0, fw.dtypes[0], device), x)
+    return fw.read(rotation(given, fw.integers(PLACES, device), **options))
 
 
-def _right(pairing: str) -> Array:
+def _right(pairing: str, direction: int = 1) -> Array:
     angle = PLACES.astype(exact.Wide)[:, None] * exact.frequencies(4, 8, 10000.0)
     first, second = exact.split(X, pairing)
-    sin, cos = np.sin(angle), np.cos(angle)
+    sin, cos = direction * np.sin(angle), np.cos(angle)
     return np.asarray(exact.join(first * cos - second * sin, first * sin + second * cos, 8, pairing).astype(np.float64))
 
 
@@ -123,6 +124,27 @@ def takes_none(rotation: Tabled, device: str) -> bool:
     return True
 
 
+def takes_narrower(rotation: Tabled, device: str) -> bool:
+    """Whether it takes tables of fewer features than x has: then it turns a part of them, and the others pass."""
+    try:
+        return _asked(rotation, device, rotary_dim=4).shape == X.shape
+    except Exception:  # whatever a function of somebody else raises
+        return False
+
+
+def _by_effect(rotation: Tabled, device: str) -> str:
+    """The pairing in which feature 0 turns into another one; empty if it is neither."""
+    one = np.zeros(X.shape)
+    one[..., 0] = 1.0
+    into = np.abs(_asked(rotation, device, one)).max(axis=(0, 1, 2))[1:]
+    return {1: "interleaved", 4: "half"}.get(int(into.argmax()) + 1, "") if into.any() else ""
+
+
+def backwards(rotation: Tabled, pairing: str, device: str) -> bool:
+    """Whether it turns x by −θ."""
+    return bool(np.abs(_asked(rotation, device) - _right(pairing, -1)).max() < CLOSE)
+
+
 def narrow(target: Target, device: str) -> bool:
     """Whether it rotates, but in float32 whatever it is given: ``x.float()`` narrows float64."""
     if not isinstance(target.function, Tabled):
@@ -132,7 +154,10 @@ def narrow(target: Target, device: str) -> bool:
 
 
 def rotation_of(target: Target, formal: Formal, device: str) -> tuple[Tabled, str]:
-    """(the rotation that a function of tables is, its pairing). Raises CannotRun with what the first form was answered."""
+    """(the rotation that a function of tables is, its pairing): where it is wrong, by which features it mixes.
+
+    Raises CannotRun with what the first form was answered.
+    """
     fw, names = target.framework, list(formal)
     complexes = names[1 + _two(names)] in COMPLEX
     if complexes and fw.modules is None:
@@ -155,4 +180,4 @@ def rotation_of(target: Target, formal: Formal, device: str) -> tuple[Tabled, st
                 return candidate, pairing
     if taken is None:
         raise CannotRun(f"{target.name} cannot be called as a rotation of {', '.join(names[: 1 + _two(names)])} by tables: {said}")
-    return taken, target.supports.pairing
+    return taken, _by_effect(taken, device) or target.supports.pairing

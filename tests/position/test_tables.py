@@ -86,6 +86,36 @@ def test_a_wrong_rotation_by_tables_is_refuted(mistake: str) -> None:
     assert "rotation_is_inside_the_bound" in {finding.prop.name for finding in report.findings}
 
 
+def partial(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, last: bool = False) -> Any:
+    """As GPT-NeoX and Phi turn: the features that there are tables for, and no other."""
+    n = cos.shape[-1]
+    turned, passed = (slice(-n, None), slice(None, -n)) if last else (slice(None, n), slice(n, None))
+    turns = apply_rotary_pos_emb(q[..., turned], k[..., turned], cos, sin)
+    return tuple(torch.cat([y, x[..., passed]], -1) for y, x in zip(turns, (q, k), strict=True))
+
+
+def test_features_beyond_the_tables_pass() -> None:
+    target = make_target("mine", partial)
+    assert "rotary_dim" in target.parameters and "beyond it pass" in target.learned["rotary_dim"]
+    report = verify_target(target, select(THEMES), Plan(examples=15))
+    assert not report.findings and report.outcomes["features_beyond_rotary_dim_are_untouched"].status == "passed"
+    assert "rotary_dim" not in make_target("mine", apply_rotary_pos_emb).parameters
+
+
+def test_other_features_than_the_tables_are_for_are_refuted() -> None:
+    target = make_target("mine", lambda q, k, cos, sin: partial(q, k, cos, sin, True))
+    report = verify_target(target, select(THEMES), Plan(examples=15))
+    assert "features_beyond_rotary_dim_are_untouched" in {finding.prop.name for finding in report.findings}
+
+
+def test_what_turns_backwards_is_told_so_in_its_own_pairing() -> None:
+    target = make_target("mine", lambda q, k, cos, sin: apply_rotary_pos_emb(q, k, cos, -sin))
+    assert target.supports.pairing == "half" and "by −θ" in target.wrong["direction"]
+    report = verify_target(target, select(THEMES), Plan(examples=15))
+    assert {"rotation_is_inside_the_bound"} <= {finding.prop.name for finding in report.findings}
+    assert "pairs_are_as_declared" not in {finding.prop.name for finding in report.findings}
+
+
 def test_what_takes_no_such_tables_says_so() -> None:
     def strange(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
         return q @ cos
