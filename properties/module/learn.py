@@ -17,7 +17,7 @@ from ..engine.frameworks import Buffers
 from .away import Away
 from .caching import with_keeping
 from .construct import needs_gpu
-from .facts import NEGLIGIBLE, by_type, casts, found_out, influences
+from .facts import NEGLIGIBLE, OVER, by_type, casts, found_out, influences
 from .masks import SHAPES as MASKS
 from .masks import taken_apart, with_masks, with_needed, wordings
 from .names import FEWER_KEYS, FORWARD_ROLES, Sizes, role
@@ -335,8 +335,17 @@ def _refuse_others(subject: Subject, module: Any) -> list[str]:
                 "give a function (q, k, v) that calls it"
             )
         raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
+    if _weighs_features_alone(subject, followed, (length, memory)):
+        raise CannotRun(f"{subject.name} is no attention: its softmax is over features, by which it weighs no token")
     _refuse_weights(subject, module)
     return names
+
+
+def _weighs_features_alone(subject: Subject, followed: list[str], lengths: tuple[int | None, ...]) -> bool:
+    """Whether softmaxes over features are all that could weigh tokens, as of a classifier, or of what squeezes and excites."""
+    over = {int(name.removeprefix(OVER)) for name in followed if name.startswith(OVER)}
+    others = {name for name in followed if not name.startswith((OVER, "softmax")) and any(word in name for word in ATTENDS)}
+    return bool(over) and not others and over <= {subject.speech.width, subject.speech.head_dim} - {*lengths}
 
 
 def _by_chance(subject: Subject, module: Any, names: list[str]) -> Subject:

@@ -25,20 +25,30 @@ def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
     What a mask hides from one row it hides from all, wherever the token stands.
     """
     x = t.inputs
-    assert x.visible is not None
     exact = t.case.dtype == "float64" and t.case.magnitude <= 0 and not t.facts.routed
     if exact and t.saying.shape != "lengths" and t.choice("one alone", 3) == 2:
         _hidden_from_all_or_none(t, x)
         return
+    if t.causal and t.saying.shape != "lengths" and x.hideable > 2 and t.choice("inside", 2):
+        x = _hidden_inside(x)
     both = t.second_mask(x) if t.choice("two masks", 2) else None
+    assert x.visible is not None
     places = {b: tuple(map(int, np.flatnonzero(~x.visible[b, 0]))) for b in range(t.case.batch)}
     beside = f", beside {both.second[0].parameter}" if both and both.second else ""
     t.unmoved(
         t.run(changed(both or x, places)),
-        t.run(both),
+        t.run(both or x),
         f"row {{row}} of sequence {{head}} changed with tokens that are hidden{t.by}{beside}",
-        t.own_rows(),
+        t.own_rows(x),
     )
+
+
+def _hidden_inside(x: Tokens) -> Tokens:
+    """With token 1 hidden, too: what is hidden at the end alone no row sees that is causal, be it masked or not."""
+    assert x.visible is not None
+    visible = x.visible.copy()
+    visible[..., 1] = False
+    return replace(x, visible=visible)
 
 
 def _hidden_from_all_or_none(t: ModuleTrial, x: Tokens) -> None:

@@ -158,10 +158,11 @@ class ModuleTrial(Trial):
             return None  # it takes one at a time
         return both
 
-    def own_rows(self) -> Array:
+    def own_rows(self, tokens: Tokens | None = None) -> Array:
         """(B, L or 1, 1) bool: rows that are not those of hidden tokens; what these give is a convention."""
-        visible = self.inputs.visible
-        if visible is None or self.inputs.about != "x" or self.speech.pooled:
+        tokens = tokens or self.inputs
+        visible = tokens.visible
+        if visible is None or tokens.about != "x" or self.speech.pooled:
             return np.ones((self.case.batch, 1, 1), dtype=bool)
         return np.asarray(visible[:, 0, :, None])
 

@@ -150,6 +150,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an LSTM": (styles.Recurrent, "mine is no attention: it weighs no token by another (LSTM)"),
     "a convolution": (styles.Convolved, "mine is no attention: it weighs no token by another (Conv1d)"),
     "a mixer": (styles.MixesByWeights, "mine is no attention: it weighs no token by another"),
+    "a squeeze and excitation": (styles.Excites, "mine is no attention: its softmax is over features, by which it weighs no token"),
+    "a classifier": (styles.Classifies, "mine is no attention: its softmax is over features"),
     "an operation of its own": (
         styles.OperationOfItsOwn,
         "mine computes by the operation attncheck_styles::attend, whose steps and rounding",

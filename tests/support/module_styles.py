@@ -285,6 +285,28 @@ class MixesByWeights(nn.Module):
         return self.features(nn.functional.gelu(weights @ x) + torch.einsum("ij,bjd->bid", weights, x))
 
 
+class Excites(nn.Module):
+    """Features are weighed by what is in all tokens, as in a squeeze-and-excitation whose gate is a softmax."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.squeeze, self.excite = nn.Linear(dim, dim // 4), nn.Linear(dim // 4, dim)
+
+    def forward(self, x: Tensor) -> Any:
+        return x * self.excite(self.squeeze(x.mean(1)).relu()).softmax(-1).unsqueeze(1)
+
+
+class Classifies(nn.Module):
+    """The probabilities of classes, of each token by itself."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(x).softmax(-1)
+
+
 @torch.library.custom_op("attncheck_styles::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
