@@ -134,6 +134,7 @@ class Away(Part):
             _resets=told["resets"],
             _unrecorded=str(told["unrecorded"]),
             _unscaled=str(told["unscaled"])[:60],
+            _windowed=told["windowed"] is True,
             _several=list(told["shared"]),
         )
         self.__dict__["_formal"] = signature(told["forward"])
@@ -201,6 +202,10 @@ class Away(Part):
     def unrecorded(self) -> str:
         """The decorator of its ``forward`` under which nothing is recorded (``Modules.unrecorded``)."""
         return self._unrecorded
+
+    def windowed(self) -> bool:
+        """Whether its constructor asks how large a window is (``ingredients.asks_for_window``)."""
+        return bool(self._windowed)
 
     def unscaled(self) -> str:
         """Where its code says that logits are not scaled (``ingredients.written_unscaled``)."""

@@ -42,7 +42,7 @@ NEVER_MEANT = {
     "heads split by a reshape, without a transpose": {"mix=True"},
     "heads merged by a reshape, without a transpose": {"mix=True"},
     "a softmax over queries": {"slot", "inverted", "compet"},
-    "a softmax over heads": {"talking"},
+    "a softmax over heads": set(),
     "a softmax over sequences": set(),
     "the transposed weights on values": set(),
     "keys projected as queries": {"share", "tie", "symmetric", "lsh", "reformer"},
@@ -87,7 +87,7 @@ def recognised(subject: Subject) -> Recognised:
     Biases of distances are learned in many ways. Where nothing agrees it is tried without them: with their parameters at 0.
     """
     lengths = subject.facts.lengths
-    pooled = subject.speech.pooled and not (subject.speech.pooled == 1 and subject.facts.first)
+    pooled = subject.speech.pooled and not (subject.facts.asking or (subject.speech.pooled == 1 and subject.facts.first))
     if subject.speech.layout not in LAYOUTS or pooled or (lengths and lengths[0] < FEWEST):
         return Recognised()
     found = _recognised(subject)
@@ -195,7 +195,9 @@ class Search:
         some = fixed[0] if fixed else min(8, subject.facts.longest)
         with under(module, subject.framework, "watched") as computed:
             answer(subject, module, tokens_for(speech, 2, some, self._keys(7)))
-        self.have = ingredients(subject, module, list(computed), frozenset((*self.arranged[0].names, *subject.silent)))
+        self.have = ingredients(
+            subject, module, list(computed), frozenset((*self.arranged[0].names, *subject.silent, subject.facts.asking))
+        )
         self.positions, self.heads = bool(subject.facts.positions), named_heads(module)
 
     def other_with_memory(self, s: Structure) -> bool:
@@ -344,8 +346,11 @@ def called(subject: Subject, module: Any, tokens: Tokens, dtype: str = "float64"
     """A call as a composition sees it."""
     causal = bool(subject.facts.causal) or tokens.is_causal
     memory = tokens.x if tokens.memory is None else tokens.memory
-    if subject.speech.pooled:  # the first token alone asks
-        return Call(constants(module, subject.framework), tokens.x[:, :1], memory, False, tokens.visible, dtype)
+    if subject.speech.pooled:  # a parameter asks, or the first token alone
+        held = constants(module, subject.framework)
+        asking = held.get(subject.facts.asking)
+        asks = tokens.x[:, :1] if asking is None else np.repeat(asking.reshape(1, *asking.shape[-2:]), len(tokens.x), 0)
+        return Call(held, asks, memory, False, tokens.visible, dtype)
     places = (added(subject.speech, tokens, dtype, meant) for meant in ADDED)
     return Call(constants(module, subject.framework), tokens.x, memory, causal, tokens.visible, dtype, *places)
 

@@ -81,8 +81,8 @@ _REACHED: ContextVar[list[str] | None] = ContextVar("reached", default=None)
 _HOOKED: list[bool] = []
 
 
-class Reaches(OSError):
-    """A constructor asked for the network."""
+class Reaches(BaseException):
+    """A constructor asked for the network; no Exception, after which libraries try again for minutes."""
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -482,7 +482,7 @@ def make(name: str, maker: Maker, sizes: Sizes, fw: Framework) -> Any:
                     settle(made, fw)
         except CannotRun:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, Reaches) as error:
             if reached:
                 raise CannotRun(
                     f"{name} cannot be made: its constructor reaches for the network ({reached[0]}); give an instance"

@@ -175,7 +175,7 @@ class Module(Contract):
         if isinstance(wanted, tuple) and case.dtype not in wanted:
             return f"it is about {', '.join(wanted)}"
         if facts.lengths and case.length not in facts.lengths:
-            return f"the module takes {' or '.join(map(str, facts.lengths))} tokens alone"
+            return f"the module is called with {' or '.join(map(str, facts.lengths))} tokens alone"
         return super().outside(target, prop, case)
 
     def legal(self, target: Target, case: Case) -> bool:
@@ -290,7 +290,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "steady": f"{facts.sparse}, and rounding may change the choice" if facts.sparse.startswith(CHOSEN) else "",
         "dense": f"some tokens may not be seen: {facts.sparse}" if facts.sparse else "",
         "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
-        "lengths": f"it takes {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
+        "lengths": f"it is called with {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
         "one at a time": "beside a memory its tokens see each other, too" if facts.both else "",
         "memory alone": "its tokens share the weights of one softmax with those of a memory" if facts.joined else "",
@@ -327,6 +327,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if speech.pooled:
         rows = "one row" if speech.pooled == 1 else f"{speech.pooled} rows"
         words["output"] = f"{rows} for each sequence" + ", what its first token sees" * facts.first
+        words["output"] += f", for which {facts.asking} asks" if facts.asking and subject.structure else ""
     elif facts.first:
         words["output"] = "the first token is that of a class: it alone sees the others"
     words["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
@@ -356,9 +357,9 @@ def _words(subject: Subject) -> dict[str, str]:
     if facts.sparse:
         words["sparse"] = facts.sparse
     if facts.local:
-        words["window"] = "some tokens never see each other"
+        words["window"] = facts.window or "some tokens never see each other"
     if facts.sinks:
-        words["sinks"] = facts.sinks
+        words["sums"] = f"weights are not held to sum to one: {facts.sinks}"
     if name := speech.name("no bias"):
         words[name] = "zeros"
     if subject.said_narrow:
@@ -368,7 +369,7 @@ def _words(subject: Subject) -> dict[str, str]:
     if facts.routed:
         words["experts"] = f"tokens are routed ({facts.routed}): what they do not see may change their rounding"
     if facts.lengths:
-        words["length"] = f"{' or '.join(map(str, facts.lengths))} alone"
+        words["length"] = f"{' or '.join(map(str, facts.lengths))} alone are tried"
     elif facts.shortest > 1:
         words["length"] = f"from {facts.shortest}" + (f" to {facts.longest}" if facts.longest < 65 else "")
     elif facts.longest < 65:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.frameworks import Framework
-from .ingredients import COSINES, constants, tables_of
+from .ingredients import COSINES, asks_for_window, constants, tables_of
 from .names import ALWAYS_CAUSAL, FORWARD_ROLES, IN_LOGITS, LONGEST, NOT_CAUSAL, OFTEN_CAUSAL, POSITIONS, SINKS, TABLES, role
 from .readings import formal_of
 from .speech import PLACED, Tokens, under
@@ -88,10 +88,15 @@ def found_out(subject: Subject, module: Any) -> Subject:
     facts = replace(facts, longest=_longest(subject, module, facts), shortest=_shortest(subject, module))
     facts = replace(
         facts,
-        local=_local(subject, module, facts) or _forgets_the_far(subject, module, facts),
+        local=(local := _local(subject, module, facts) or _forgets_the_far(subject, module, facts)),
+        window=_window(subject, module, facts) if local else "",
         learned=_learned(subject, module),
+        asking=_asking(subject, module),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
-        sinks=_sinks(module, subject.speech.heads) or subject.said_one_more or _no_softmax(subject, module) or _more_keys(subject, module),
+        sinks=_sinks(module, subject.speech.heads, _asking(subject, module))
+        or subject.said_one_more
+        or _no_softmax(subject, module)
+        or _more_keys(subject, module),
         difference=_difference(module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
@@ -310,7 +315,7 @@ def _no_softmax(subject: Subject, module: Any) -> str:
         return "its name says linear"
     over = {int(name.removeprefix(OVER)) for name in called if name.startswith(OVER)}
     features = {subject.speech.width, subject.speech.head_dim}
-    return "the softmax is over features" if over and over <= features - {length} else ""
+    return "a softmax over as many numbers as there are features" if over and over <= features - {length} else ""
 
 
 def _difference(module: Any) -> str:
@@ -398,7 +403,8 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
         return False
     if facts.lengths:
         seen = influences(subject, module, facts.lengths[0]) > NEGLIGIBLE
-        return not facts.causal and not seen.all() and bool((seen == seen.T).all()) and int(seen.sum(1).min()) > 1
+        mutual = not facts.causal and not seen.all() and bool((seen == seen.T).all())
+        return mutual and (int(seen.sum(1).min()) > 1 or _in_windows(subject, module, facts.lengths[0]))  # a corner may be alone
     short, long = (influences(subject, module, n) > NEGLIGIBLE for n in (SHORT, LONG))
     asked = np.tri(SHORT, dtype=bool) if facts.causal else np.ones_like(short)
     near = short | np.eye(SHORT, dtype=bool)
@@ -416,20 +422,25 @@ def _local(subject: Subject, module: Any, facts: Facts) -> bool:
     return bool((asked & ~short).any()) and (neighbours or by_distance) and not alone and same
 
 
-def _in_windows(subject: Subject, module: Any) -> bool:
-    """Whether pixels see exactly those of their own window, several of which make an image, by a number or two that says how large one is."""
+def _in_windows(subject: Subject, module: Any, length: int = UNLIKE) -> bool:
+    """Whether pixels see exactly those of their own window, several of which make an image, by a number or two that says how large one is.
+
+    The module holds it under such a name, or its constructor asks for it.
+    """
     said = [size for part in module.modules() for name, size in vars(part).items() if "window" in name and "size" in name]
+    if asks_for_window(module):
+        said += [size for size in vars(module).values() if type(size) is int]
     sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in said if isinstance(size, int | tuple | list)]
     sizes = [size for size in sizes if len(size) == 2 and all(type(side) is int and side > 1 for side in size)]
     if not (sizes and subject.speech.of_an_image):
         return False
     try:
-        seen = influences(subject, module, UNLIKE) > NEGLIGIBLE
+        seen = influences(subject, module, length) > NEGLIGIBLE
     except (Exception, SystemExit):  # so many are not taken
         return False
-    line, column = np.divmod(np.arange(UNLIKE), subject.speech.sides(UNLIKE)[1])
+    line, column = np.divmod(np.arange(length), subject.speech.sides(length)[1])
     windows = [
-        (line + down) // height * UNLIKE + (column + across) // breadth
+        (line + down) // height * length + (column + across) // breadth
         for height, breadth in sizes
         for down, across in product(range(height), range(breadth))  # shifted by so many
     ]
@@ -462,13 +473,43 @@ def _forgets_the_far(subject: Subject, module: Any, facts: Facts) -> bool:
     return SHORT <= first < whole and second == first + 1
 
 
+def _window(subject: Subject, module: Any, facts: Facts) -> str:
+    """How large a window is that moves with its token: what a number of a constructor counts, its own token or none, is for the reader to say."""
+    middle = facts.longest // 2
+    if facts.lengths or subject.speech.pooled or not facts.sees_itself or subject.speech.of_an_image or not middle:
+        return ""
+    here, there = (_rows_moved(subject, module, facts.longest, token) for token in (middle, middle + 1))
+    alike = np.array_equal(here + 1, there) and np.array_equal(here, np.arange(here[0], here[-1] + 1))
+    if not alike or here[0] == 0 or there[-1] == facts.longest - 1:
+        return ""
+    before, behind = here[-1] - middle, middle - here[0]
+    return f"a token sees itself, {before} before it and {behind} behind it" if behind else f"a token sees itself and {before} before it"
+
+
+def _asking(subject: Subject, module: Any) -> str:
+    """The parameter of a row for each that comes back, as of a class token or of latents that ask; empty if there is none, or several.
+
+    Whether it does ask, what it answers shows (``confirm``).
+    """
+    rows = subject.speech.pooled
+    found = [
+        name for name, p in module.named_parameters() if rows and p.ndim > 1 and p.shape[-2] == rows and p.numel() == rows * p.shape[-1]
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
 def _reach(subject: Subject, module: Any, length: int, token: int) -> int:
     """Up to where rows of so many tokens move with one of them."""
+    return int(1 + _rows_moved(subject, module, length, token).max(initial=-1))
+
+
+def _rows_moved(subject: Subject, module: Any, length: int, token: int) -> Array:
+    """The rows of so many tokens that move with one of them."""
     tokens, moved = (tokens_for(subject.speech, 2, length, None, seed) for seed in (3, 4))
     other = tokens.x.copy()
     other[0, token] = moved.x[0, token]
     plain, changed = (answer(subject, module, each)[0] for each in (tokens, dataclasses.replace(tokens, x=other)))
-    return int(1 + np.flatnonzero((plain != changed).any(1)).max(initial=-1))
+    return np.flatnonzero((plain != changed).any(1))
 
 
 def _has_a_row_a_token(module: Any, longest: int, fw: Framework) -> str:
@@ -557,15 +598,15 @@ def _in_logits(subject: Subject, module: Any) -> bool:
     return all(any(word in name for word in IN_LOGITS) and not name.endswith("_v") and "value" not in name for name in names)
 
 
-def _sinks(module: Any, heads: int) -> str:
-    """What says that the weights of tokens need not sum to one."""
+def _sinks(module: Any, heads: int, asking: str) -> str:
+    """What says that the weights of tokens need not sum to one; what asks is none of these tokens."""
     for name, inner in module.named_modules():
         if getattr(inner, "normalized_shape", None) == (heads,):
             return f"{name} norms them across heads"
         across = {getattr(inner, side, None) for side in ("in_features", "out_features", "in_channels", "out_channels")} - {None}
         if across == {heads} and getattr(inner, "bias", None) is not None:
             return f"{name} adds to them, across heads"
-    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name != asking]
     names += [name for name, value in vars(module).items() if value is True]
     lasts = {name: name.rpartition(".")[2].lower() for name in names}
     return next((name for name, last in lasts.items() if any(word in last for word in SINKS) and "pos" not in last), "")

@@ -150,6 +150,17 @@ def written_unscaled(module: Any) -> str:
     return next((said for kind in kinds if (said := _says_unscaled(kind))), "")
 
 
+def asks_for_window(module: Any) -> bool:
+    """Whether the constructor of a module asks how large a window is."""
+    if isinstance(module, Away):
+        return module.windowed()
+    try:
+        asked = inspect.signature(type(module)).parameters
+    except (TypeError, ValueError):
+        return False
+    return any(role(name, CONSTRUCTOR_ROLES) == "window" for name in asked)
+
+
 @cache
 def _says_unscaled(kind: Any) -> str:
     try:

@@ -18,6 +18,7 @@ from .away import Away
 from .caching import with_keeping
 from .construct import needs_gpu
 from .facts import NEGLIGIBLE, OVER, by_type, casts, found_out, influences
+from .ingredients import asks_for_window
 from .masks import SHAPES as MASKS
 from .masks import taken_apart, with_masks, with_needed, wordings
 from .names import FEWER_KEYS, FORWARD_ROLES, Sizes, role
@@ -142,7 +143,7 @@ def _called(subject: Subject, module: Any, device: str) -> Subject:
     videos = [replace(speech, layout=layout, flat=False) for layout in VIDEOS for speech in plain if speech.layout == "bdhw"]
     frames = [speech for speech in videos if speech.layout in FRAMES]
     images = [replace(speech, square=True) for speech in plain if set(speech.roles.values()) & set(IN_IMAGE)]
-    windowed = any("window" in name or name in ("ws", "win") for name in vars(module))
+    windowed = asks_for_window(module) or any("window" in name or name in ("ws", "win") for name in vars(module))
     sides = sorted(SIDES, key=lambda length: windowed and length != SEVERAL_WINDOWS)
     oblong = [replace(speech, oblong=True) for speech in images]
     image = set(speeches[0].roles.values()) & set(IN_IMAGE) if speeches else set()

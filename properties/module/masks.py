@@ -160,6 +160,9 @@ def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | 
         effect, leaks = _effect(subject, module, saying, MEMORY if saying.cross else None)
         if effect == "right" and saying.shape in ROWED and (meant := _of_padding(saying.how, others)):
             return meant
+        if effect == "right" and saying.how == "added":  # −∞ is no 0, and what is not 0 may be what is hidden
+            marked = (replace(saying, how=how) for how in ("True = hidden", "1 = hidden", "1.0 = hidden"))
+            saying = next((each for each in marked if _effect(subject, module, each, MEMORY if each.cross else None)[0] == "right"), saying)
         if effect == "right":
             optional = subject.facts.sees_itself and subject.facts.takes_memory and not saying.cross
             own = optional and _effect(subject, module, saying, MEMORY)[0] != "right"

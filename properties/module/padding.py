@@ -18,7 +18,14 @@ module = partial(declare, contract=MODULE.name, needs=("mask",))
 SEVERAL = (2, 3, 4, 5, 7, 8, 16, 17)
 
 
-@module("∂out/∂x_j = 0 for hidden j, in other rows", exact=True, length=MANY, memory=(None, *SEVERAL), padded=True, dtypes="all")
+@module(
+    "∂out/∂x_j = 0 for hidden j, in other rows",
+    exact=True,
+    length=MANY,
+    memory=(*(None,) * len(SEVERAL), *SEVERAL),
+    padded=True,
+    dtypes="all",
+)
 def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
     """Other numbers in hidden tokens do not change a bit of any other row; nor where a second mask hides others.
 
@@ -29,7 +36,7 @@ def module_hidden_tokens_are_ignored(t: ModuleTrial) -> None:
     if exact and t.saying.shape != "lengths" and t.choice("one alone", 3) == 2:
         _hidden_from_all_or_none(t, x)
         return
-    if t.causal and t.saying.shape != "lengths" and x.hideable > 2 and t.choice("inside", 2):
+    if t.causal and t.saying.shape != "lengths" and x.hideable > 2 and t.choice("inside", 3):
         x = _hidden_inside(x)
     both = t.second_mask(x) if t.choice("two masks", 2) else None
     assert x.visible is not None

@@ -34,6 +34,7 @@ class Facts:
     both: bool = False  # beside a memory tokens see each other, too, as in a decoder layer
     joined: bool = False  # and share the weights of one softmax with it
     difference: str = ""  # what says that its weights are the difference of two softmaxes (Ye et al. 2024)
+    asking: str = ""  # the parameter that may ask: of as many rows as come back for each sequence
     first: bool = False  # the one row of a sequence is what its first token sees
     unheeded: str = ""  # the argument of a memory that can be given, and changes nothing
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
@@ -46,6 +47,7 @@ class Facts:
     apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later
+    window: str = ""  # of these, how many it sees, where that moves with it
     axial: bool = False  # the tokens of an image see those of their line, and those of their column, in attentions of their own
     grouped: bool = False  # tokens see those of their own group alone, as in windows that do not overlap
     sparse: str = ""  # why a token may not be seen at all, by no mistake

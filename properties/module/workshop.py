@@ -18,7 +18,7 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework, make_variant
 from .caching import RESETS, empties
 from .construct import make
-from .ingredients import arrays_of, configured, tables_of, written_unscaled
+from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_unscaled
 from .names import Sizes
 from .sharing import shared
 from .speech import first_array, hooks
@@ -211,6 +211,7 @@ class Workshop:
             "forward": signature_of(module.forward),
             "unrecorded": hooks(self.fw).unrecorded(module),
             "unscaled": written_unscaled(module),
+            "windowed": asks_for_window(module),
         }
 
 

@@ -37,6 +37,46 @@ class ByTheWidth(OfAClass):
     by_width = True
 
 
+class LearnedQueries(OfAClass):
+    """As in a Perceiver: rows that are parameters ask; the softmax is over the tokens."""
+
+    def __init__(self, dim: int, num_heads: int = 4) -> None:
+        super().__init__(dim, num_heads)
+        self.latents = nn.Parameter(torch.randn(3, dim))
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Any) -> Any:
+        b, _, c = x.shape
+        asks, x = self.latents.expand(b, -1, -1), self.norm(x)
+        q, k, v = (lin(y).view(b, -1, self.num_heads, c // self.num_heads).transpose(1, 2) for lin, y in self.projected(asks, x))
+        weights = (q @ k.mT * (c if self.by_width else c // self.num_heads) ** -0.5).softmax(-1)
+        return asks + self.proj((weights @ v).transpose(1, 2).reshape(b, -1, c))
+
+    def projected(self, asks: Any, x: Any) -> Any:
+        return (self.q, asks), (self.k, x), (self.v, x)
+
+
+class LearnedByTheWidth(LearnedQueries):
+    by_width = True
+
+
+class KeysAsValues(LearnedQueries):
+    def projected(self, asks: Any, x: Any) -> Any:
+        return (self.q, asks), (self.k, x), (self.k, x)
+
+
+def test_parameters_ask() -> None:
+    target = make_target("mine", LearnedQueries)
+    assert target.learned["output"] == "3 rows for each sequence, for which latents asks" and "sums" not in target.learned
+    assert "norm of the memory (norm); a residual; scale 1/sqrt(head_dim): confirmed" in target.learned["structure"]
+    assert not verify(LearnedQueries, properties=("projections", "tokens"), cases=10).findings
+
+
+@pytest.mark.parametrize(("wrong", "says"), [(LearnedByTheWidth, "scaled by 1/sqrt(width)"), (KeysAsValues, "values projected as keys")])
+def test_parameters_that_ask_wrongly_are_refuted(wrong: Any, says: str) -> None:
+    assert says in " ".join(str(f) for f in verify(wrong, properties=("projections",), cases=10).findings)
+
+
 def test_the_token_of_a_class_asks() -> None:
     subject: Any = make_target("OfAClass", OfAClass).function
     assert subject.structure is not None and subject.speech.pooled == 1

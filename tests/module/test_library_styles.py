@@ -487,13 +487,13 @@ TOLD = {
     ClassAttention: {"memory": "tokens see each other, too, in one softmax with it"},
     ChannelsLast: {"tokens": "(batch, height, width, features), tokens in one row, 32 features; x = tokens"},
     LengthFirst: {"attn_mask": "(length, batch), True = hidden"},
-    NoSoftmax: {"sinks": "no softmax is computed"},
+    NoSoftmax: {"sums": "weights are not held to sum to one: no softmax is computed"},
     ManyQueries: {"output": "3 rows for each sequence"},
     CausalByMask: {"mask": "(batch, length, length), True = seen; where it is given, nothing else hides later tokens"},
     Guessed: {"made": "with frobs=2, att_drop=0.0, shifted=False, block_width=32: guessed"},
-    Square: {"tokens": "(batch, features, side, side), 32 features; x = tokens", "length": "9 alone"},
-    OverFeatures: {"sinks": "the softmax is over features"},
-    Reattended: {"sinks": "norm norms them across heads"},
+    Square: {"tokens": "(batch, features, side, side), 32 features; x = tokens", "length": "9 alone are tried"},
+    OverFeatures: {"sums": "weights are not held to sum to one: a softmax over as many numbers as there are features"},
+    Reattended: {"sums": "weights are not held to sum to one: norm norms them across heads"},
     GroupsOfOne: {"length": "from 2"},
     ClassToken: {"output": "the first token is that of a class: it alone sees the others"},
     PartlyTurned: {
@@ -656,5 +656,5 @@ class OfAnotherImage(ReducedImage):
 
 
 def test_an_image_that_is_reduced_is_as_wide_as_high() -> None:
-    assert target_of(ReducedImage).learned["length"] == "16 alone" and not refuted(ReducedImage, cases=4)
+    assert target_of(ReducedImage).learned["length"] == "16 alone are tried" and not refuted(ReducedImage, cases=4)
     assert refuted(OfAnotherImage)

@@ -42,7 +42,7 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
     "a dictionary": (styles.OfDictionary, {"tokens": "(length, batch, features), 32 features", "sizes": "heads and"}),
     "complex rotations": (styles.ComplexRotary, {"positions": "it takes freqs_cis", "mask": "(batch, 1, length, length), added"}),
     "values first": (styles.ValuesFirst, {"mask": "(batch, 1, length, length), True = seen", "positions": "none"}),
-    "a window": (styles.Window, {"length": "16 alone", "positions": "it has relative_position_bias"}),
+    "a window": (styles.Window, {"length": "16 alone are tried", "positions": "it has relative_position_bias"}),
     "length first": (
         nn.MultiheadAttention(32, 4),
         {
@@ -69,8 +69,11 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
         HONEST["honest_modules.Grouped"].function,
         {"positions": "it takes position_embeddings", "attention_mask": "(batch, 1, length, length), added"},
     ),
-    "a local one": (HONEST["honest_modules.Local"].function, {"window": "some tokens never see each other", "causal": "if is_causal"}),
-    "sinks": (HONEST["honest_modules.Sinks"].function, {"sinks": "sinks"}),
+    "a local one": (
+        HONEST["honest_modules.Local"].function,
+        {"window": "a token sees itself, 3 before it and 3 behind it", "causal": "if is_causal"},
+    ),
+    "sinks": (HONEST["honest_modules.Sinks"].function, {"sums": "weights are not held to sum to one: sinks"}),
     "causal by its mask": (
         styles.KernelByMask,
         {"causal": "where mask is given, whatever it holds", "structure": "query, key, value, out"},
@@ -160,6 +163,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a GPU": (styles.OnGPU, "mine cannot be made: it needs a GPU (AssertionError: Torch not compiled with CUDA enabled)"),
     "a download": (
         styles.Downloads,
+        "mine cannot be made: its constructor reaches for the network (http://weights.invalid/model.bin); give an instance",
+    ),
+    "a download that is tried again": (
+        styles.DownloadsAgain,
         "mine cannot be made: its constructor reaches for the network (http://weights.invalid/model.bin); give an instance",
     ),
     "no names": (styles.ReadsNoNames(16), "it has a forward whose parameters cannot be read: "),

@@ -50,7 +50,7 @@ def test_images_come_one_after_the_other() -> None:
 
 @pytest.mark.parametrize(("cls", "wrong"), [(Shifted, False), (ShiftedTwice, True)])
 def test_an_image_has_windows_enough_to_be_shifted(cls: Any, wrong: bool) -> None:
-    assert make_target("mine", cls).learned["length"] == "64 alone"
+    assert make_target("mine", cls).learned["length"] == "64 alone are tried"
     assert bool(verify(cls, properties=("tokens",), cases=3).findings) == wrong
 
 
@@ -92,3 +92,40 @@ def test_pixels_of_any_image_see_those_of_their_own_window() -> None:
         assert make_target("mine", right).learned["window"] == "some tokens never see each other"
         assert not verify(right, properties=("tokens",), cases=12).findings
     assert "window" not in make_target("mine", LeavesTheLast).learned and verify(LeavesTheLast, properties=("tokens",), cases=12).findings
+
+
+class CornersAlone(Window):
+    """(B, D, height, width), shifted and masked; the corners of an image see nothing but themselves. Sizes are kept under short names."""
+
+    undone = True
+
+    def __init__(self, dim: int, num_heads: int = 4, window_size: int = 2, shift_size: int = 1) -> None:
+        super().__init__(dim, num_heads)
+        del self.relative_position_bias
+        self.w, self.s = window_size, shift_size
+
+    def windows(self, x: Any) -> Any:
+        b, h, w, c = x.shape
+        return x.view(b, h // self.w, self.w, w // self.w, self.w, c).transpose(2, 3).reshape(-1, self.w**2, c)
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        x = x.permute(0, 2, 3, 1).roll((-self.s, -self.s), (1, 2))
+        b, h, w, c = x.shape
+        line, column = ((torch.arange(n) >= n - self.w).long() + (torch.arange(n) >= n - self.s).long() for n in (h, w))
+        region = self.windows((3 * line[:, None] + column)[None, :, :, None])[..., 0]
+        apart = (region[:, :, None] != region[:, None]).repeat(b, 1, 1)[:, None]
+        q, k, v = self.qkv(self.windows(x)).view(-1, self.w**2, 3, self.num_heads, c // self.num_heads).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.mT * (c // self.num_heads) ** -0.5).masked_fill(apart, -torch.inf).softmax(-1)
+        out = self.proj((weights @ v).transpose(1, 2).reshape(-1, self.w**2, c))
+        out = out.view(b, h // self.w, w // self.w, self.w, self.w, c)
+        out = (out.transpose(2, 3) if self.undone else out).reshape(b, h, w, c)
+        return out.roll((self.s, self.s), (1, 2)).permute(0, 3, 1, 2)
+
+
+class WindowsLeftApart(CornersAlone):
+    undone = False
+
+
+@pytest.mark.parametrize(("cls", "wrong"), [(CornersAlone, False), (WindowsLeftApart, True)])
+def test_corners_may_see_nothing_else(cls: Any, wrong: bool) -> None:
+    assert bool(verify(cls, properties=("tokens",), cases=3).findings) == wrong
