@@ -372,9 +372,11 @@ def _questions(target: Target, device: str) -> Iterator[Question]:
         yield "windows whose sides are not alike", {"windows": "symmetric"}, asked(window_left=1, window_right=2)
     if "attn_mask" in target.parameters and not refusal(target, asked(**{**masked, "mask": "one_key"})):
         yield "rows that see no key", {"rows_without_keys": False}, asked(**{**masked, "mask": "empty_rows"})
-        if "S" in target.supports.mask_axes:
-            hidden = {**masked, "mask": "empty_rows", "mask_axes": "S", "mask_rank": target.supports.mask_rank}
-            yield "heads that see no key at all", {"rows_without_keys": False}, asked(**hidden)
+        for rank in (2, 4) if "S" in target.supports.mask_axes else ():
+            of_keys = {**masked, "mask_axes": "S", "mask_rank": rank}
+            if not refusal(target, asked(**{**of_keys, "mask": "one_key"})):
+                yield "heads that see no key at all", {"rows_without_keys": False}, asked(**{**of_keys, "mask": "empty_rows"})
+                break
     for name, what in itertools.product(("q", "v"), (np.nan, np.inf)):
         yield f"numbers that are not finite ({what} in {name})", {"non_finite": False}, asked(edits=((name, 0, what),))
     for size in EMPTY:
