@@ -42,7 +42,7 @@ NEVER_MEANT = {
     "heads split by a reshape, without a transpose": {"mix=True"},
     "heads merged by a reshape, without a transpose": {"mix=True"},
     "a softmax over queries": {"slot", "inverted", "compet"},
-    "a softmax over heads": set(),
+    "a softmax over heads": {"talking"},
     "a softmax over sequences": set(),
     "the transposed weights on values": set(),
     "keys projected as queries": {"share", "tie", "symmetric", "lsh", "reformer"},
@@ -154,12 +154,14 @@ def _with_a_mistake(search: Search) -> Structure | None:
     places = OF_PLACES if search.subject.speech.adds else {}
     tables = OF_TABLES if tables_of(module, search.subject.framework) else {}
     for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | places | tables | NEVER_MEANT).items():
-        if any(word in name for word in meant for name in names):
+        named = any(word in name for word in meant for name in names)
+        if named and "talking" not in meant:
             continue
         if found and words not in OF_IMAGES:
             break
         search.steps, search.tried = MISTAKES[words], 0
-        found += [(words, s) for s in {s.meaning(search.subject.speech.width): s for s in reversed(search.found(right=True))}.values()]
+        agreeing = {s.meaning(search.subject.speech.width): s for s in reversed(search.found(right=True))}.values()
+        found += [(words, s) for s in agreeing if s.mixing or not named]  # where matrices mix heads, no softmax does (Shazeer et al. 2020)
     if len(found) != 1:
         return None
     ((words, s),) = found

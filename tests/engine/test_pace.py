@@ -44,10 +44,11 @@ def test_a_call_that_raises_is_counted_too() -> None:
 @pytest.mark.parametrize(
     ("calls", "seconds", "over"),
     [
-        (1, 1.5, False),  # a second or two, just
-        (3, 0.6, True),
+        (1, 6.0, False),  # some seconds, just
+        (3, 2.4, True),
         (32, 0.05, False),  # just not slow, for longer than that
-        (32, 0.0625, True),
+        (32, 0.0625, False),
+        (112, 0.0625, True),
         (400, 0.05, False),  # twenty seconds, just
         (512, 0.0390625, False),
         (513, 0.0390625, True),

@@ -53,6 +53,6 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int], again: bool 
     if status not in DEADLY and (status < 0 or said.removeprefix(ANSWERED) == b"%d" % status):
         return status
     if status == -signal.SIGALRM and not said:
-        return killed("gave no answer to one of its first calls: it hangs", True)
+        return killed("gave no answer to one of its first calls in time: it hangs, or takes longer (a longer --time waits longer)", True)
     isolated = "--isolate" in arguments or not again
     return killed(ended(status), isolated) or guarded([*arguments, "--isolate"], main)
