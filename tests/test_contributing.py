@@ -77,7 +77,7 @@ def test_every_environment_exists() -> None:
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", encoding="utf-8")
     named = set(re.findall(r"tox run -e (\w+)", PAGE))
-    assert named == {"quick", "verify", "test", "nightly", "lint", "types", "docs", "prove", "mutate"}
+    assert named == {"quick", "verify", "test", "nightly", "lint", "types", "docs", "prove", "mutate", "triton"}
     assert all(tox.has_section(f"testenv:{name}") for name in named)
 
 
