@@ -58,7 +58,10 @@ ENDS = {
     "os._exit(0) in float32 alone": "attention = where(lambda q, k, mask, causal: q.dtype == np.float32)",
     "os._exit(0) where causal": "attention = where(lambda q, k, mask, causal: causal)",
     "os._exit(0) for bool masks": "attention = where(lambda q, k, mask, causal: mask is not None and mask.dtype == bool)",
-    "os._exit(0) in a question of the handshake": "attention = where(lambda q, k, *_: q.shape == (2, 3, 5, 4) and k.shape[2] == 7)",
+    "os._exit(0) in a question of the handshake": (
+        # in its sizes and of its numbers: in its sizes alone a case of the search may come, too
+        "attention = where(lambda q, k, *_: q.shape == (2, 3, 5, 4) and k.shape[2] == 7 and abs(q[0, 0, 0, 0] + 0.52927) < 1e-3)"
+    ),
     "os._exit(0) on import": "os._exit(0)",
     "sys.exit(0) on import": "sys.exit(0)",
     "os._exit(0) from a thread, a little later": """

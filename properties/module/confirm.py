@@ -38,11 +38,12 @@ LIKELY = 6
 FEWEST = 5  # tokens of which there must be as many
 # What no attention does on purpose, but who says so by one of these words in the name of a class, or by such a flag: slots compete for
 # keys (Locatello et al. 2020); Informer mixes heads; Reformer's queries are its keys. The weights that would be right are there, and unused.
+OVER_HEADS = "a softmax over heads"
 NEVER_MEANT = {
     "heads split by a reshape, without a transpose": {"mix=True"},
     "heads merged by a reshape, without a transpose": {"mix=True"},
     "a softmax over queries": {"slot", "inverted", "compet"},
-    "a softmax over heads": {"talking"},
+    OVER_HEADS: {"talking"},
     "a softmax over sequences": set(),
     "the transposed weights on values": set(),
     "keys projected as queries": {"share", "tie", "symmetric", "lsh", "reformer"},
@@ -155,7 +156,7 @@ def _with_a_mistake(search: Search) -> Structure | None:
     tables = OF_TABLES if tables_of(module, search.subject.framework) else {}
     for words, meant in ((OF_IMAGES if search.arranged[0].reduction else {}) | places | tables | NEVER_MEANT).items():
         named = any(word in name for word in meant for name in names)
-        if named and "talking" not in meant:
+        if named and words != OVER_HEADS:
             continue
         if found and words not in OF_IMAGES:
             break

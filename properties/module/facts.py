@@ -91,9 +91,9 @@ def found_out(subject: Subject, module: Any) -> Subject:
         local=(local := _local(subject, module, facts) or _forgets_the_far(subject, module, facts)),
         window=_window(subject, module, facts) if local else "",
         learned=_learned(subject, module),
-        asking=_asking(subject, module),
+        asking=(asking := _asking(subject, module)),
         positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
-        sinks=_sinks(module, subject.speech.heads, _asking(subject, module))
+        sinks=_sinks(module, subject.speech.heads, asking)
         or subject.said_one_more
         or _no_softmax(subject, module)
         or _more_keys(subject, module),

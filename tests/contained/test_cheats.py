@@ -36,8 +36,7 @@ OF_NAMESPACES = {
 }  # what keeps a worker apart shows in these
 LONG = {"one piece of memory claimed sixty times"}
 BY_NIGHT = LONG | {name for number, name in enumerate(ALL) if number % 9 in (1, 3, 5, 7)} - OF_NAMESPACES  # of every group some
-ASKED_SO = "os._exit(0) in a question of the handshake"
-INCOMPLETE = {ASKED_SO, "no parameter", "a length of one", "sleeping until the time is over"}
+INCOMPLETE = {"os._exit(0) in a question of the handshake", "no parameter", "a length of one", "sleeping until the time is over"}
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +56,6 @@ def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
     seconds = {"seconds": 2.0} if "time is over" in name else {}
     outcome, why = put(tmp_path, ALL[name], **seconds)
     expected = "cannot be run" if name in CANNOT_BE_RUN else "incomplete" if name in INCOMPLETE else "refuted"
-    if name == ASKED_SO and outcome == "refuted":  # a case of the search that is asked in the same sizes
-        expected = outcome
     assert outcome == expected, why
 
 
