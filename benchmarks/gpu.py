@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu                       # on a GPU, with what is installed there
     python -m benchmarks.gpu --time 60s -n 6       # six at a time
+    python -m benchmarks.gpu --kept reports        # what each said, whole, in a folder
     TRITON_INTERPRET=1 python -m benchmarks.gpu    # the kernels alone, on the CPU
 
 Prints a line a target: whether the verdict is the expected one, its first line, and seconds. Exit status 1 if one is not.
@@ -29,11 +30,14 @@ ON_A_GPU = {
 }
 
 
-def asked(target: str, seconds: str, device: str) -> tuple[int, str, float]:
-    """Exit status, the first line of the verdict, seconds."""
+def asked(target: str, seconds: str, device: str, kept: Path | None) -> tuple[int, str, float]:
+    """Exit status, the first line of the verdict, seconds; what was said goes to the folder `kept`."""
     began = time.monotonic()
-    command = [sys.executable, "-W", "ignore", "-m", "properties", target, "--time", seconds, "--device", device]
+    command = [sys.executable, "-W", "ignore", "-m", "properties", target, "--time", seconds, "--device", device, "--workers", "1"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if kept:
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / f"{target.rpartition('/')[2].replace(':', '-')}.txt").write_text(ran.stdout + ran.stderr, encoding="utf-8")
     lines = [line for line in (ran.stdout + ran.stderr).splitlines() if line and not line.startswith("checking")]
     return ran.returncode, lines[0][:110] if lines else "", time.monotonic() - began
 
@@ -42,13 +46,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--time", default="40s", help="for each")
     parser.add_argument("-n", type=int, default=1, help="so many at a time")
+    parser.add_argument("--kept", type=Path, help="a folder for the reports")
     options = parser.parse_args(arguments)
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     targets = OF_TRITON if interpreted else OF_TRITON | ON_A_GPU
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     wrong = 0
     with ThreadPoolExecutor(options.n) as pool:
-        answers = pool.map(lambda target: asked(target, options.time, "cpu" if interpreted else "cuda"), targets)
+        answers = pool.map(lambda target: asked(target, options.time, "cpu" if interpreted else "cuda", options.kept), targets)
         for (target, expected), (status, line, seconds) in zip(targets.items(), answers, strict=True):
             wrong += status != expected
             name = target.rpartition("/")[2]

@@ -101,7 +101,8 @@ flash_cuda = SDPA(
         "dtypes": HALVES,
         "arithmetic": {"float16": "fused", "bfloat16": "fused"},
         "value_dim": False,
-        "scales": "positive",  # what is hidden is -inf before it is scaled
+        "zero_sizes": False,  # without heads torch 2.11 ends the process
+        "scales": "positive",  # NaN otherwise
         "parameters": ["is_causal", "scale", "enable_gqa"],  # no mask
     },
 )
@@ -114,6 +115,7 @@ efficient = SDPA(
         "dtypes": ["float32", *HALVES],
         "arithmetic": {"float32": "same", "float16": "fused", "bfloat16": "fused"},
         "head_dims": [8, 16, 24, 32, 64, 72, 128],  # rows aligned to 16 bytes
+        "zero_sizes": False,  # "No available kernel" without queries, keys or features
         "parameters": ["attn_mask", "is_causal", "scale"],  # no grouped heads
     },
 )
@@ -126,5 +128,6 @@ cudnn = SDPA(
         "dtypes": HALVES,
         "arithmetic": {"float16": "fused", "bfloat16": "fused"},
         "head_dims": [8, 16, 24, 32, 64, 72, 128],  # multiples of 8
+        "scales": "positive",  # NaN otherwise
     },
 )

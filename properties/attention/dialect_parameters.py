@@ -12,6 +12,7 @@ import numpy as np
 from ..engine.core.contract import Formal
 from ..engine.core.supports import CHOICES
 from ..engine.core.target import Raised, Target
+from ..engine.frameworks.machine import machine
 from .axes import NATIVE
 from .axes import known as axes_of
 from .call import answer, attend
@@ -22,6 +23,7 @@ from .readings import first_tokens
 from .speech import ADDED, BESIDE, BOTH_SIDES, FORMS, NUMBERS, ROWS, SAID, SECONDS, SQUARE, TEMPERED, UNLIKE, Reading, second_array
 from .window import LENGTH, band_of, visible
 
+NO_HEADS = (2, 13)  # in PyTorch before, a call without heads ends the process where its own attention is called
 TURNED = SAID[1]
 PLACED = ("is_causal", "window_size", "alibi_slopes")  # what depends on the place of a query
 
@@ -596,7 +598,10 @@ class Learner:
         if not answered(value_dim=6):
             self.supports["value_dim"] = False
             self.learned["width of values"] = "that of keys"
-        if not all(answered(**{name: 0}) for name in ("batch", "kv_heads", "queries", "keys", "dim")):
+        asked = ["batch", "kv_heads", "queries", "keys", "dim"]
+        if () < machine(self.question.target.framework)["torch"] < NO_HEADS:  # a case without heads is one of the search's: it is on record
+            asked.remove("kv_heads")
+        if not all(answered(**{name: 0}) for name in asked):
             self.supports["zero_sizes"] = False
             self.learned["sizes of zero"] = "not taken"
 

@@ -20,8 +20,11 @@ from properties.attention.case import Case
 from properties.catalogue import PROPERTIES
 from properties.engine.core.trial import Violation
 from properties.engine.doors.cli import main
+from properties.engine.doors.known import known_of
+from properties.engine.frameworks.machine import numbers
 from properties.engine.search import alike as alike_module
 from properties.engine.search.alike import fails_alike
+from properties.engine.search.probe import make_target
 
 ROOT = Path(__file__).parents[2]
 WRAPPER = """
@@ -126,3 +129,12 @@ def test_an_answer_beside_their_nan_is_no_finding_of_its_own(scale: float, their
     said = Violation("row 0 of the first 1 differs when the later tokens are absent", -0.95, float("nan"), 0.0)
     like: Any = SimpleNamespace(like="torch_sdpa.default", shows="rows_sum_to_one")
     assert fails_alike(like, prop, case, said, "cpu") is theirs
+
+
+def test_what_kills_both_is_on_record_for_both() -> None:
+    """Without heads PyTorch before 2.13 divides by their number; of later ones nothing of the kind is on record."""
+    target = make_target("mine", wrapper)
+    known = [deviation for deviation in known_of(target.kind.handshake(target, "cpu")) if deviation.kind == "crash"]
+    assert len(known) == (numbers(torch.__version__) < (2, 13)) and all(
+        deviation.matches(Case(kv_heads=0)) and not deviation.like for deviation in known
+    )

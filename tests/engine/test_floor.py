@@ -45,6 +45,7 @@ def test_every_property_must_have_had_the_cases_of_the_first_pass() -> None:
     assert incomplete(target(), few, 20, True).startswith("time was over before 1 of 2 properties had 4 cases each")
     assert incomplete(target(), few, 20, False) == "" == incomplete(target(), few, 3, True)  # no more were asked for
     assert incomplete(target(), [outcome(0, not_exercised="no mask"), outcome()], 20, True) == ""
+    assert incomplete(target(), [outcome(0), outcome(0)], 20, True).startswith("time was over before the first case")
 
 
 class Elsewhere(Stub):

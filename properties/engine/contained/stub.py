@@ -227,6 +227,10 @@ class Shared:
         """What ended the processes of the target so far, in the words that follow "it"."""
         return tuple(self._link.ends)
 
+    def on_record(self, number: int) -> None:
+        """What has ended them after so many is known of the target, and no longer told."""
+        del self._link.ends[number:]
+
     def kept(self) -> str:
         """What keeps the target's process from all others: ``apart``."""
         return self._link.template.kept

@@ -281,7 +281,7 @@ def search_all(options: argparse.Namespace, out: TextIO, files: Files) -> int:
     if len(reports) > 1 or not options.target:
         print(text.pairs_text(reports) if options.like else text.matrices_text(reports, properties, absent), file=out)
     if not any(report.cases or report.found for report in reports):
-        raise CannotRun("nothing was tried")
+        raise CannotRun("nothing was tried" + ": time was over" * any(report.incomplete.startswith("time was over") for report in reports))
     enough = all(report.enough for report in reports) or options.property
     status = 1 if any(report.found for report in [*reports, *flagged]) else 0 if enough and all(report.ok for report in reports) else 2
     return files.status(records, out, status)
@@ -395,7 +395,7 @@ def check(
         usual=None if several or fixed else max(MINUTE / 2, MINUTE - (began - options.began)),
         reading=reading_time(options.time),
         progress=progress,
-        workers=None if options.like else workers,
+        workers=None if options.like or (options.device != "cpu" and not options.workers) else workers,  # they would share the one GPU
         source=source,
         first=options.first,
         rank=catalogue.RANK,

@@ -7,24 +7,30 @@ import dataclasses
 import glob
 import shlex
 
+from ..contained.stub import Shared
 from ..core.attempt import try_case
+from ..core.crash import isolated
 from ..core.declare import declared
 from ..core.target import CannotRun, Target
 from ..search.alike import recorded
 from ..search.deviations import Deviation
 from ..search.find_target import Builtins, find_targets
+from ..search.floor import ended
 from ..search.pairs import make_pair
 from ..search.run import applies
 from ..search.search import inapplicable
 
 
 def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins: Builtins, device: str) -> tuple[Deviation, ...]:
-    """The deviations of built-ins that the target shares: on the stored case it is refuted by the same property in the same words."""
+    """The deviations of built-ins that the target shares: on the stored case it is refuted by the same property in the same words.
+
+    Other cases leave the search where both fail alike; where the process is killed, all do that the deviation is about, since each costs one.
+    """
     shared: dict[str, Deviation] = {}
     for deviation in deviations:
         name = deviation.targets[0]
         entry = builtins.entries.get(name)
-        if deviation.kind == "crash" or entry is None or target.framework.name not in entry.needs:  # another library is not even imported
+        if entry is None or target.framework.name not in entry.needs:  # another library is not even imported
             continue
         if repr(deviation.case) + deviation.shows in shared:
             continue
@@ -33,7 +39,10 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
             if _alike(target, recorded(name, device), deviation, device):
                 reason = f"as {name}: {deviation.reason}"
                 shared[repr(deviation.case) + deviation.shows] = dataclasses.replace(
-                    deviation, targets=(glob.escape(target.name.partition("@")[0]),), reason=reason, like=name
+                    deviation,
+                    targets=(glob.escape(target.name.partition("@")[0]),),
+                    reason=reason,
+                    like="" if deviation.kind == "crash" else name,
                 )
     return tuple(shared.values())
 
@@ -60,8 +69,13 @@ def _alike(target: Target, other: Target, deviation: Deviation, device: str) -> 
     prop = declared()[deviation.shows]
     if inapplicable(target, prop):
         return False
-    here, there = (try_case(one, prop, deviation.case) for one in (target, other))
-    return here is not None and there is not None and (here.says, here.raised) == (there.says, there.raised)
+    before = len(ended(target))
+    with isolated() if deviation.kind == "crash" else contextlib.nullcontext():
+        here, there = (try_case(one, prop, deviation.case) for one in (target, other))
+    alike = here is not None and there is not None and (here.says, here.raised) == (there.says, there.raised)
+    if alike and isinstance(target.framework, Shared):
+        target.framework.on_record(before)
+    return alike
 
 
 def beside(target: Target, like: str, builtins: Builtins, device: str) -> Target:

@@ -98,7 +98,9 @@ def parser() -> argparse.ArgumentParser:
         help="another round than 0 draws other cases; one that is given, the same whatever was found before",
     )
     parser.add_argument("--first", action="store_true", help="stop at the first finding, shrunk")
-    parser.add_argument("-n", "--workers", type=processes, metavar="N", help="processes (default: all cores, once there is enough to do)")
+    parser.add_argument(
+        "-n", "--workers", type=processes, metavar="N", help="processes (default: all cores, once there is much to do; on a GPU one)"
+    )
     parser.add_argument(
         "--isolate",
         action="store_true",

@@ -258,7 +258,9 @@ def verdict_text(report: Report, verbose: bool = False) -> str:
     )
     lines += [counted] if verbose else wrapped(counted)
     lines += wrong_lines(report.target)
-    lines += _line(f"  incomplete  {report.incomplete}", verbose) * (report.verdict == "incomplete")
+    lines += _line(f"  incomplete  {report.incomplete}", verbose) * (
+        bool(report.incomplete) and report.verdict in ("incomplete", "nothing tried")
+    )
     lines += _line(f"  shortened {report.shortened}", verbose) * bool(report.shortened)
     unread = len(report.findings) - len(report.explained)
     lines += _line(f"  unread    {unread} findings: the time for explaining was over", verbose) * bool(report.explained and unread)

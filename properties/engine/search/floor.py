@@ -40,6 +40,8 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
     short = [outcome for outcome in able if outcome.tried < least]
     if not short:
         return ""
+    if not any(outcome.tried for outcome in able):
+        return "time was over before the first case: give more time"
     return f"time was over before {len(short)} of {len(able)} properties had {least} cases each: give more time, or fewer properties"
 
 
