@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from properties.engine.doors.checks import deviation_checks
 from properties.engine.frameworks import framework
 from properties.engine.frameworks.machine import (
     FACTS,
+    OLDEST,
     capped,
     cpu_model,
     kernel_flags,
@@ -147,6 +149,14 @@ SHOWN: dict[str, dict[str, Any]] = {
 def test_the_machine_in_a_line(line: str) -> None:
     facts = {**FACTS, "cpu": "A", "python": (3, 11, 7), "numpy": (2, 4, 6), **SHOWN[line]}
     assert machine_text(facts) == line
+
+
+def test_an_old_torch_is_told_to_be_old() -> None:
+    """Older than what the extra asks for."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["torch"]
+    assert extra == ["torch>=" + ".".join(map(str, OLDEST))]
+    old, new = ({**FACTS, "torch": version, "torch_build": "x"} for version in ((2, 4, 1), OLDEST))
+    assert "older than 2.11" in machine_text(old) and "older" not in machine_text(new)
 
 
 def test_json_has_versions_with_dots_and_nothing_unknown() -> None:

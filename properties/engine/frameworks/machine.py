@@ -36,6 +36,8 @@ FACTS: Mapping[str, Any] = MappingProxyType(
         "torch_build": "",  # "2.13.0+cpu"
     }
 )
+OLDEST = (2, 11)  # what pyproject.toml asks for
+OLD = f", older than {'.'.join(map(str, OLDEST))}: what is wrong in it is on record from there on"
 LIBRARIES = {"oneDNN": "onednn", "CUDA": "cuda"}  # that are no distributions of their own → the fact that is their version
 
 # What ONEDNN_MAX_CPU_ISA allows, from low to high (oneDNN's developer guide, "CPU dispatcher control"); the least of them that an
@@ -137,7 +139,7 @@ def machine_text(facts: Mapping[str, Any]) -> str:
         f"oneDNN {dotted(facts['onednn'])} up to {best or 'nothing known'}" if facts["onednn"] else "",
         f"Python {dotted(facts['python'])}",
         f"NumPy {dotted(facts['numpy'])}" if facts["numpy"] else "",
-        f"torch {facts['torch_build']}" if facts["torch"] else "",
+        f"torch {facts['torch_build']}" + OLD * (facts["torch"] < OLDEST) if facts["torch"] else "",
         *(f"{name} {dotted(version)}" for name, version in facts.items() if name not in FACTS),  # of another framework
         f"CUDA {dotted(facts['cuda'])}" if facts["cuda"] else "",
         f"{facts['threads']} thread{'s' * (facts['threads'] != 1)}" if facts["threads"] else "",
