@@ -124,8 +124,12 @@ def test_seconds_bring_round_after_round(monkeypatch: pytest.MonkeyPatch) -> Non
     report = verify_target(TARGET, FOUR, Plan(examples=16, round=2), seconds=23.0)
     assert [(plan.round, plan.part) for _, plan in searched.asked[::4]] == [(2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (4, 1)]
     assert report.rounds == 3 and report.seconds == 24.0 and {plan.deadline for _, plan in searched.asked} == {123.0}
+    assert {plan.late for _, plan in searched.asked} == {23.0 / 2}
     left = [(123.0 - 100.0 - at) / (4 - at % 4) for at in range(23)]  # each gets an equal part of what is left
     assert [plan.seconds for _, plan in searched.asked[:23]] == pytest.approx(left) and searched.asked[23][1].seconds == 0.0
+    searched = Searched(monkeypatch)
+    verify_target(TARGET, FOUR, Plan(examples=4), seconds=100.0)
+    assert {plan.late for _, plan in searched.asked} == {30.0}
     searched = Searched(monkeypatch)
     assert verify_target(TARGET, FOUR, Plan(examples=16), seconds=8.0).rounds == 1 + 1 // 2
     assert len(searched.asked) == 12  # at its deadline it is not yet over

@@ -177,6 +177,9 @@ def test_shrinking_has_its_time_beyond_the_deadline(monkeypatch: pytest.MonkeyPa
     asked = Asked(monkeypatch, long)
     outcome = search_pass(TARGET, SUMS, Plan(deadline=103.5, part=2))
     assert outcome.finding is not None and len(asked.cases) > 5 and outcome.finding.case.keys == 3
+    at_once = Asked(monkeypatch, long)
+    cut = search_pass(TARGET, SUMS, Plan(deadline=103.5, part=2, late=0.0))
+    assert cut.finding is not None and len(at_once.cases) < len(asked.cases)
 
 
 def test_what_hangs_is_asked_until_the_time_to_wait_for_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,13 +88,12 @@ def test_nothing_is_left_where_nothing_is_found(clock: Clock) -> None:
 
 
 def test_shrinking_ends_soon_after_the_run(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "SHRINK_LATE", 0.0)
     monkeypatch.setattr(diagnosis, "MATTERS", 100 * A_CALL)
     target, prop = target_of(clock), PROPERTIES["rows_sum_to_one"]
     whole = search.search(target, prop, search.Plan()).finding
     assert whole and whole.matters
     end = clock.now + whole.first_at * A_CALL  # a case of this property is a call
-    cut = search.search(target, prop, search.Plan(deadline=end)).finding
+    cut = search.search(target, prop, search.Plan(deadline=end, late=0.0)).finding
     assert cut and cut.first_at == whole.first_at and cut.shrink_seconds <= A_CALL
     monkeypatch.setattr(diagnosis, "MATTERS", 2 * A_CALL)
     end = clock.now + 6 * A_CALL

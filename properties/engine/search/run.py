@@ -164,7 +164,9 @@ def verify_target(
     began = time.monotonic() - (plan.journal.seconds(target.name) if plan.journal else 0.0)
     report, ends = Report(target, plan.device, least=min(FIRST_PASS, plan.examples)), ended(target)
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
-    deadline = plan.deadline if seconds is None else began + seconds
+    if seconds is not None:
+        plan = dataclasses.replace(plan, deadline=began + seconds, late=min(plan.late, seconds / 2))
+    deadline = plan.deadline
     properties = tuple(properties)
     properties = tuple(p for p in properties if same_subject(p, target)) or properties
     parts = len(plan.passes())

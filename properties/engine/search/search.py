@@ -42,7 +42,7 @@ FIRST_PASS, GROWTH = 4, 3  # cases of every property before any gets more; then 
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 SHRINKS = 400  # cases that shrinking tries at most; of the seed it tries 0 alone, since one is no simpler than another
 SHRINK_KILLED = 5.0  # seconds for which a case that kills is made smaller
-SHRINK_LATE = 30.0  # and any, when the time of the run is over
+SHRINK_LATE = 30.0  # and any, when the time of the run is over; half of that time, if it is less
 RIGHT_KEPT = 6  # cases that hold, the first drawn, and as many that shrinking has tried
 
 
@@ -128,6 +128,7 @@ class Plan:
     strict: bool = True  # what is wrong at an edge alone is a finding, too
     part: int = 0  # the pass that ``search_pass`` makes
     journal: Journal | None = None  # where what is tried and found is written down
+    late: float = SHRINK_LATE  # seconds after the deadline in which a case is still made smaller
 
     def passes(self) -> list[int]:
         """How many cases each pass draws: all properties get a few before any gets more. Every pass draws its own cases."""
@@ -253,7 +254,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             return case in killed
         if simplest and simplest.pop():
             return False
-        if failing and plan.deadline is not None and time.monotonic() > plan.deadline + SHRINK_LATE:
+        if failing and plan.deadline is not None and time.monotonic() > plan.deadline + plan.late:
             return case in failing
         if failing and (case.seed not in (0, failing[0].seed) or shrunk[0] > SHRINKS):
             return case in failing
