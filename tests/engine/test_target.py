@@ -624,4 +624,5 @@ def test_a_module_of_another_library_is_told_to_be_one(package: str, library: st
     answers = type("Attention", (base,), {"__call__": lambda self, x: x})()
     assert refusal(asks).endswith(f"is a module of {library}; modules with weights are understood where they are PyTorch's. "
                                   "Its attention can be checked as a function of queries, keys and values")  # fmt: skip
+    assert f"is a module of {library}; " in refusal(functools.partial(asks, width=3))  # as "Attention(width=3)" is read
     assert f"is a module of {library}; " in refusal(answers) and "asked as one, " in refusal(answers)

@@ -148,7 +148,8 @@ LIBRARIES = {"flax": "Flax", "equinox": "Equinox", "keras": "Keras", "mlx": "MLX
 
 
 def library_of(thing: Any) -> str:
-    """The library, other than PyTorch, of whose modules a class or an object is one; empty if it is none."""
+    """The library, other than PyTorch, of whose modules a class, with arguments or without, or an object is one; empty if it is none."""
+    thing = thing.func if isinstance(thing, functools.partial) else thing
     bases = (thing if isinstance(thing, type) else type(thing)).__mro__
     return next((LIBRARIES[name] for base in bases if (name := base.__module__.partition(".")[0]) in LIBRARIES), "")
 
