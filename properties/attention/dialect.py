@@ -130,6 +130,7 @@ SIZE_WORDS = {"b": "the number of sequences", "l": "the number of queries", "s":
 SIZE_WORDS |= {"k": "the number of heads of keys", "g": "the number of heads of queries to each of keys"}
 # (head dim, what lengths are multiples of) that are tried where nothing small is taken.
 DEMANDS = ((16, 1), (64, 1), (16, 16), (64, 16), (64, 64), (64, 128), (128, 128))
+RANDOM = "the same call differently each time"
 LIKELY = 16  # readings that are asked whether queries see some keys alone
 ODD_DIMS = (1, 5)  # who takes these, and all that follow, takes all
 HEAD_DIMS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
@@ -303,7 +304,7 @@ def _called(question: Question, formal: Formal, works: bool, layout: str | None)
     if reading.filled and (of_small := question.off(small, *question.both())) is not None:  # a mistake between tiles is none in one tile
         off, reading = of_small, small
     axes, answer = known(reading.layout).words, ANSWERS.get(reading.answer, "")
-    if not works and (why := _no_function(question, reading)):
+    if not works and (why := _no_function(question, reading)) and not (why == RANDOM and _weighs_values(question, reading)):  # a finding
         raise CannotRun(f"as {axes} it answers {why}")
     if off >= question.near and (word := _other_weights(question.target.name)):
         raise _no_softmax(question.target.name, word)
@@ -539,11 +540,18 @@ def _raises_if_causal(question: Question, reading: Reading, flag: str) -> bool:
     return bool(flag) and question.answer(asked, question.inputs(queries=7, keys=7, is_causal=True)) is None
 
 
+def _weighs_values(question: Question, reading: Reading) -> bool:
+    """Whether nothing comes of values that are 0: what answers at random is an attention then, as one that drops weights."""
+    inputs = question.inputs()
+    out = question.answer(reading, inputs.but(v=np.zeros_like(inputs.v)))
+    return out is not None and not out.any()
+
+
 def _no_function(question: Question, reading: Reading) -> str:
     """What shows that it computes nothing of its arguments; empty if nothing does."""
     one, again, other = (question.answer(reading, question.inputs(seed=seed)) for seed in (1, 1, 3))
     if one is None or again is None or not np.array_equal(one, again, equal_nan=True):
-        return "the same call differently each time"
+        return RANDOM
     alike = other is not None and np.isfinite(other).any() and np.array_equal(one, other, equal_nan=True)
     return "different calls alike" if alike else ""
 

@@ -214,6 +214,18 @@ def test_a_random_answer_is_refused_in_one_sentence() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_attention_that_answers_at_random_is_a_finding() -> None:
+    """As one that drops weights whatever it is told, and whose mask is required; what is no attention at all is refused, above."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor) -> Tensor:
+        weights = (query @ key.mT / max(query.shape[-1], 1) ** 0.5 + attn_mask).softmax(-1)
+        return torch.nn.functional.dropout(weights, 0.5) @ value
+
+    target = make_target("mine", attention)
+    target = target.kind.handshake(target, "cpu")
+    assert "other numbers each time" in target.wrong["answers"]
+
+
 def test_what_answers_all_calls_alike_is_refused() -> None:
     with pytest.raises(CannotRun, match="it answers different calls alike"):
         make_target("mine", lambda q, k, v: np.zeros((q.shape[0] + 0 * q.shape[1], v.shape[1])) if q.ndim == 2 else None, NUMPY)
