@@ -292,7 +292,8 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "sum to one": f"the weights of its tokens need not sum to one: {facts.sinks}" if facts.sinks else "",
         "lengths": f"it is called with {' or '.join(map(str, facts.lengths))} tokens alone" if facts.lengths else "",
         "memory": "" if facts.takes_memory else "it takes no memory",
-        "one at a time": "beside a memory its tokens see each other, too" if facts.both else "",
+        "one at a time": "beside a memory its tokens see each other, too" * facts.both
+        or (f"a {facts.pooling} takes statistics of all its tokens" if facts.pooling else ""),
         "memory alone": "its tokens share the weights of one softmax with those of a memory" if facts.joined else "",
         "together": f"it is causal or takes a mask, not both: {facts.apart}" if facts.apart else "",
         "alike": "the first token is that of a class" if facts.first and not speech.pooled else "",
@@ -331,8 +332,11 @@ def _words(subject: Subject) -> dict[str, str]:
     elif facts.first:
         words["output"] = "the first token is that of a class: it alone sees the others"
     words["causal"] = facts.causal or (_flagged(speech) if speech.flag else "no") if facts.sees_itself else "no: it sees a memory"
+    if speech.aside or speech.memory_width != speech.width:
+        words["memory"] = f"{LAYOUTS['bld' if speech.aside else speech.layout]}, {speech.memory_width} features"
     if facts.both:
-        words["memory"] = "tokens see each other, too" + ", in one softmax with it" * facts.joined
+        said = "tokens see each other, too" + ", in one softmax with it" * facts.joined
+        words["memory"] = "; ".join([*([words["memory"]] if "memory" in words else []), said])
     if facts.hides_memory:
         words["memory"] = "causality hides tokens of it, too: not tried"
     if subject.placed:

@@ -21,6 +21,8 @@ from .subject import Facts, Subject, answer, dropouts, tokens_for
 
 OF_CLASSES = ("class", "cls")  # in the name of what is for one token that stands for a class
 MEMORY, SHORT, LONG, BLOCKS = 7, 8, 12, 16
+FEATURES_FIRST = ("bdl", "bdhw", "bdss")
+FEW = 3  # tokens, fewer than a window has
 FAR = (40, 60)  # lengths at which a window of up to 39 tokens shows
 CALM = 0.5  # of the matrices: logits without a scale, as T5's, are then so near that no token has a weight of 0
 NEGLIGIBLE = 1e-9  # an influence that is nobody's intention
@@ -96,11 +98,13 @@ def found_out(subject: Subject, module: Any) -> Subject:
         sinks=_sinks(module, subject.speech.heads, asking)
         or subject.said_one_more
         or _no_softmax(subject, module)
-        or _more_keys(subject, module),
+        or _more_keys(subject, module)
+        or _filled_up(subject, module),
         difference=_difference(module),
         dropout=bool(dropouts(module)),
         routed=_routes(subject, module),
         statistics=next((type(inner).__name__ for inner in module.modules() if "BatchNorm" in type(inner).__name__), ""),
+        pooling=_pooling(subject, module),
         joined=_joined(subject, module),
         sparse=_sparse(replace(subject, facts=facts), module, facts.longest),
     )
@@ -114,6 +118,12 @@ def found_out(subject: Subject, module: Any) -> Subject:
     facts = replace(facts, both=both, first=_first_asks(subject, module, facts))
     subject = replace(subject, facts=facts)
     return replace(subject, facts=replace(facts, in_logits=_in_logits(subject, module)))
+
+
+def _pooling(subject: Subject, module: Any) -> str:
+    """What normalises groups of features over all tokens of an image (Wu and He 2018), as before attention in diffusion; empty if nothing does."""
+    names = [type(inner).__name__ for inner in module.modules()] if subject.speech.layout in FEATURES_FIRST else []
+    return next((name for name in names if "GroupNorm" in name or "InstanceNorm" in name), "")
 
 
 def _keeps(subject: Subject) -> bool:
@@ -427,12 +437,7 @@ def _in_windows(subject: Subject, module: Any, length: int = UNLIKE) -> bool:
 
     The module holds it under such a name, or its constructor asks for it.
     """
-    said = [size for part in module.modules() for name, size in vars(part).items() if "window" in name and "size" in name]
-    if asks_for_window(module):
-        said += [size for size in vars(module).values() if type(size) is int]
-    sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in said if isinstance(size, int | tuple | list)]
-    sizes = [size for size in sizes if len(size) == 2 and all(type(side) is int and side > 1 for side in size)]
-    if not (sizes and subject.speech.of_an_image):
+    if not (sizes := _sizes_of_windows(module)) or not subject.speech.of_an_image:
         return False
     try:
         seen = influences(subject, module, length) > NEGLIGIBLE
@@ -445,6 +450,31 @@ def _in_windows(subject: Subject, module: Any, length: int = UNLIKE) -> bool:
         for down, across in product(range(height), range(breadth))  # shifted by so many
     ]
     return not seen.all() and any(np.array_equal(seen, window[:, None] == window) for window in windows)
+
+
+def _sizes_of_windows(module: Any) -> list[tuple[int, int]]:
+    """(height, breadth) of windows of an image, as numbers say that a module holds under such a name, or of which its constructor asks for one."""
+    said = [size for part in module.modules() for name, size in vars(part).items() if "window" in name and "size" in name]
+    if asks_for_window(module):
+        said += [size for size in vars(module).values() if type(size) is int]
+    sizes = [(size, size) if isinstance(size, int) else tuple(size) for size in said if isinstance(size, int | tuple | list)]
+    return [size for size in sizes if len(size) == 2 and all(type(side) is int and side > 1 for side in size)]
+
+
+def _filled_up(subject: Subject, module: Any) -> str:
+    """That windows are filled up where an image ends within them, and what fills them is seen, as in ViTDet (Li et al. 2022); empty if not.
+
+    Then the softmax is over a whole window, of fewer tokens, too, and equal tokens answer as one in whole windows alone.
+    """
+    if not (subject.speech.of_an_image and subject.facts.sees_itself) or subject.facts.lengths:
+        return ""
+    for high, wide in _sizes_of_windows(module):
+        if high * wide > FEW and f"{OVER}{high * wide}" in _computed(subject, module, FEW, None):
+            few, whole = (tokens_for(subject.speech, 1, length, None, 3) for length in (FEW, high * wide))
+            rows = [answer(subject, module, replace(one, x=np.broadcast_to(few.x[:, :1], one.x.shape)))[0, 0] for one in (few, whole)]
+            if np.abs(rows[0] - rows[1]).max() > NEGLIGIBLE * np.abs(rows[1]).max():
+                return f"windows of {high} x {wide} are filled up where an image ends within them, and what fills them is seen"
+    return ""
 
 
 def _axial(subject: Subject, module: Any) -> bool:

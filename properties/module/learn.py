@@ -23,7 +23,7 @@ from .masks import SHAPES as MASKS
 from .masks import taken_apart, with_masks, with_needed, wordings
 from .names import FEWER_KEYS, FORWARD_ROLES, Sizes, role
 from .readings import formal_of, speeches_of
-from .speech import FRAMES, IN_IMAGE, PIXELS, SQUARES, TABLES, VIDEOS, Speech, call, first_array, hooks, laid_out, under
+from .speech import FRAMES, IMAGES, IN_IMAGE, PIXELS, SQUARES, TABLES, VIDEOS, Speech, call, first_array, hooks, laid_out, under
 from .subject import Subject, answer, tokens_for
 
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -386,7 +386,8 @@ def _with_memory(subject: Subject, module: Any) -> Subject:
     candidates = [speech]
     optional = [name for name, p in formal.items() if role(name, FORWARD_ROLES) == "memory" and name not in speech.roles]
     if optional:
-        candidates = [replace(speech, roles={**speech.roles, optional[0]: "memory"})]
+        asked = replace(speech, roles={**speech.roles, optional[0]: "memory"})
+        candidates = [asked, replace(asked, aside=True)] if speech.layout in IMAGES else [asked]
     elif not ((speech.name("query") or speech.name("tokens")) and speech.name("key")):
         return subject
     elif not (speech.pooled or role(speech.name("key"), FORWARD_ROLES)):  # rows are those of the argument that has as many tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..engine.cases import coordinates
 from ..engine.core.target import CannotRun
 from ..engine.frameworks import Buffers, Framework
 from .names import CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
-from .speech import DISTANCES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
+from .speech import DISTANCES, IMAGES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TABLES, Speech, Tokens, call, hooks
 
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 LATER = ("distances", "added to memory")  # what no first call is given that can do without
@@ -31,7 +32,16 @@ def formal_of(module: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
-    """Ways to call it, the most usual first."""
+    """Ways to call it, the most usual first; those last in which a memory has other features than the tokens."""
+    usual = list(_usual(fixed, module, formal))
+    yield from usual
+    for speech, width in product(usual, _widths(fixed, module)):
+        if width != speech.width and (speech.aside or speech.layout in ("bld", "lbd")) and {"memory", "key"} & set(speech.roles.values()):
+            seen = {name: "memory" if meant in ("key", "value") else meant for name, meant in speech.roles.items()}
+            yield replace(speech, roles=seen, memory_width=width)
+
+
+def _usual(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter]) -> Iterator[Speech]:
     packed = any(role(name, FORWARD_ROLES) == "boundaries" for name in formal)
     for layout, width in product((*PACKED * packed, "bld", "bdhw", "bhwd", "bdl", "lbd", "ld"), _widths(fixed, module)):
         for roles, extra in _readings(formal):
@@ -48,7 +58,10 @@ def speeches_of(fixed: bool, module: Any, formal: Mapping[str, inspect.Parameter
                     ways.append(({name: other if meant == "angles" else meant for name, meant in roles.items()}, ONE_FOR_ALL))
             for meaning, table in ways:
                 sizes = _heads(module, width)
-                yield Speech(meaning, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
+                speech = Speech(meaning, by_position, layout, width, width, *sizes, _turned(module), extra=extra, table=table)
+                yield speech
+                if layout in IMAGES and "memory" in meaning.values():  # as what an image is to show
+                    yield replace(speech, aside=True)
 
 
 def _heads(module: Any, width: int) -> tuple[int, int]:

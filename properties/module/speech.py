@@ -186,6 +186,7 @@ class Speech:
     oblong: bool = False  # or four times as wide, so that height and breadth can be told apart
     classed: bool = False  # before the tokens of the image stands that of a class
     flat: bool = False  # images are of one row of pixels
+    aside: bool = False  # the memory of an image is none: (batch, length, features), as of text
 
     @property
     def masks(self) -> tuple[Saying, ...]:
@@ -345,7 +346,7 @@ def arguments_of(
     mark += f" after {past.start}" if past else ""  # a cache may hold on to the tokens themselves
 
     def array(name: str, carrier: Array) -> Any:
-        return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech), dtype, device, "contiguous")
+        return buffers.array(name + mark, laid_out(round_to(dtype, carrier), speech, name), dtype, device, "contiguous")
 
     x = array("x", tokens.x)
     memory = x if tokens.memory is None else array("memory", tokens.memory)
@@ -414,9 +415,9 @@ def _numbered(meant: str, places: Array, fw: Framework, device: str) -> Any:
     return fw.integers(places if meant == "position row" else places[None], device)
 
 
-def laid_out(x: Array, speech: Speech) -> Array:
-    """Tokens (B, L, D) in the axes of a module."""
-    layout = speech.layout
+def laid_out(x: Array, speech: Speech, name: str = "x") -> Array:
+    """Tokens (B, L, D) in the axes of a module; ``name``: those of the tokens, or of the memory."""
+    layout = "bld" if speech.aside and name == "memory" else speech.layout
     if layout == "lbd":
         return x.transpose(1, 0, 2)
     if layout == "bdl":

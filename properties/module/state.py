@@ -35,7 +35,7 @@ def module_arguments_are_unchanged(t: ModuleTrial) -> None:
     held = dict(t.buffers.contents())
     x = t.inputs
     for name, before in (("x", x.x), ("memory", x.memory)):
-        if before is not None and name in held and not np.array_equal(held[name], laid_out(before, t.speech)):
+        if before is not None and name in held and not np.array_equal(held[name], laid_out(before, t.speech, name)):
             t.fail(f"{name} was changed by the call")
 
 

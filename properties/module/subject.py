@@ -57,6 +57,7 @@ class Facts:
     by_type: str = ""  # by how much it is another function in a narrower type
     dropout: bool = False
     statistics: str = ""  # what takes statistics of the batch in train mode
+    pooling: str = ""  # what takes statistics of all tokens of an image, so that its rows meet
     routed: str = ""  # with what it finds out which tokens go where, if it does, as a mixture of experts
     ungrouped: bool = False  # it can be called only with as many heads of keys as of queries
     whole: bool = False  # keys of all tokens, though its constructor can make them fewer

@@ -125,9 +125,12 @@ def takes_none(rotation: Tabled, device: str) -> bool:
 
 
 def takes_narrower(rotation: Tabled, device: str) -> bool:
-    """Whether it takes tables of fewer features than x has: then it turns a part of them, and the others pass."""
+    """Whether it takes tables of fewer features than x has: then it turns a part of them, and the others pass.
+
+    Of any number: of half as many it may read the first half of what it takes for a table of all.
+    """
     try:
-        return _asked(rotation, device, rotary_dim=4).shape == X.shape
+        return all(_asked(rotation, device, rotary_dim=width).shape == X.shape for width in (4, 2))
     except Exception:  # whatever a function of somebody else raises
         return False
 

@@ -122,3 +122,21 @@ def test_what_takes_no_such_tables_says_so() -> None:
 
     with pytest.raises(CannotRun, match=r"cannot be called as a rotation of q, k by tables|requires cos, sin"):
         make_target("mine", strange)
+
+
+def test_tables_of_which_half_is_read_are_no_part() -> None:
+    """As wide as a head, and of neighbours: half of such a table says all. One of half the width would not raise, and turn all features."""
+
+    def sliced(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        half = q.shape[-1] // 2
+        cos, sin = cos[:, None, :, :half], sin[:, None, :, :half]
+
+        def turn(x: Tensor) -> Tensor:
+            a, b = x[..., ::2], x[..., 1::2]
+            return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+
+        return turn(q), turn(k)
+
+    target = make_target("mine", sliced)
+    assert "rotary_dim" not in target.parameters
+    assert not verify_target(target, select(THEMES), Plan(examples=8)).findings
