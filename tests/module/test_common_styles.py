@@ -195,3 +195,30 @@ def test_no_place_is_moved_to_another_one() -> None:
     with modules.perturbed(1, {"float32": 2.0**-24}, True, ""):
         moved = [f(places) for f in (*exact, *rounded)]
     assert [torch.equal(x, f(places)) for x, f in zip(moved, (*exact, *rounded), strict=True)] == [True] * 4 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape", "size"),
+    [
+        ("linear", (1, 8, 15), (7,)),
+        ("linear", (1, 8, 512), (300,)),
+        ("bilinear", (1, 8, 7, 7), (13, 13)),
+        ("bicubic", (1, 8, 14, 14), (9, 20)),
+    ],
+)
+def test_places_between_numbers_are_rounded_too(mode: str, shape: tuple[int, ...], size: tuple[int, ...]) -> None:
+    """As of relative positions that are resized: float32 is off by more than a rounding of the result, and by as much as is allowed for it."""
+
+    def resized(x: Tensor) -> Tensor:
+        return nn.functional.interpolate(x, size=size, mode=mode)
+
+    modules = framework("torch").modules
+    assert modules is not None
+    really, moved = 0.0, 0.0
+    for seed in range(40):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        exact = resized(x.double())
+        really = max(really, float((resized(x).double() - exact).abs().max()))
+        with modules.perturbed(seed, {"float64": 2.0**-24}, True, ""):
+            moved = max(moved, float((resized(x.double()) - exact).abs().max()))
+    assert 3 * 2.0**-24 < really < 1.5 * moved < 8 * really

@@ -54,7 +54,10 @@ PRODUCTS = words("mm bmm addmm baddbmm addbmm mv addmv dot convolution _convolut
 COMPOSED = words(
     "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_no_training _fused_rms_norm cudnn_batch_norm _softmax",
     "_safe_softmax _log_softmax logsumexp var var_mean std linalg_vector_norm norm prod avg_pool2d _adaptive_avg_pool2d logcumsumexp",
-    "upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r",
+    "_fft_r2c _fft_c2c _fft_c2r",
+)
+UPSAMPLED = words(
+    "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
 )
 CASTS = {"_to_copy": 0, "copy_": 1}  # which argument becomes of another type
 MATRIX_PRODUCTS = words("matmul __matmul__ __rmatmul__ mm bmm baddbmm addmm einsum")
@@ -73,7 +76,7 @@ def noise(like: torch.Tensor, size: torch.Tensor, source: torch.Generator, eleme
 def rounding_of(func: Any) -> str:
     """The name of an operation that rounds; "" of any other."""
     name: str = func.overloadpacket.__name__.removesuffix("_")
-    rounds = name in COMPOSED or name in PRODUCTS or (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
+    rounds = name in COMPOSED or name in PRODUCTS or name in UPSAMPLED or (torch.Tag.pointwise in func.tags and name not in ROUNDLESS)
     return name if rounds else ""
 
 
@@ -110,7 +113,7 @@ class Perturbed(TorchDispatchMode):
             if self.units and (at := CASTS.get(func.overloadpacket.__name__)) is not None:
                 return self._cast(args[at], out)
             return out
-        if name in COMPOSED:
+        if name in COMPOSED or name in UPSAMPLED:
             args = tuple(self._moved(x, 1.0) if isinstance(x, torch.Tensor) else x for x in args)
         # found before the call, which may write into its arguments
         squares = func(*each(args, squared), **each(kwargs, squared)).double() if name in PRODUCTS else None
@@ -130,6 +133,8 @@ class Perturbed(TorchDispatchMode):
             if name == "native_layer_norm":  # x · rstd − mean · rstd: what is left of two numbers that may nearly be the same
                 times = out[2].double() * (1.0 if args[2] is None else args[2].double())
                 size = (size.square() + (times * inner).square() * (args[0].double().square() + out[1].double().square())).sqrt_()
+        elif name in UPSAMPLED:
+            size = ((4 * unit * size).square() + (3 * inner * steps(args[0].double())).square()).sqrt_()
         elif name in EXACT and counts((first, *args, kwargs.get("alpha", 1)), 1 / unit):
             return out
         else:
@@ -172,6 +177,19 @@ def widest(x: torch.Tensor) -> torch.Tensor:
 def squared(x: torch.Tensor) -> torch.Tensor:
     """x², where it is a number."""
     return x * x if x.is_floating_point() else x
+
+
+def steps(x: torch.Tensor) -> torch.Tensor:
+    """By how much numbers between those of ``x`` (B, C, …) move when the place at which they are read does, by its own size in units.
+
+    Places, scale · (i + 1/2) − 1/2, are computed in the type of the numbers, float32 for the half types, and go up to the length: that times a
+    step between neighbours. Their scale, its product and the difference are rounded: three roundings.
+    """
+    moved = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
+    for axis in range(2, x.ndim):
+        if x.shape[axis] > 1:
+            moved = moved + x.diff(dim=axis).square().flatten(2).mean(-1) * x.shape[axis] ** 2
+    return moved.sqrt().reshape(*x.shape[:2], *[1] * (x.ndim - 2))
 
 
 def summation_length(name: str, args: Any) -> int:
