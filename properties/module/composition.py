@@ -157,6 +157,8 @@ def normed(norm: Norm | None, y: Array, call: Call) -> Array:
     """
     if norm is None:
         return y
+    if norm.kind == "gain":
+        return y * call.held[norm.weight]
     if norm.kind == "length":
         return y / np.maximum(np.sqrt((y * y).sum(-1, keepdims=True)), SHORTEST)
     epsilon = EPSILONS.get(call.dtype, float(np.finfo(np.float32).eps)) if norm.epsilon is None else norm.epsilon
@@ -236,8 +238,11 @@ def attended(s: Structure, call: Call, parts: Parts, steps: Steps = RIGHT) -> Ar
     if "o" in s.places and steps.output:
         w, b = s.places["o"].get(call.held)
         out = out @ w.T + (0.0 if b is None else b)
+    last = s.norms.get("out")
+    before = last is not None and last.kind == "gain"
+    out = normed(last, out, call) if before else out
     out = out + call.x if s.residual else out
-    return np.asarray(normed(s.norms.get("out"), out, call))
+    return np.asarray(out if before else normed(last, out, call))
 
 
 def scaled(s: Structure, d: int, call: Call) -> Array:

@@ -263,6 +263,7 @@ class Search:
         itself, held = self.calls[0].call.itself, self.have.held
         width, other, outs = self.calls[0].call.x.shape[2], self.calls[0].call.memory.shape[2], self.calls[0].exact.shape[2]
         x, memory, out = ([None, *_of_size(self.have, held, (n,))] for n in (width, other, outs))
+        out += [gain for gain in self.have.gains if held[gain.weight].size == outs]
         more: dict[str, list[Norm | None]] = {"fewer": x} if s.reduction else {}
         if s.latent:
             ranks = {"latent": s.latent.up.get(held)[0].shape[1], "latent q": s.places["q"].get(held)[0].shape[1]}

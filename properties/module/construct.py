@@ -283,7 +283,7 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
         value = given[name]
         return lambda _: value
     required = default is parameter.empty
-    meant = role(name, CONSTRUCTOR_ROLES)
+    meant = "width" if _beside_queries(cls, name) else role(name, CONSTRUCTOR_ROLES)
     if meant == "layer" and default is None:  # a layer that does not know its place takes no cache
         return lambda sizes: sizes.value("layer")
     if default in (None, parameter.empty) and name in PROCESSORS and (found := _processor(cls)):
@@ -310,6 +310,14 @@ def _argument(cls: Callable[..., Any], parameter: inspect.Parameter, given: Mapp
     if hint is None and inspect.isclass(cls):
         return Guess(SOME, blind=True)
     raise Unknown(name)
+
+
+def _beside_queries(cls: Callable[..., Any], name: str) -> bool:
+    """Whether that of keys or values is a number of features of tokens, not of a head: where that of queries is the only one (Lee et al. 2019)."""
+    if name.lower() not in ("dim_k", "dim_v"):
+        return False
+    widths = {p.name.lower() for p in _parameters(cls) if role(p.name, CONSTRUCTOR_ROLES) == "width"}
+    return widths == {"dim_q"}
 
 
 def _processor(cls: Callable[..., Any]) -> Callable[[], Any] | None:

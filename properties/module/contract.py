@@ -15,7 +15,20 @@ from ..engine.contained.link import Gone
 from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
 from ..engine.core.declare import Property
-from ..engine.core.documented import BATCH, HIDDEN, SEEN, causal, first_axis, narrow, one_more, open_to_all, polarity, text_of, unused
+from ..engine.core.documented import (
+    BATCH,
+    HIDDEN,
+    SEEN,
+    causal,
+    first_axis,
+    narrow,
+    one_more,
+    open_to_all,
+    polarity,
+    shifted,
+    text_of,
+    unused,
+)
 from ..engine.core.finding import Finding
 from ..engine.core.supports import Supports
 from ..engine.core.target import CannotRun, Raised, Target, blame
@@ -69,7 +82,7 @@ class Module(Contract):
         try:
             text = text_of(thing)
             subject = dataclasses.replace(subject, unused=unused(text), said_causal=causal(text), said_open=open_to_all(text))
-            subject = dataclasses.replace(subject, said_one_more=one_more(text), said_narrow=narrow(text))
+            subject = dataclasses.replace(subject, said_one_more=one_more(text), said_narrow=narrow(text), said_shifted=shifted(text))
             subject = learned(subject, device)
         except Gone as gone:
             raise CannotRun(f"{name} cannot be called: it {gone}") from None

@@ -35,6 +35,7 @@ ORDERED = (
     "roll",
     "as_strided",
     "unfold",
+    "shift by pad",
     "conv1d",
     "conv2d",
     "flip",
@@ -581,7 +582,33 @@ def _positions_elsewhere(subject: Subject, module: Any) -> str:
         answer(subject, module, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject)))
     looked_up = ("embedding", "arange") if subject.silent and "embedding" in called else ()
     found = next((name for name in called if name in ORDERED and name not in looked_up), "")
-    return f"it computes with {found}" if found else ""
+    found = found or next((name for name in called if "avg_pool" in name and _order_matters(subject, module)), "")
+    if found:
+        return f"it computes with {found}"
+    return f"its documentation says {subject.said_shifted}" if subject.said_shifted else _taken_together(subject, module)
+
+
+def _order_matters(subject: Subject, module: Any) -> bool:
+    """Whether more than the order of the rows changes with that of the tokens. Of what takes a mean of runs of tokens; a mean of all has no order."""
+    tokens = tokens_for(subject.speech, 2, _length(subject, LONG), _memory(subject))
+    order = np.random.default_rng(0).permutation(tokens.x.shape[1])
+    plain, moved = (answer(subject, module, replace(tokens, x=x)) for x in (tokens.x, tokens.x[:, order]))
+    back = moved if subject.speech.pooled else moved[:, np.argsort(order)]
+    return bool(np.abs(back - plain).max() > NEGLIGIBLE * np.abs(plain).max())
+
+
+def _taken_together(subject: Subject, module: Any) -> str:
+    """That keys are made of several tokens each: all softmaxes are over fewer than there are tokens, and over more where there are more."""
+    if subject.speech.pooled or not subject.facts.sees_itself or subject.facts.lengths or subject.facts.longest < BLOCKS:
+        return ""
+    over = [
+        {int(name.removeprefix(OVER)) for name in _computed(subject, module, length, None) if name.startswith(OVER)}
+        for length in (LONG, BLOCKS)
+    ]
+    few, more = (max(each, default=0) for each in over)
+    return (
+        f"a softmax is over {few} of {LONG} tokens, several of which are taken together" if 0 < few < LONG and few < more < BLOCKS else ""
+    )
 
 
 def names_of_positions(module: Any) -> list[str]:

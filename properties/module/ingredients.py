@@ -23,6 +23,7 @@ from .subject import Subject
 
 EPSILONS = (1e-5, 1e-6, 1e-8)  # of norms that do not say theirs
 WEIGHTS, BIASES = ("weight", "gamma", "scale", "g"), ("bias", "beta", "b")
+GAIN, OF_GAINS = {"gamma", "layerscale", "layer_scale", "ls", "gamma_attn"}, ("lambda1", "lambda_1", "lambda")
 OF_SCALES = {"scale", "scaling", "scaler", "scalar", "temperature", "factor", "multiplier"}  # words in names of attributes
 CAPS = {"cap", "capping", "softcap", "softcapping"}
 OF_ANGLES = {"freq", "freqs", "theta", "thetas", "frequencies"}
@@ -41,6 +42,7 @@ class Ingredients:
     """What was found."""
 
     norms: tuple[tuple[Norm, ...], ...]  # for each module that norms, what it may compute
+    gains: tuple[Norm, ...]  # what weighs each feature of the output (Touvron et al. 2021, LayerScale)
     weightless: tuple[Norm, ...]  # norms of queries and keys by a function
     numbers: Mapping[str, float]  # attributes that are called after scales
     caps: tuple[float, ...]
@@ -62,11 +64,13 @@ def ingredients(subject: Subject, module: Any, computed: list[str], projections:
     """Of a module whose projections have these parameters."""
     held = constants(module, subject.framework)
     norms = tuple(tuple(_ways(path, part)) for path, part in module.named_modules() if "norm" in type(part).__name__.lower())
-    names = {name for ways in norms for norm in ways for name in norm.names}
+    gains = tuple(_gains(module))
+    names = {name for ways in (*norms, gains) for norm in ways for name in norm.names}
     parameters = {name for name, _ in module.named_parameters()}
     numbers = _numbers(module)
     return Ingredients(
         tuple(ways for ways in norms if ways),
+        gains,
         tuple(_weightless(computed, [ways[0] for ways in norms if ways])),
         numbers_of_scales(module),
         tuple(value for name, value in numbers.items() if set(_words(name)) & CAPS) if "tanh" in computed else (),
@@ -192,6 +196,17 @@ def _ways(path: str, part: Any) -> Iterator[Norm]:
     for way, epsilon in product(kinds, attributes[:1] or (*EPSILONS, None)):
         for one_more in (False, True) if way == "rms" and weight and not torchs else (False,):
             yield Norm(path, way, weight, bias, epsilon, one_more, groups)
+
+
+def _gains(module: Any) -> Iterator[Norm]:
+    """A factor of each feature that is called so, or is all that a module of such a name has."""
+    parts = dict(module.named_modules())
+    for name, parameter in module.named_parameters():
+        path, _, own = name.rpartition(".")
+        called = own if not path or own not in (*WEIGHTS, *OF_GAINS) else path.rpartition(".")[2]
+        kind = type(parts[path]).__name__ if path else ""
+        if parameter.ndim == 1 and (GAIN & {called.lower().strip("_0123456789"), kind.lower().replace("_", "")}):
+            yield Norm(name, "gain", name)
 
 
 def _weightless(computed: list[str], modules: list[Norm]) -> Iterator[Norm]:

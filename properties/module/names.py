@@ -103,7 +103,21 @@ FORWARD = {
 ALWAYS_CAUSAL = ("causal", "casual", "autoregressive")  # in the name of a class: tokens see no later ones
 OFTEN_CAUSAL = ("masked", "gpt")  # the same, where nothing says otherwise
 NOT_CAUSAL = ("autoencoder", "cross", "bidirectional")  # beside one of those, in the name of a class
-POSITIONS = ("pos", "rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")
+POSITIONS = (
+    "pos",
+    "rope",
+    "rotary",
+    "alibi",
+    "relative",
+    "rel_",
+    "slopes",
+    "freq",
+    "bucket",
+    "distance",
+    "time_shift",
+    "token_shift",
+    "shift_token",
+)
 IN_LOGITS = (
     "rope",
     "rotary",

@@ -103,7 +103,9 @@ class Norm:
     """A norm over the last axis, of whatever it is put to."""
 
     name: str  # of the module, for the report
-    kind: str  # layer: mean and variance; rms; group: those of a group of features in all tokens; length: divided by it, without a weight
+    kind: (
+        str  # layer: mean and variance; rms; group: those of a group of features in all tokens; length, without a weight; gain: that alone
+    )
     weight: str = ""
     bias: str = ""
     epsilon: float | None = None  # None: that of the type
@@ -247,7 +249,8 @@ class Structure:
         said.append(f"{self.heads} head{'s' * (self.heads > 1)}{grouped}")
         for norm in dict.fromkeys(self.norms.values()):
             parts = " and ".join(PARTS_OF[part].removeprefix("of ") for part, own in self.norms.items() if own == norm)
-            said.append(f"{'lengths' if norm.kind == 'length' else 'norm'} of {parts}" + (f" ({norm.name})" if norm.name else ""))
+            kind = {"length": "lengths", "gain": "a gain"}.get(norm.kind, "norm")
+            said.append(f"{kind} of {parts}" + (f" ({norm.name})" if norm.name else ""))
         said += [self.rotation.words + ", but not for a memory" * self.still] if self.rotation else []
         said += [f"slopes of distances ({self.slopes.source or '2^(−8 (h + 1) / heads)'})"] if self.slopes else []
         said += [self.mixing.words] if self.mixing else []

@@ -95,6 +95,7 @@ class Subject:
     said_causal: bool = False  # its documentation says that it is
     said_open: bool = False  # its documentation says that it is not causal
     said_one_more: str = ""  # the words of its documentation for a softmax with one more in its denominator
+    said_shifted: str = ""  # the words of its documentation for a shift of tokens
     said_narrow: bool = False  # its documentation says that it computes in a narrower type, and it does
     flags: Mapping[str, str] = field(default_factory=dict)  # arguments of its constructor → what else they may be, as it is written
 

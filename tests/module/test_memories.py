@@ -137,3 +137,23 @@ def test_a_mistake_of_the_scale_beside_other_features() -> None:
     assert "module_is_the_attention_of_its_projections" in {
         finding.prop.name for finding in verify(Unscaled(32, 48), cases=4, properties=("projections",)).findings
     }
+
+
+class OfSets(nn.Module):
+    """As in the Set Transformer: features of queries, of keys, and of what they become."""
+
+    def __init__(self, dim_Q: int, dim_K: int, dim_V: int, num_heads: int) -> None:
+        super().__init__()
+        self.heads, self.fc_q, self.fc_o = num_heads, nn.Linear(dim_Q, dim_V), nn.Linear(dim_V, dim_V)
+        self.fc_k, self.fc_v = (nn.Linear(dim_K, dim_V) for _ in range(2))
+
+    def forward(self, Q: Tensor, K: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.fc_q(Q), self.fc_k(K), self.fc_v(K)))
+        return self.fc_o(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_features_of_queries_and_of_keys_are_those_of_tokens() -> None:
+    target = make_target("mine", OfSets)
+    assert target.learned["tokens"].startswith("(batch, length, features), 32 features") and target.learned["structure"].endswith(
+        "confirmed"
+    )

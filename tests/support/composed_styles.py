@@ -88,6 +88,41 @@ class PostNorm(PreNormResidual):
         return self.norm(super().after(out, x))
 
 
+class LayerScale(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(1e-5 * torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class Gained(PreNorm):
+    """As in CaiT and DINOv2."""
+
+    def made(self, width: int) -> None:
+        super().made(width)
+        self.ls1 = LayerScale(width)
+
+    def after(self, out: Tensor, x: Tensor) -> Tensor:
+        return x + self.ls1(self.o_proj(out))
+
+
+class GainedByParameter(Composed):
+    """As in BEiT."""
+
+    def made(self, width: int) -> None:
+        self.gamma_1 = nn.Parameter(0.1 * torch.ones(width))
+
+    def after(self, out: Tensor, x: Tensor) -> Tensor:
+        return x + self.gamma_1 * self.o_proj(out)
+
+
+class GainUnused(Gained):
+    def after(self, out: Tensor, x: Tensor) -> Tensor:
+        return x + self.o_proj(out)
+
+
 class OwnNorm(nn.Module):
     """As Gemma's: one more than its weight."""
 
@@ -416,6 +451,9 @@ RIGHT: dict[type[nn.Module], str] = {
     PreNorm: "norm of the input (norm)",
     PreNormResidual: "a residual",
     PostNorm: "norm of the output (norm); a residual",
+    Gained: "norm of the input (norm); a gain of the output (ls1.gamma); a residual",
+    GainedByParameter: "a gain of the output (gamma_1); a residual",
+    GainUnused: "norm of the input (norm); a residual",
     NormedHeads: "norm of queries (q_norm); norm of keys (k_norm)",
     OwnNormedHeads: "norm of queries (q_norm)",
     NormedWhole: "norm of keys (k_norm)",
@@ -490,7 +528,8 @@ WIDTH = "logits are scaled by 1/sqrt(width), expected 1/sqrt(head_dim)"
 # With one mistake → what is said of it.
 WRONG: dict[str, tuple[Any, str]] = {
     **{
-        f"{base.__name__}, scale of the width": (but(base, by=of_width), WIDTH) for base in (PreNorm, PostNorm, NormedHeads, Turning, Alibi)
+        f"{base.__name__}, scale of the width": (but(base, by=of_width), WIDTH)
+        for base in (PreNorm, PostNorm, Gained, NormedHeads, Turning, Alibi)
     },
     **{f"{base.__name__}, scale of the width": (but(base, by=of_width), WIDTH) for base in (Near, MultiQuery, ListOfLayers)},
     "an attribute of the width": (but(Composed, made=with_attribute, by=lambda self: self.scale), WIDTH),

@@ -46,6 +46,9 @@ ONE_MORE = re.compile(
     r"\b(?:soft_?max[\s_-]?(?:1|one|plus[\s_-]?one)|quiet[\s_-]?(?:softmax|attention))\b|\bone (?:is )?added to the denominator\b",
     re.IGNORECASE,
 )  # exp(x_i) / (1 + Σ exp(x_j)), as its authors call it
+SHIFTED = re.compile(
+    r"\b(?:time|token)s?[\s_-]?(?:shift|mix)\w*|\bshift(?:s|ed|ing)?[\s_-]tokens?\b|\btokens? (?:are|is) shifted\b", re.IGNORECASE
+)
 NARROW = re.compile(
     r"\b(?:comput|calculat|cast|round|convert|stor|done|run|runs|evaluat)\w*\b[^.;\n]{0,60}?\b(?:in|to|as|into)\s+"
     r"(?:(?:bfloat16|bf16|float16|fp16|(?:half|low|lower)[\s-]precision)\b|half\s*(?:[,)]|$))",
@@ -114,6 +117,11 @@ def open_to_all(text: str) -> bool:
 def one_more(text: str) -> str:
     """The words by which it says that one is added to the denominator of its softmax; empty where nothing does."""
     return _said(_plain(text), ONE_MORE)
+
+
+def shifted(text: str) -> str:
+    """The words by which it says that features of a token come from the one before (token shift, as in RWKV); empty where nothing does."""
+    return _said(_plain(text), SHIFTED)
 
 
 def narrow(text: str) -> bool:

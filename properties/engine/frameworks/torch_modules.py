@@ -224,6 +224,8 @@ class Watched(torch.overrides.TorchFunctionMode):
         elif isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and not (kind := str(func)).startswith("aten."):
             told = "operation " + "::".join(kind.split(".")[:2])
         self.names.append(told)
+        if name == "pad" and min(kwargs.get("pad", args[1] if len(args) > 1 else ()), default=0) < 0:  # as much is cut off
+            self.names.append("shift by pad")
         out = func(*args, **kwargs)
         if name == "softmax" and isinstance(along := kwargs.get("dim", args[1] if len(args) > 1 else None), int):
             self._logits("weighed", out, along)
