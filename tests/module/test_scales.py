@@ -62,6 +62,14 @@ class ScaledAnyhow(Gated):
         return logits - logits.amax(-1, keepdim=True).detach()
 
 
+class HiddenByTheLowest(NotScaled):
+    """Causal, by the lowest number there is, of which no mean is a number."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        n = q.shape[2]
+        return super().logits(q, k).masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.finfo(q.dtype).max)
+
+
 class InFolds(Gated):
     """Right: heads are folded into the batch, and keys and queries scaled by a fourth root each."""
 
@@ -158,14 +166,16 @@ def test_a_right_scale_or_one_that_is_said_is_nothing(cls: type[nn.Module]) -> N
     ("cls", "said"),
     [
         (NotScaled, "1"),
+        (HiddenByTheLowest, "1"),
         (ScaledTwice, "1/head_dim"),
         (ScaledAnyhow, "0.141"),
         (OfQueriesNotScaled, "1"),
         (OfFewerKeysByTheWidth, "1/sqrt(width)"),
     ],
 )
-def test_a_wrong_one_is_told(cls: type[nn.Module], said: str) -> None:
+def test_a_wrong_one_is_told(cls: type[nn.Module], said: str, capfd: pytest.CaptureFixture[str]) -> None:
     target = spoken(cls)
+    assert not "".join(capfd.readouterr())  # a library of linear algebra writes of numbers that are none
     assert target.learned["structure"].startswith("not confirmed")
     assert target.wrong["scale"].startswith(f"logits are scaled by {said}, expected 1/sqrt(head_dim)")
 

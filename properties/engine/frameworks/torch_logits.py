@@ -22,6 +22,7 @@ PROJECTIONS = tuple(f.__name__ for f in (torch.nn.functional.linear, torch.nn.fu
 NEAR = 1e-7  # of numbers in float64
 COARSE = 1e-4  # of numbers that float32 holds: rows that are further from all others are no rounded ones
 TOGETHER = 3  # products of which logits may be the sum: of keys, and of positions
+HIDES = 1e30  # as far below 0, or farther
 FEW, MANY = 8, 4096  # lengths that differ: fewer may be those of others by chance; of more some are looked at
 
 
@@ -157,7 +158,7 @@ def _factors(logits: torch.Tensor, products: list[torch.Tensor]) -> list[float]:
     """By what each product was multiplied, of which the logits are the sum, but for what is the same in both halves of the sequences."""
     if not products or logits.shape[0] % 2:
         return []
-    finite = logits.isfinite()
+    finite = logits.abs() < HIDES  # the lowest number of a type hides a logit, too, and no mean of it is a number
     one, *others = (x.reshape(2, -1)[0] - x.reshape(2, -1)[1] for x in (_without_mean(x, finite) for x in (logits, *products)))
     seen = finite.reshape(2, -1).all(0)
     if int(seen.sum()) < FEW * len(others):
