@@ -223,7 +223,8 @@ def _causal(subject: Subject, module: Any) -> str:
 
 def _named_causal(subject: Subject, kind: str) -> bool:
     """Whether the name of a class promises it; "masked" and "gpt" may stand there for another reason."""
-    often = any(word in kind for word in OFTEN_CAUSAL) and not any(word in kind for word in NOT_CAUSAL) and not subject.said_open
+    often = any(word in kind for word in OFTEN_CAUSAL) and not any(word in kind for word in NOT_CAUSAL)
+    often = often and not (subject.said_open or subject.speech.of_an_image)
     return (often or any(word in kind for word in ALWAYS_CAUSAL)) and not kind.startswith(("non", "un"))
 
 

@@ -103,32 +103,9 @@ FORWARD = {
 ALWAYS_CAUSAL = ("causal", "casual", "autoregressive")  # in the name of a class: tokens see no later ones
 OFTEN_CAUSAL = ("masked", "gpt")  # the same, where nothing says otherwise
 NOT_CAUSAL = ("autoencoder", "cross", "bidirectional")  # beside one of those, in the name of a class
-POSITIONS = (
-    "pos",
-    "rope",
-    "rotary",
-    "alibi",
-    "relative",
-    "rel_",
-    "slopes",
-    "freq",
-    "bucket",
-    "distance",
-    "time_shift",
-    "token_shift",
-    "shift_token",
-)
-IN_LOGITS = (
-    "rope",
-    "rotary",
-    "alibi",
-    "relative",
-    "rel_",
-    "slopes",
-    "freq",
-    "bucket",
-    "distance",
-)  # positions that weights alone depend on
+# Positions that weights alone depend on; and all.
+IN_LOGITS = ("rope", "rotary", "alibi", "relative", "rel_", "slopes", "freq", "bucket", "distance")
+POSITIONS = ("pos", *IN_LOGITS, "time_shift", "token_shift", "shift_token")
 TABLES = {"cos", "sin"}  # as whole words
 SINKS = (
     "sink",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn
+from torch import Tensor, nn
 
 from impls.mutants.module.modular import Shifted
 from impls.mutants.module.module_images import ShiftedTwice
@@ -129,3 +129,54 @@ class WindowsLeftApart(CornersAlone):
 @pytest.mark.parametrize(("cls", "wrong"), [(CornersAlone, False), (WindowsLeftApart, True)])
 def test_corners_may_see_nothing_else(cls: Any, wrong: bool) -> None:
     assert bool(verify(cls, properties=("tokens",), cases=3).findings) == wrong
+
+
+class FilledUp(nn.Module):
+    """As in ViTDet: (B, height, width, D), with zeros where an image ends within a window, and these are seen."""
+
+    masked = False
+
+    def __init__(self, dim: int, num_heads: int, window_size: int = 4) -> None:
+        super().__init__()
+        self.heads, self.window_size = num_heads, window_size
+        self.norm, self.qkv, self.proj = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, high, wide, d = x.shape
+        w = self.window_size
+        pad = (0, 0, 0, -wide % w, 0, -high % w)
+        own, there = (nn.functional.pad(y, pad) for y in (self.norm(x), torch.ones_like(x[..., :1])))
+        rows, columns = own.shape[1] // w, own.shape[2] // w
+        cut, seen = (y.reshape(b, rows, w, columns, w, -1).transpose(2, 3).reshape(b * rows * columns, w * w, -1) for y in (own, there))
+        q, k, v = self.qkv(cut).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        logits = q @ k.mT * q.shape[-1] ** -0.5
+        if self.masked:
+            logits = logits.masked_fill(seen.mT[:, None] == 0, -1e4)
+        out = (logits.softmax(-1) @ v).transpose(1, 2).flatten(2).reshape(b, rows, columns, w, w, d)
+        return x + self.proj(self.together(out).reshape(b, rows * w, columns * w, d)[:, :high, :wide])
+
+    def together(self, out: Tensor) -> Tensor:
+        return out.transpose(2, 3)
+
+
+class Masked(FilledUp):
+    masked = True
+
+
+class ApartForever(FilledUp):
+    """A mistake: windows are not put together as they were cut."""
+
+    def together(self, out: Tensor) -> Tensor:
+        return out
+
+
+def test_what_fills_a_window_and_is_seen_is_told() -> None:
+    verdict = verify(FilledUp(32, 4), cases=4, properties=("tokens",))
+    said = "windows of 4 x 4 are filled up where an image ends within them, and what fills them is seen"
+    assert verdict.report.target.learned["sums"].endswith(said) and verdict.ok
+    hidden = verify(Masked(32, 4), cases=4, properties=("tokens",))
+    assert "sums" not in hidden.report.target.learned and hidden.ok
+
+
+def test_windows_that_are_put_together_otherwise_are_refuted() -> None:
+    assert verify(ApartForever(32, 4), cases=6, properties=("tokens",)).findings
