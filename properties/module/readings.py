@@ -86,7 +86,9 @@ def _widths(fixed: bool, module: Any) -> list[int]:
     found += [v for n, v in vars(module).items() if type(v) is int and role(n, CONSTRUCTOR_ROLES) == "width"] + [_first_layer(module)]
     for inner in module.modules():
         found += [
-            getattr(inner, name) for name in ("in_features", "embed_dim", "in_channels") if isinstance(getattr(inner, name, None), int)
+            getattr(inner, name)
+            for name in ("in_features", "embed_dim", "kdim", "in_channels")
+            if isinstance(getattr(inner, name, None), int)
         ]
     found += [max(p.shape) for p in module.parameters() if p.ndim == 1][:1] + [p.shape[0] for p in module.parameters() if p.ndim > 1]
     return [width for width in dict.fromkeys(found) if width][:6]

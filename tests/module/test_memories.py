@@ -84,6 +84,19 @@ class Cross(nn.Module):
         return self.to_out(((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+class Layer(nn.Module):
+    """Tokens see each other, and then an encoder of another width."""
+
+    def __init__(self, d_model: int, encoder: int) -> None:
+        super().__init__()
+        self.own = nn.MultiheadAttention(d_model, 4, batch_first=True)
+        self.cross = nn.MultiheadAttention(d_model, 4, kdim=encoder, vdim=encoder, batch_first=True)
+
+    def forward(self, tgt: Tensor, memory: Tensor) -> Tensor:
+        x = tgt + self.own(tgt, tgt, tgt, need_weights=False)[0]
+        return x + self.cross(x, memory, memory, need_weights=False)[0]
+
+
 @pytest.mark.parametrize("cls", [ImageAndText, OrToItself, Normed])
 def test_a_memory_beside_an_image_is_tokens(cls: Any) -> None:
     verdict = verify(cls, cases=4, properties=("tokens", "twin", "projections"))
@@ -123,6 +136,11 @@ def test_a_memory_of_other_features(module: Any, memory: str) -> None:
     verdict = verify(module(), cases=4, properties=("tokens",))
     assert verdict.report.target.learned["memory"] == memory and verdict.ok
     assert verdict.report.outcomes["module_rows_meet_only_the_memory"].cases
+
+
+def test_a_layer_beside_an_encoder_of_other_features() -> None:
+    verdict = verify(Layer(32, 24), cases=3, properties=("tokens",))
+    assert verdict.report.target.learned["memory"].startswith("(batch, length, features), 24 features") and verdict.ok
 
 
 def test_a_mistake_of_the_scale_beside_other_features() -> None:
