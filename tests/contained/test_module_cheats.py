@@ -29,15 +29,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "WAITED", [])
 
 
-def put(folder: Path, code: str) -> tuple[str, str]:
+def put(folder: Path, code: str, cases: int = 20) -> tuple[str, str]:
     (folder / "cheat.py").write_text(HEAD + code + "\n")
-    return judged(folder / "cheat.py", cases=20, properties=OF_MODULES)
+    return judged(folder / "cheat.py", cases=cases, properties=OF_MODULES)
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT)) for name in CHEATS])
 def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
-    outcome, why = put(tmp_path, CHEATS[name])
+    late = "hundredth call" in name  # of twenty cases the last ones would have to show it: here are as many as a judge asks for
+    outcome, why = put(tmp_path, CHEATS[name], 40 if late else 20)
     assert outcome == ("cannot be run" if name in CANNOT_BE_RUN else "incomplete" if name in INCOMPLETE else "refuted"), why
 
 
