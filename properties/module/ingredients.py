@@ -64,7 +64,7 @@ def ingredients(subject: Subject, module: Any, computed: list[str], projections:
     """Of a module whose projections have these parameters."""
     held = constants(module, subject.framework)
     norms = tuple(tuple(_ways(path, part)) for path, part in module.named_modules() if "norm" in type(part).__name__.lower())
-    gains = tuple(_gains(module))
+    gains = tuple(gain for gain in _gains(module) if held[gain.weight].size > subject.speech.heads)  # one of each head is a scale of logits
     names = {name for ways in (*norms, gains) for norm in ways for name in norm.names}
     parameters = {name for name, _ in module.named_parameters()}
     numbers = _numbers(module)

@@ -103,9 +103,7 @@ class Norm:
     """A norm over the last axis, of whatever it is put to."""
 
     name: str  # of the module, for the report
-    kind: (
-        str  # layer: mean and variance; rms; group: those of a group of features in all tokens; length, without a weight; gain: that alone
-    )
+    kind: str  # layer: mean and variance; rms; group: of a group of features in all tokens; length: no weight; gain: a weight alone
     weight: str = ""
     bias: str = ""
     epsilon: float | None = None  # None: that of the type

@@ -160,7 +160,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "mine computes by the operation attncheck_styles::attend, whose steps and rounding",
     ),
     "nothing": (styles.ReturnsNothing, "mine returns nothing: its forward has to return the output"),
-    "a GPU": (styles.OnGPU, "mine cannot be made: it needs a GPU ("),
+    "a GPU": (
+        styles.OnGPU,
+        "mine cannot be made: it needs a GPU ("
+        + ("RuntimeError: Found no NVIDIA driver" if torch.version.cuda else "AssertionError: Torch not compiled with CUDA enabled)"),
+    ),
     "a download": (
         styles.Downloads,
         "mine cannot be made: its constructor reaches for the network (http://weights.invalid/model.bin); give an instance",

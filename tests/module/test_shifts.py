@@ -116,6 +116,7 @@ def test_a_mean_of_all_tokens_has_no_order() -> None:
         ("RWKV's time-mixing block", "time-mixing"),
         ("features of which shifted tokens are a part", "shifted tokens"),
         ("Windows are shifted; time is up.", ""),
+        ("Attention as the token mixer of a MetaFormer", ""),
         ("Shifts the logits by their maximum", ""),
     ],
 )

@@ -47,7 +47,8 @@ ONE_MORE = re.compile(
     re.IGNORECASE,
 )  # exp(x_i) / (1 + Σ exp(x_j)), as its authors call it
 SHIFTED = re.compile(
-    r"\b(?:time|token)s?[\s_-]?(?:shift|mix)\w*|\bshift(?:s|ed|ing)?[\s_-]tokens?\b|\btokens? (?:are|is) shifted\b", re.IGNORECASE
+    r"\b(?:time|token)s?[\s_-]?shift\w*|\btime[\s_-]?mix\w*|\bshift(?:s|ed|ing)?[\s_-]tokens?\b|\btokens? (?:are|is) shifted\b",
+    re.IGNORECASE,
 )
 NARROW = re.compile(
     r"\b(?:comput|calculat|cast|round|convert|stor|done|run|runs|evaluat)\w*\b[^.;\n]{0,60}?\b(?:in|to|as|into)\s+"
