@@ -30,7 +30,7 @@ from properties.engine.contained.limits import memory_allowed
 from properties.engine.contained.values import Answers, Unfit
 from properties.engine.core import attempt as attempts
 from properties.engine.core.attempt import try_case
-from properties.engine.core.target import Target
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.frameworks import framework
 from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target
@@ -358,3 +358,16 @@ def test_an_answer_is_not_overwritten_by_a_later_one(prop: str, where: str, tmp_
         found = search(target, catalogue.PROPERTIES[prop], Plan(examples=4, shrink=False)).finding
         assert (found is not None) is wrong, found
         assert found is None or "an answer already given was changed by a later call" in found.violation.says
+
+
+def test_an_import_has_more_time_than_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow one is told meanwhile, one that never ends is told to hang, or to take longer."""
+    monkeypatch.setattr(links, "LEAST", 0.3)
+    monkeypatch.setattr(links, "SLOWLY", 0.3)
+    slow = "import time\ntime.sleep({})\nattention = right"
+    told: list[str] = []
+    with links.allowing(0.1, 20.0, told.append):
+        assert contained(tmp_path, slow.format(1.0)).name.endswith("kernel.py:attention")
+    assert [line.partition("kernel.py:attention")[2] for line in told] == [" takes long to import; it has 20 s more"]
+    with links.allowing(0.1, 0.6), pytest.raises(CannotRun, match=r"gave no answer in 1 s: it hangs, or takes longer \(a longer --time"):
+        contained(tmp_path, slow.format(60.0))

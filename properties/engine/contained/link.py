@@ -27,7 +27,8 @@ from .load import NotLoaded
 from .template import Template
 from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
-LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those, and for an import
+LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those
+LOADING, SLOWLY = 120.0, 10.0  # seconds for an import, and after how many it is said that it takes long
 LEARNING = 5  # first calls, which show how long a call takes
 IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is refuted already
 LOOK = 1.0  # seconds between looks at what a target has started, while it answers
@@ -44,6 +45,7 @@ _load = cache(load)
 _cores = cache(lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 ENDS: list[str] = []  # what ended each target's process so far
 WAITED: list[float] = []  # seconds for calls that did not come back
+_tell: Callable[[str], object] | None = None  # what is told of an import that takes long
 
 
 def exhausted() -> bool:
@@ -52,17 +54,22 @@ def exhausted() -> bool:
 
 
 @contextmanager
-def allowing(seconds: float | None) -> Iterator[None]:
-    """Meanwhile a call, and all that do not come back, are waited for no longer than the budget of a target, if it has one."""
-    global LEAST, FIRST, PATIENCE
-    before = LEAST, FIRST, PATIENCE
+def allowing(seconds: float | None, loading: float = LEAST, tell: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Meanwhile a call, and all that do not come back, are waited for no longer than the budget of a target, if it has one.
+
+    An import, which may be that of a large library, has so many seconds even then, and ``tell`` is told of one that is slow.
+    """
+    global LEAST, FIRST, PATIENCE, LOADING, _tell
+    before = LEAST, FIRST, PATIENCE, LOADING, _tell
+    _tell = tell
     if seconds is not None:
-        FIRST, PATIENCE = (min(one, max(seconds, LEAST)) for one in before[1:])
+        LOADING = min(LOADING, max(seconds, loading))
+        FIRST, PATIENCE = (min(one, max(seconds, LEAST)) for one in before[1:3])
         LEAST = min(LEAST, seconds)
     try:
         yield
     finally:
-        LEAST, FIRST, PATIENCE = before
+        LEAST, FIRST, PATIENCE, LOADING, _tell = before
 
 
 _ERRORS: dict[str, type[Exception]] = {}
@@ -167,7 +174,7 @@ class Link:
         self.places.clear()
         self.forget, self.drop, self.queue = [], [], []
         try:
-            known = self._ask("load", FIRST, **self.load)
+            known = self._ask("load", LOADING, **self.load)
         except Gone:
             raise
         except Exception as error:
@@ -261,13 +268,17 @@ class Link:
             self._start()
         assert self.socket is not None
         first, self.queue = self.queue, []
+        waited = seconds
         try:
             awake = self._idle_core()
             self.socket.send({"do": what, "with": values, "first": first, "awake": awake})
             if self.meanwhile and what in ("call", "back"):
                 work, self.meanwhile = self.meanwhile, None
                 work()
-            answer = self.socket.receive(time.monotonic() + seconds, awake)
+            if what == "load" and _tell is not None and not self.socket.speaks(min(SLOWLY, seconds)):
+                _tell(f"{self.load['text']} takes long to import; it has {seconds - SLOWLY:.0f} s more")
+                waited -= SLOWLY
+            answer = self.socket.receive(time.monotonic() + waited, awake)
             self.awake = time.monotonic() + wire.AWAKE if awake else 0.0
             if (time.monotonic() - self.looked > LOOK or tasks(_load()) > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
@@ -275,7 +286,8 @@ class Link:
             self.hung += 1
             WAITED.append(seconds)
             self._crowded()
-            raise self._broken(self._too_many() or f"gave no answer in {seconds:.0f} s: it hangs") from None
+            slow = ", or takes longer (a longer --time waits longer)" if what == "load" else ""
+            raise self._broken(self._too_many() or f"gave no answer in {seconds:.0f} s: it hangs{slow}") from None
         except wire.Broken:
             raise self._broken(self._too_many()) from None
         except BaseException:  # Ctrl-C: what comes now would be taken for the answer to the next message

@@ -46,6 +46,12 @@ class Wire:
         except OSError as error:
             raise Broken(str(error)) from None
 
+    def speaks(self, seconds: float) -> bool:
+        """Whether something has come in so many seconds. Raises Broken."""
+        with suppress(Late):
+            self.came = self.came or self._more(time.monotonic() + seconds)
+        return bool(self.came)
+
     def receive(self, until: float | None = None, awake: bool = False) -> Any:
         """The next message; ``until`` is a ``time.monotonic()``, ``awake``: without sleeping at first. Raises Late, and Broken."""
         came = self.came or (self._soon() if awake else b"") or self._more(until)

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import Any, TextIO
 
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -67,6 +68,7 @@ WORDS: dict[str, Any] = {
 }
 MINUTE = 60.0  # seconds that a run takes of which nobody has said how long it may be, beyond the first cases of each property
 FLAGS_SECONDS = 10.0  # of them at least some are for flags of constructors that are not as by default
+IMPORT_SECONDS = 60.0  # at least so long an import is waited for, however short the search is to be
 ALONE_SECONDS = 10.0  # so long findings are tried with the target's file imported anew
 
 
@@ -188,7 +190,9 @@ def run(options: argparse.Namespace) -> int:
     out = sys.stdout
     console = sys.stderr if options.json == "-" else out
     # what a target prints is no part of the report, and standard output may be for the JSON alone
-    with contextlib.redirect_stdout(sys.stderr), link.allowing(options.time), Files(options, out, console) as files, compiled_once():
+    tell = None if options.quiet else partial(print, file=sys.stderr, flush=True)
+    allowed = link.allowing(options.time, IMPORT_SECONDS, tell)
+    with contextlib.redirect_stdout(sys.stderr), allowed, Files(options, out, console) as files, compiled_once():
         status = search_all(options, console, files)
     if options.journal:
         options.journal.note(ended=status)
