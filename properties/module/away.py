@@ -99,6 +99,10 @@ class _Other:
     """Something that is no plain data: that it is there is all that is known."""
 
 
+class Kept(SimpleNamespace):
+    """Stands for a cache that is over there, as long as it is held here."""
+
+
 class Away(Part):
     """The whole module. Its class has the name of the module's."""
 
@@ -132,6 +136,7 @@ class Away(Part):
             _buffers=list(told["buffers"]),
             _tables=list(told["tables"]),
             _resets=told["resets"],
+            setups=list(told["setups"]),
             _unrecorded=str(told["unrecorded"]),
             _unscaled=str(told["unscaled"])[:60],
             _windowed=told["windowed"] is True,
@@ -252,20 +257,17 @@ class Away(Part):
         told = self._shop.ask("copy", self._alive())
         return whole(self._shop, list(self._history), told)
 
-    def empties(self, parameter: str) -> Iterator[Callable[[], Any]]:
-        """Makers of the empty caches that a parameter may take; what they make stands for what is over there."""
+    def empties(self, parameter: str, batch: int) -> list[tuple[int, str]]:
+        """The numbers and types of the empty caches that a parameter may take."""
+        told = self._shop.ask("empties", self._alive(), parameter, batch)
+        return [(at, kind) for at, kind in told if type(at) is int and isinstance(kind, str)]
 
-        def maker(at: int, kind: str) -> Callable[[], Any]:
-            def empty() -> Any:
-                kept = self._shop.ask("empty", self._alive(), parameter, at)
-                made = type(identifier(kind), (SimpleNamespace,), {})(kept=kept)
-                weakref.finalize(made, _left, self._shop, {"number": kept, "generation": self._shop.generation})
-                return made
-
-            return empty
-
-        for at, kind in enumerate(self._shop.ask("empties", self._alive(), parameter)):
-            yield maker(at, str(kind))
+    def empty(self, parameter: str, at: int, batch: int) -> Any:
+        """What stands for a new one of these, which is over there."""
+        kept = self._shop.ask("empty", self._alive(), parameter, at, batch)
+        made = Kept(kept=kept)
+        weakref.finalize(made, _left, self._shop, {"number": kept, "generation": self._shop.generation})
+        return made
 
     # ------------------------------------------------------------ calls
 

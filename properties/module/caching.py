@@ -6,10 +6,7 @@ right, the first under which the past matters at all is kept: then the propertie
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -19,10 +16,9 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers, Framework
-from .away import Away
-from .construct import recipes
+from .empties import empties, empty, set_up, setups
 from .facts import NEGLIGIBLE, mask_says
-from .names import FORWARD_ROLES, Sizes, role
+from .names import FORWARD_ROLES, role
 from .readings import formal_of
 from .speech import Keeping, Past, Speech, Tokens, call, hooks, read, under
 from .subject import Subject, answer, tokens_for
@@ -36,16 +32,23 @@ class Cached:
     """Sequences that are fed to one module, chunk by chunk; ``ask`` calls it."""
 
     def __init__(self, keeping: Keeping, module: Any, ask: Callable[[Tokens], Any], fw: Framework) -> None:
-        self.keeping, self.ask, self.fw, self.start = keeping, ask, fw, 0
-        self.cache = keeping.empty() if keeping.kind == "filled" else None
+        self.keeping, self.module, self.ask, self.fw, self.start = keeping, module, ask, fw, 0
+        self.cache: Any = None
+        self.begun = False
         if keeping.reset:
             getattr(module, keeping.reset)()
 
     def feed(self, x: Array) -> Any:
         """What the module returns for the next tokens (B, n, D)."""
+        keeping = self.keeping
+        if not self.begun and keeping.kind == "filled":
+            self.cache = empty(self.module, keeping.parameter, keeping.number, len(x), self.fw)
+        if not self.begun and keeping.set_up:
+            set_up(self.module, keeping.set_up, len(x), self.fw)
+        self.begun = True
         result = self.ask(Tokens(x, past=Past(self.start, self.cache)))
-        if self.keeping.kind == "handed back":
-            self.cache = _at(result, self.keeping.at)
+        if keeping.kind == "handed back":
+            self.cache = _at(result, keeping.at)
         self.start += x.shape[1]
         return result
 
@@ -80,6 +83,8 @@ def with_keeping(subject: Subject, module: Any) -> Subject:
             break
     if changing and (facts.causal or _attends_once(subject, module)):
         return replace(subject, speech=replace(speech, keeping=changing))
+    caches = ", ".join(name for name in formal_of(module) if role(name, FORWARD_ROLES) in ("past keys", "past values"))
+    said = said or (f"no way was found to fill {caches}" if caches else "")
     return replace(subject, untold=said) if said else subject
 
 
@@ -95,56 +100,28 @@ def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]
     starts = "start" in speech.roles.values()
     reset = next((name for name in RESETS if callable(getattr(module, name, None))), "")
     for where, name in product(("", *places), pasts):
-        for empty in empties(module, name):
+        for number, made in empties(module, name, BATCH, fw):
             for flag in (*flags, ""):
-                yield Keeping("filled", name, flag, "", empty, where)
+                yield Keeping("filled", name, flag, number=number, made=made, where=where)
         for flag in (*flags, ""):
             for at in _spots(module, speech, name, flag, where, fw):
                 yield Keeping("handed back", name, flag, at, where=where)
+    keys, values = (next((name for name, what in meant.items() if what == f"past {part}"), "") for part in ("keys", "values"))
+    if keys and values:
+        for where, flag in product(("", *places), (*flags, "")):
+            for at in _spots(module, speech, keys, flag, where, fw, values):
+                yield Keeping("handed back", keys, flag, at, values=values, where=where)
     if not pasts:
-        for where, flag in product(("", *places), flags or [""]):
-            if flag or starts or where:
-                yield Keeping("within", flag=flag, where=where, reset=reset)
+        for where, flag, made in product(("", *places), flags or [""], ("", *setups(module))):
+            if flag or starts or where or made:
+                yield Keeping("within", flag=flag, where=where, reset=reset, set_up=made)
 
 
-def empties(module: Any, parameter: str) -> Iterator[Callable[[], Any]]:
-    """Empty caches: of the class that is annotated, of those beside the module or a class that it extends that are called so, a dictionary."""
-    if isinstance(module, Away):
-        yield from module.empties(parameter)
-        return
-    beside = [
-        pair for kind in type(module).__mro__ if kind.__module__ in sys.modules for pair in vars(sys.modules[kind.__module__]).items()
-    ]
-    hint = formal_of(module)[parameter].annotation
-    named = [hint] if inspect.isclass(hint) else []
-    named += [thing for name, thing in beside if inspect.isclass(thing) and name.lower().endswith("cache")]
-    for cls in dict.fromkeys(named):
-        if cls is dict or inspect.isabstract(cls) or hasattr(cls, "forward"):
-            continue
-        for empty in _ways(cls):
-            try:
-                empty()
-            except (Exception, SystemExit):
-                continue
-            yield empty
-            break
-    yield dict
-
-
-def _ways(cls: type) -> Iterator[Callable[[], Any]]:
-    """Ways to make one: of nothing, before what it can do without is filled in."""
-    yield cls
-    with suppress(CannotRun):
-        yield from map(_maker, recipes(cls, {}))
-
-
-def _maker(maker: Callable[[Sizes], Any]) -> Callable[[], Any]:
-    return lambda: maker(Sizes())
-
-
-def _spots(module: Any, speech: Speech, name: str, flag: str, where: str, fw: Framework) -> list[int | str]:
-    """Where something stands in what comes back that may be a cache."""
-    keeping = Keeping("handed back", name, flag, where=where)
+def _spots(
+    module: Any, speech: Speech, name: str, flag: str, where: str, fw: Framework, values: str = ""
+) -> list[int | str | tuple[int, int]]:
+    """Where something stands in what comes back that may be a cache: of keys and values together, or, where they have a parameter each, of both."""
+    keeping = Keeping("handed back", name, flag, where=where, values=values)
     asked = replace(speech, keeping=keeping)
     tokens = tokens_for(speech, BATCH, CHUNKS[0], None)
     try:
@@ -153,6 +130,9 @@ def _spots(module: Any, speech: Speech, name: str, flag: str, where: str, fw: Fr
     except (Exception, SystemExit):
         return []
     if isinstance(result, tuple | list):
+        arrays = [at for at, part in enumerate(result) if fw.is_array(part)]
+        if values and any(at and at + 1 in arrays for at in arrays):
+            return [(at, at + 1) for at in arrays if at and at + 1 in arrays]
         return [at for at in range(len(result) - 1, 0, -1) if _holds_arrays(result[at], fw)]
     held = result if isinstance(result, Mapping) else vars(result) if hasattr(result, "__dict__") else {}
     return [at for at in held if role(at, FORWARD_ROLES) == "past" and _holds_arrays(held[at], fw)]
@@ -166,7 +146,9 @@ def _holds_arrays(thing: Any, fw: Framework) -> bool:
     return fw.is_array(thing) or any(fw.is_array(inner) for inner in getattr(thing, "__dict__", {}).values())
 
 
-def _at(result: Any, at: int | str) -> Any:
+def _at(result: Any, at: int | str | tuple[int, int]) -> Any:
+    if isinstance(at, tuple):
+        return tuple(result[place] for place in at)
     if isinstance(at, int):
         return result[at]
     return result[at] if isinstance(result, Mapping) else getattr(result, at)

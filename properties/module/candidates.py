@@ -18,13 +18,16 @@ from .subject import Subject
 
 # Names in lower case, without underscores.
 PARTS = {
-    "q": "q qproj wq toq query queryproj queries fcq wqs linearq qlinear wquery qlin querylayer queryprojection qnet projq queriesproj projectq qp",
-    "k": "k kproj wk tok key keyproj keys fck wks lineark klinear wkey klin keylayer keyprojection knet projk keysproj projectk kp",
-    "v": "v vproj wv tov value valueproj values fcv wvs linearv vlinear wvalue vlin valuelayer valueprojection vnet projv valuesproj projectv vp",
-    "qkv": "cattn qkv qkvproj toqkv inproj inprojweight wqkv querykeyvalue attnqkv cqkv qkvlinear qkvprojection projqkv wpack",
-    "kv": "tokv kv kvproj wkv ckv kvlinear kvprojection keyvalue",
+    "q": "q qproj wq toq query queryproj queries fcq wqs linearq qlinear wquery qlin querylayer queryprojection qnet projq queriesproj projectq qp "
+    "pq querykernel qkernel kernelq",
+    "k": "k kproj wk tok key keyproj keys fck wks lineark klinear wkey klin keylayer keyprojection knet projk keysproj projectk kp "
+    "pk keykernel kkernel kernelk",
+    "v": "v vproj wv tov value valueproj values fcv wvs linearv vlinear wvalue vlin valuelayer valueprojection vnet projv valuesproj projectv vp "
+    "pv valuekernel vkernel kernelv",
+    "qkv": "cattn qkv qkvproj toqkv inproj inprojweight wqkv querykeyvalue attnqkv cqkv qkvlinear qkvprojection projqkv wpack pqkv qkvkernel",
+    "kv": "tokv kv kvproj wkv ckv kvlinear kvprojection keyvalue pkv",
     "o": "proj cproj outproj toout projection oproj wo fco fc fcout wconcat linear output out o dense outlinear unifyheads wout proj_out projout "
-    "outputlinear outputproj finallinear linearout outputprojection outprojection attnproj",
+    "outputlinear outputproj finallinear linearout outputprojection outprojection attnproj po outputkernel outkernel okernel kernelo",
 }
 ROLES = {name.replace("_", ""): part for part, names in PARTS.items() for name in names.split()}
 IN_ORDER = ("q", "k", "v", "o")  # of four linear layers in a list (The Annotated Transformer)
@@ -122,8 +125,8 @@ def candidates(module: Any, width: int, known_heads: int) -> Iterator[Structure]
     linear = {part: kinds.get(weight, "").endswith("Linear") or "in_proj" in weight for part, (weight, _) in parts.items()}
     axes = {part: list(_axes(shapes[weight], part, linear[part], width)) for part, (weight, _) in parts.items()}
     for turned in product(*axes.values()):
-        turn = dict(zip(axes, turned, strict=True))
-        lead = {part: 2 if len(turn[part]) == 3 and turn[part] != (0, 1, 2) and part != "o" else 1 for part in parts}
+        turn = {part: order for part, (order, _) in zip(axes, turned, strict=True)}
+        lead = {part: out for part, (_, out) in zip(axes, turned, strict=True)}
         outs = {part: int(np.prod([shapes[parts[part][0]][a] for a in turn[part][: lead[part]]])) for part in parts}
         if "o" in parts:
             outs["inner"] = int(np.prod(shapes[parts["o"][0]])) // outs["o"]
@@ -133,23 +136,20 @@ def candidates(module: Any, width: int, known_heads: int) -> Iterator[Structure]
                 yield s.but(places={part: replace(place, others=others.get(part, ())) for part, place in s.places.items()}) if others else s
 
 
-def _axes(shape: tuple[int, ...], part: str, linear: bool, width: int) -> Iterator[tuple[int, ...]]:
-    """Ways to turn a parameter into (out, in)."""
+def _axes(shape: tuple[int, ...], part: str, linear: bool, width: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Ways to turn a parameter into (out, in): (the order of its axes, how many of them are out)."""
     if len(shape) == 2:
         if linear or shape[0] != shape[1]:
             fits = (0, 1) if linear or (shape[1] == width if part != "o" else shape[0] == width) else (1, 0)
-            yield fits
+            yield fits, 1
         else:
-            yield from ((0, 1), (1, 0))
-    elif len(shape) == 3 and shape[2] == 1 and part != "o":  # a convolution of one token
-        yield (0, 1, 2)
-    elif len(shape) == 3:
-        if part == "o":
-            yield (2, 0, 1) if shape[2] == width else (0, 1, 2)
-        else:
-            yield (1, 2, 0) if shape[0] == width else (0, 2, 1)
-    elif shape[2:] == (1,) * (len(shape) - 2):
-        yield tuple(range(len(shape)))
+            yield from (((0, 1), 1), ((1, 0), 1))
+    elif shape[2:] == (1,) * (len(shape) - 2) and (part != "o" or len(shape) > 3):  # a convolution of one token
+        yield tuple(range(len(shape))), 1
+    else:  # the axis of the features of tokens, which come out of the last projection and go into the others
+        for axis in (axis for axis, size in enumerate(shape) if size == width):
+            others = tuple(other for other in range(len(shape)) if other != axis)
+            yield ((axis, *others), 1) if part == "o" else ((*others, axis), len(others))
 
 
 def _heads(module: Any, known: int, outs: Mapping[str, int], width: int) -> list[int]:

@@ -251,7 +251,7 @@ def _sources(subject: Subject, found: Ingredients, d: int) -> Iterator[Rotation]
         frequencies = _given(speech)
         yield Rotation("halves", "halves", 2 * len(frequencies), "angles given", frequencies)
         return
-    vectors = {name: x for name, x in found.held.items() if set(_words(name)) & OF_ANGLES}
+    vectors = {name: x for name, x in found.held.items() if set(_words(name)) & OF_ANGLES or _falls(x)}
     for name, x in vectors.items():
         if x.ndim == 1 and 2 * x.size <= d:
             yield Rotation("halves", "halves", 2 * x.size, f"frequencies of {name}", names=(name,))
@@ -263,6 +263,13 @@ def _sources(subject: Subject, found: Ingredients, d: int) -> Iterator[Rotation]
     for base, n in product(dict.fromkeys((BASE, *found.bases)), dict.fromkeys((d, d // 2, d // 4))):
         if n >= 2:
             yield Rotation("halves", "halves", n, f"base {base:g}", base ** (-np.arange(0, n, 2) / n))
+
+
+def _falls(x: Array) -> bool:
+    """Whether numbers fall by one factor, from 1 on, within the rounding of float32: as frequencies do, whatever they are called."""
+    if x.ndim != 1 or x.size < 2 or not np.isrealobj(x) or x[0] != 1 or not 0 < x[1] < 1:
+        return False
+    return np.allclose(x, np.float64(x[1]) ** np.arange(x.size), rtol=x.size * 2.0**-20, atol=0)
 
 
 def _given(speech: Speech) -> Array:

@@ -53,6 +53,22 @@ CONSTRUCTOR = {
 FEWER_KEYS = {"sr_ratio", "reduction_ratio", "spatial_reduction_ratio", "sequence_reduction_ratio"}  # 1 by default: keys of all tokens
 CONFIG = "config cfg args conf params hparams hp opt opts options model_args model_config configuration c_fg settings"
 
+# ---------------------------------------------------------------- constructors of caches
+
+CACHE = {
+    "batch": "batch batch_size max_batch max_batch_size bsz max_bsz bs max_bs b n_batch num_sequences",
+    "heads": f"{CONSTRUCTOR['heads']} {CONSTRUCTOR['kv_heads']} n_local_heads n_local_kv_heads num_local_heads",
+    "head_dim": f"{CONSTRUCTOR['head_dim']} dim d hidden features hd",
+    "width": "d_model n_embd embed_dim hidden_size model_dim dim_model",
+    "length": f"{CONSTRUCTOR['length']} length size max_size capacity cache_len cache_size cache_length max_cache_len max_cache_length max_seqlen "
+    "window_size max_tokens s l max_generated_length kv_len max_kv_len max_seq max_num_tokens",
+    "layers": CONSTRUCTOR["layers"],
+    "layer": CONSTRUCTOR["layer"],
+    "type": "dtype cache_dtype kv_dtype torch_dtype",
+    "device": "device",
+}
+CACHED = 128  # tokens for which a cache is made that asks for how many
+
 # ---------------------------------------------------------------- forward
 
 # Of what lengths are told: before "lens" and "lengths".
@@ -98,6 +114,9 @@ FORWARD = {
     "start": "start_pos offset start_position pos_offset cache_offset",
     "past": "past_key_value past_key_values layer_past kv_cache cache past past_kv layer_cache past_key_value_states past_kvs kvcache "
     "key_value_cache prev_kv cache_kv incremental_state",
+    "past keys": "prev_k past_k k_cache cache_k cached_k past_key prev_key key_cache cached_key prev_keys past_keys cached_keys keys_cache k_past",
+    "past values": "prev_v past_v v_cache cache_v cached_v past_value prev_value value_cache cached_value prev_values past_values cached_values "
+    "values_cache v_past",
     "use cache": "use_cache return_cache use_kv_cache store_cache return_intermediates",
 }
 ALWAYS_CAUSAL = ("causal", "casual", "autoregressive")  # in the name of a class: tokens see no later ones
@@ -133,6 +152,7 @@ def _table(rows: dict[str, str]) -> dict[str, str]:
 
 CONSTRUCTOR_ROLES = _table(CONSTRUCTOR)
 FORWARD_ROLES = _table(FORWARD)
+CACHE_ROLES = _table(CACHE)
 CONFIGS = frozenset(CONFIG.split())
 
 

@@ -120,7 +120,7 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             roles[name] = meant
         elif needed and meant in ("weights", "use cache", "causal"):
             extra[name] = False
-        elif needed and meant in ("mask", "padding", "lengths", "past"):
+        elif needed and meant in ("mask", "padding", "lengths", "past", "past keys", "past values"):
             extra[name] = None
         elif needed:
             unknown.append(name)

@@ -134,8 +134,11 @@ class Keeping:
     kind: str  # handed back: what a call returns is given to the next one; filled: an object that calls fill; within: in the module
     parameter: str = ""  # of the cache
     flag: str = ""  # asks for it
-    at: int | str = ""  # where it stands in what comes back
-    empty: Callable[[], Any] = dict  # an object to be filled
+    at: int | str | tuple[int, int] = ""  # where it stands in what comes back; keys and values: where each does
+    number: int = 0  # of an object to be filled, among those that can be made
+    made: str = ""  # its type
+    values: str = ""  # the parameter of the values alone, where ``parameter`` is that of the keys
+    set_up: str = ""  # the method with which a module makes its own
     where: str = ""  # an optional parameter that says at which position tokens begin
     reset: str = ""  # the method that empties the module
     steps: bool = False  # it takes one token at a time, after the first ones
@@ -144,10 +147,12 @@ class Keeping:
     def words(self) -> str:
         """For the report."""
         asked = f" with {self.flag}=True" if self.flag else ""
+        named = self.parameter + f" and {self.values}" * bool(self.values)
+        own = f", made by {self.set_up}()" * bool(self.set_up) + f", emptied by {self.reset}()" * bool(self.reset)
         kinds = {
-            "handed back": f"{self.parameter}: what a call returns{asked} is given to the next one",
-            "filled": f"{self.parameter}: a {type(self.empty()).__name__} that calls fill",
-            "within": f"in the module{asked}" + (f", emptied by {self.reset}()" if self.reset else ""),
+            "handed back": f"{named}: what a call returns{asked} is given to the next one",
+            "filled": f"{named}: a {self.made} that calls fill",
+            "within": f"in the module{asked}{own}",
         }
         return kinds[self.kind] + ("; one token at a time" if self.steps else "")
 
@@ -277,7 +282,7 @@ def unspoken(parameter: inspect.Parameter, speech: Speech) -> bool:
 def never_given(parameter: inspect.Parameter, speech: Speech) -> bool:
     """Whether an optional argument is left at its default in all calls, but for what only decides what comes back beside the output."""
     keeping = speech.keeping or Keeping("")
-    spoken = {*speech.roles, *speech.extra, speech.flag, speech.hinted, keeping.parameter, keeping.flag, keeping.where}
+    spoken = {*speech.roles, *speech.extra, speech.flag, speech.hinted, keeping.parameter, keeping.values, keeping.flag, keeping.where}
     spoken |= {mask.parameter for mask in speech.masks}
     nothing = parameter.default is None or parameter.default is False
     return nothing and parameter.name not in spoken and role(parameter.name, FORWARD_ROLES) not in ("weights", "use cache")
@@ -402,7 +407,9 @@ def _as(mask: Saying | None) -> str:
 def _cached(keeping: Keeping, past: Past, length: int, fw: Framework, device: str) -> dict[str, Any]:
     """The arguments with which tokens follow those in a cache."""
     made: dict[str, Any] = {keeping.flag: True} if keeping.flag else {}
-    if keeping.parameter:
+    if keeping.values:
+        made[keeping.parameter], made[keeping.values] = past.cache or (None, None)
+    elif keeping.parameter:
         made[keeping.parameter] = past.cache
     if keeping.where:
         meant = role(keeping.where, FORWARD_ROLES)

@@ -16,8 +16,9 @@ from typing import Any
 from ..engine.contained.values import signature_of
 from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework, make_variant
-from .caching import RESETS, empties
+from .caching import RESETS
 from .construct import make
+from .empties import SETUPS, empties, empty, set_up, setups
 from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_unscaled
 from .names import Sizes
 from .sharing import shared
@@ -113,15 +114,20 @@ class Workshop:
 
     # ------------------------------------------------------------ caches
 
-    def empties(self, number: int, parameter: str) -> list[str]:
-        """The types of the empty caches that a parameter may take."""
-        return [type(empty()).__name__ for empty in empties(self.made[number], parameter)]
+    def empties(self, number: int, parameter: str, batch: int) -> list[tuple[int, str]]:
+        """The numbers and types of the empty caches that a parameter may take."""
+        return list(empties(self.made[number], parameter, batch, self.fw))
 
-    def empty(self, number: int, parameter: str, at: int) -> int:
-        """The number of a new one of these."""
-        made = next(itertools.islice(empties(self.made[number], parameter), at, None))()
+    def empty(self, number: int, parameter: str, at: int, batch: int) -> int:
+        """Where a new one of these is kept."""
+        made = empty(self.made[number], parameter, at, batch, self.fw)
         self.caches[kept := next(self.numbers)] = made
         return kept
+
+    def set_up(self, number: int, method: str, batch: int) -> None:
+        """Have it make its own cache."""
+        if method in SETUPS:
+            set_up(self.made[number], method, batch, self.fw)
 
     # ------------------------------------------------------------ calls
 
@@ -207,6 +213,7 @@ class Workshop:
             "shared": shared(module),
             "buffers": [name for name, _ in module.named_buffers()],
             "tables": tables_of(module, self.fw),
+            "setups": setups(module),
             "resets": [name for name in RESETS if callable(getattr(module, name, None))],
             "forward": signature_of(module.forward),
             "unrecorded": hooks(self.fw).unrecorded(module),

@@ -79,6 +79,18 @@ class Modules(Protocol):
     def cast(self, module: Any, dtype: Any, device: str = "cpu") -> Any:
         """The module cast to a type; complex numbers stay what they are, which ``torch.nn.Module.to`` would cast to their real parts."""
 
+    def uncalled(self, cls: type) -> bool:
+        """Whether it is a class of modules that have no ``forward`` of their own: they hold something."""
+
+    def alike(self, holder: Any, dtype: Any, device: str) -> Any:
+        """The object itself, with what it holds cast to a type, whole numbers and flags aside."""
+
+    def kept(self, layers: Sequence[Any]) -> dict[Any, Any]:
+        """A dictionary into which every layer puts its answers, joined along the second axis, and then answers with all of them.
+
+        It does so as long as the dictionary is held, and no other one is made for it.
+        """
+
     def unrecorded(self, module: Any) -> str:
         """The decorator of its ``forward`` under which nothing is recorded for a backward pass; empty if there is none."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -270,6 +271,22 @@ class StandingFor(torch.overrides.TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class Answers(dict[Any, Any]):
+    """Of layers."""
+
+
+KEEPING: weakref.WeakKeyDictionary[Any, weakref.ref[Answers]] = weakref.WeakKeyDictionary()  # layer → where its answers are kept
+
+
+def _keep(layer: Any, given: Any, answer: torch.Tensor) -> torch.Tensor | None:
+    """A hook: all that it has answered, where that is kept."""
+    answers = KEEPING[layer]() if layer in KEEPING else None
+    if answers is None:
+        return None
+    answers[layer] = torch.cat([answers[layer], answer], dim=1) if layer in answers else answer
+    return answers[layer]
+
+
 class TorchModules:
     """``torch.nn.Module``."""
 
@@ -312,6 +329,24 @@ class TorchModules:
         for part, name, x in held:
             part._buffers[name] = x.to(device)
         return module
+
+    def uncalled(self, cls: type) -> bool:
+        return issubclass(cls, torch.nn.Module) and cls.forward is torch.nn.Module.forward
+
+    def alike(self, holder: Any, dtype: Any, device: str) -> Any:
+        if isinstance(holder, torch.nn.Module):
+            return self.cast(holder, dtype, device)
+        for name, value in getattr(holder, "__dict__", {}).items():
+            setattr(holder, name, each(value, lambda x: x.to(device, dtype if x.is_floating_point() else None)))
+        return holder
+
+    def kept(self, layers: Sequence[Any]) -> dict[Any, Any]:
+        answers = Answers()
+        for layer in layers:
+            if layer not in KEEPING:
+                layer.register_forward_hook(_keep)
+            KEEPING[layer] = weakref.ref(answers)
+        return answers
 
     def unrecorded(self, module: Any) -> str:
         layer = module.forward
