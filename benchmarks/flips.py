@@ -1,8 +1,9 @@
 """Verdicts that flip: the same run again and again, in a process of its own each time; what is not the same bit for bit is counted.
 
-    python -m benchmarks.flips            # 10 targets, 20 times
-    python -m benchmarks.flips 200        # 200 times; hours
-    python -m benchmarks.flips 200 3      # the same with three cases of every property, not ten
+    python -m benchmarks.flips                           # 10 targets, 20 times
+    python -m benchmarks.flips --times 200               # 200 times; hours
+    python -m benchmarks.flips --times 200 --cases 3     # the same with three cases of every property, not ten
+    python -m benchmarks.flips right.py:attention        # of one of the targets alone
 
 Compared is the whole of ``--json`` but for times, among them the count of what a finding took. Exit status 1 if a verdict flipped, or a report
 differed, of a target that is not wrong at random.
@@ -10,6 +11,7 @@ differed, of a target that is not wrong at random.
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -52,28 +54,34 @@ def same(report: Any) -> Any:
     return [same(value) for value in report] if isinstance(report, list) else report
 
 
-def main(times: int = 20, cases: int = 10) -> int:
+def main() -> int:
+    targets = (*BUILTINS, *(f"{name}.py:attention" for name in FILES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", default=targets, help="of " + ", ".join(targets))
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--cases", type=int, default=10)
+    options = parser.parse_args()
     flipped = 0
     with tempfile.TemporaryDirectory() as place:
         for name, code in FILES.items():
             (Path(place) / f"{name}.py").write_text(code)
-        for target in (*BUILTINS, *(f"{name}.py:attention" for name in FILES)):
+        for target in options.targets:
             seen: dict[str, int] = {}
             statuses: dict[int, int] = {}
-            for _ in range(times):
+            for _ in range(options.times):
                 with tempfile.TemporaryDirectory() as empty:
                     text = target if ".py" not in target else f"{place}/{target}"
-                    command = [sys.executable, "-m", "properties", text, "--cases", str(cases), "-n", "1", "-q", "--json", "report.json"]
+                    command = [sys.executable, "-m", "properties", text, "--cases", str(options.cases), "-n", "1", "-q", "--json", "report.json"]
                     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
                     status = subprocess.run(command, cwd=empty, env=environment, capture_output=True).returncode
                     report = json.dumps(same(json.loads((Path(empty) / "report.json").read_text())), sort_keys=True)
                 seen[report] = seen.get(report, 0) + 1
                 statuses[status] = statuses.get(status, 0) + 1
             flipped += (len(statuses) > 1 or len(seen) > 1) and AT_RANDOM not in target
-            print(f"{target:34} {times} runs, exit status {statuses}, {len(seen)} different reports", flush=True)
+            print(f"{target:34} {options.times} runs, exit status {statuses}, {len(seen)} different reports", flush=True)
     print(f"{flipped} targets of which a verdict or a report was another one")
     return 1 if flipped else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main())
