@@ -71,7 +71,19 @@ def main() -> int:
             for _ in range(options.times):
                 with tempfile.TemporaryDirectory() as empty:
                     text = target if ".py" not in target else f"{place}/{target}"
-                    command = [sys.executable, "-m", "properties", text, "--cases", str(options.cases), "-n", "1", "-q", "--json", "report.json"]
+                    command = [
+                        sys.executable,
+                        "-m",
+                        "properties",
+                        text,
+                        "--cases",
+                        str(options.cases),
+                        "-n",
+                        "1",
+                        "-q",
+                        "--json",
+                        "report.json",
+                    ]
                     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
                     status = subprocess.run(command, cwd=empty, env=environment, capture_output=True).returncode
                     report = json.dumps(same(json.loads((Path(empty) / "report.json").read_text())), sort_keys=True)

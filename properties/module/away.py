@@ -138,6 +138,7 @@ class Away(Part):
             _resets=told["resets"],
             setups=list(told["setups"]),
             _unrecorded=str(told["unrecorded"]),
+            _bases=[float(number) for number in told["bases"]],
             _unscaled=str(told["unscaled"])[:60],
             _windowed=told["windowed"] is True,
             _several=list(told["shared"]),
@@ -215,6 +216,10 @@ class Away(Part):
     def unscaled(self) -> str:
         """Where its code says that logits are not scaled (``ingredients.written_unscaled``)."""
         return self._unscaled
+
+    def bases(self) -> list[float]:
+        """Numbers in its code that may be bases of angles (``ingredients.written_bases``)."""
+        return self._bases
 
     def constants(self) -> dict[str, Any]:
         """What its buffers and other arrays that it holds are now, by their names."""

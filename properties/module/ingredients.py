@@ -30,6 +30,7 @@ OF_ANGLES = {"freq", "freqs", "theta", "thetas", "frequencies"}
 OF_SLOPES = {"slope", "slopes", "alibi"}
 LENGTHS = {"normalize", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}  # computed where queries are divided by their length
 BASE = 10000.0
+FEW_BASES = 3  # of those that are tried, where the code says some
 COSINES, SINES = ".cos", ".sin"  # behind the name of a table that holds both
 ON_A_CIRCLE = 1e-2  # as near as bfloat16 holds cosines and sines
 OTHER = {"halves": "neighbours", "neighbours": "halves"}
@@ -74,7 +75,7 @@ def ingredients(subject: Subject, module: Any, computed: list[str], projections:
         tuple(_weightless(computed, [ways[0] for ways in norms if ways])),
         numbers_of_scales(module),
         tuple(value for name, value in numbers.items() if set(_words(name)) & CAPS) if "tanh" in computed else (),
-        tuple(value for name, value in numbers.items() if role(name.rpartition(".")[2], CONSTRUCTOR_ROLES) == "theta" and value > 1),
+        tuple(dict.fromkeys((*_bases(numbers), *written_bases(module)))),
         held,
         frozenset(parameters - names - projections),
         bool(subject.said_one_more),
@@ -163,6 +164,30 @@ def asks_for_window(module: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return any(role(name, CONSTRUCTOR_ROLES) == "window" for name in asked)
+
+
+def _bases(numbers: Mapping[str, float]) -> list[float]:
+    return [value for name, value in numbers.items() if role(name.rpartition(".")[2], CONSTRUCTOR_ROLES) == "theta" and value > 1]
+
+
+def written_bases(module: Any) -> list[float]:
+    """Numbers that may be bases of angles: large whole ones in the code of a module, or of functions that it names, as values or by default."""
+    if isinstance(module, Away):
+        return module.bases()
+    kinds: dict[Any, None] = dict.fromkeys(type(part) for part in module.modules() if not type(part).__module__.startswith("torch."))
+    return list(dict.fromkeys(number for kind in kinds for number in _large_numbers(kind)))[:FEW_BASES]
+
+
+@cache
+def _large_numbers(kind: Any) -> list[float]:
+    own = [thing for thing in vars(kind).values() if inspect.isfunction(thing)]
+    named = [of.__globals__.get(name) for of in own for name in of.__code__.co_names]
+    said: list[Any] = []
+    for function in (*own, *filter(inspect.isfunction, named)):
+        said += [*function.__code__.co_consts, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [
+        float(number) for number in said if type(number) in (int, float) and 1e3 <= number <= 1e8 and number % 1 == 0 and number != BASE
+    ]
 
 
 @cache

@@ -19,7 +19,7 @@ from ..engine.frameworks import Framework, make_variant
 from .caching import RESETS
 from .construct import make
 from .empties import SETUPS, empties, empty, set_up, setups
-from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_unscaled
+from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_bases, written_unscaled
 from .names import Sizes
 from .sharing import shared
 from .speech import first_array, hooks
@@ -218,6 +218,7 @@ class Workshop:
             "forward": signature_of(module.forward),
             "unrecorded": hooks(self.fw).unrecorded(module),
             "unscaled": written_unscaled(module),
+            "bases": written_bases(module),
             "windowed": asks_for_window(module),
         }
 
