@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -258,12 +259,23 @@ def _parameters(cls: Callable[..., Any]) -> list[inspect.Parameter]:
     except (TypeError, ValueError):
         return []
     named = [p for p in formal if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in _looked_up(cls, formal)]
     if inspect.isclass(cls) and "__init__" in vars(cls) and any(p.kind is p.VAR_KEYWORD for p in formal):
         base = next(
             (c for c in cls.__mro__[1:-1] if "__init__" in vars(c) and not c.__module__.startswith("torch.nn.modules.module")), None
         )
         named += [p for p in (_parameters(base) if base else []) if p.name not in {known.name for known in named}]
     return named
+
+
+def _looked_up(cls: Callable[..., Any], formal: Sequence[inspect.Parameter]) -> list[str]:
+    """Names that a constructor looks up in its ``**kwargs``, which must hold them."""
+    others = [p.name for p in formal if p.kind is p.VAR_KEYWORD]
+    try:
+        written = inspect.getsource(getattr(cls, "__init__", cls)) if others else ""
+    except (OSError, TypeError):
+        return []
+    return list(dict.fromkeys(re.findall(rf"""\b{others[0]}\[["'](\w+)["']\](?!\s*=[^=])""", written))) if others else []
 
 
 def flags_of(cls: Callable[..., Any]) -> dict[str, str]:

@@ -339,3 +339,26 @@ def test_ranks_of_a_configuration_are_small() -> None:
     """Of 512 features a case of DeepSeek's took most of a second."""
     made = make_target("mine", LatentAttention).function.module("float64", "cpu", 1)  # type: ignore[attr-defined]
     assert (made.down.in_features, made.down.out_features, made.turned) == (32, 24, 4)
+
+
+class OfKeywords(nn.Module):
+    """A constructor that names none of its arguments."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        kwargs["bias"] = kwargs.get("bias", True)
+        self.attention = nn.MultiheadAttention(kwargs["d_model"], kwargs["n_heads"], bias=kwargs["bias"], batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class OfUnknownKeywords(OfKeywords):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(d_model=kwargs["tokens"].width, n_heads=4)
+
+
+def test_names_that_are_looked_up_among_keywords_are_filled() -> None:
+    assert "4 heads" in make_target("mine", OfKeywords).learned["structure"]
+    with pytest.raises(CannotRun, match="what is 'tokens'"):
+        make_target("mine", OfUnknownKeywords)
