@@ -358,6 +358,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["positions that may be given"] = f"{', '.join(given)}: added to what {parts} are made of"
     if {"angles", "cosine"} & set(speech.roles.values()):
         words["angles"] = speech.table + f"; features are weighed after they are turned ({facts.weighed})" * bool(facts.weighed)
+    if "pairs" in speech.roles.values():
+        words["pairs"] = f"(batch, length, length, {speech.width})"
     if "distances" in speech.roles.values():
         words["distances"] = f"{speech.table}, sinusoids"
     if subject.unrecorded:

@@ -99,6 +99,8 @@ FORWARD = {
     "sine": "sin freqs_sin sin_cached rope_sin sin_emb rotary_sin",
     "distances": "pos_emb pos_embs rel_pos_emb rel_pos_embs relative_position_embeddings relative_position_embedding rel_pos_enc rel_pos rel_emb "
     "relative_positions_embeddings r_emb pos_encoding",
+    "pairs": "pair pairs pair_repr pair_rep pairwise_repr pairwise pair_act pair_embedding pair_embeddings pair_feats pairwise_feats z edges "
+    "edge_attr edge_feats edge_features edge_embedding edge_repr",  # features of each token beside each other one (AlphaFold)
     "added": "query_pos query_pos_embed query_position_embeddings query_position_embedding object_queries pos pos_embed pos_embedding "
     "positional_encoding position_encoding spatial_position_embeddings",  # what is added to tokens, or to queries and keys, as in DETR
     "added to memory": "memory_pos memory_pos_embed key_pos key_pos_embed encoder_position_embeddings memory_position_embeddings "

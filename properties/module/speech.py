@@ -76,7 +76,7 @@ SAYINGS = ("True = seen", "True = hidden", "1 = seen", "1 = hidden", "1.0 = seen
 IN_IMAGE = ("height", "breadth", "grid")  # the sides of the image that tokens are of, or both
 # What says where tokens stand.
 ADDED = ("added", "added to memory")  # to tokens, or to what queries and keys are made of; to what keys of a memory are
-PLACED = ("angles", "cosine", "sine", "complex angles", "distances", *ADDED, "position ids", "position row", "start", *IN_IMAGE)
+PLACED = ("angles", "cosine", "sine", "complex angles", "distances", "pairs", *ADDED, "position ids", "position row", "start", *IN_IMAGE)
 PAIRS = "(length, half of it, 2)"
 ONE_FOR_ALL = "(1, length, half of it)"
 TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the width of a head)
@@ -376,6 +376,10 @@ def arguments_of(
             if meant in ADDED:
                 rows = _rows(places if meant == "added" else np.arange(tokens.keys), speech, meant)
                 made[name] = array(name, np.broadcast_to(rows, (len(tokens.x), *rows.shape)))
+            elif meant == "pairs":
+                rows = _of_pairs(places, speech.width)
+                pairs = np.broadcast_to(rows, (len(tokens.x), *rows.shape))
+                made[name] = buffers.array(name, round_to(dtype, pairs), dtype, device, "contiguous")
             else:
                 made[name] = _positions(meant, places, speech, fw, buffers, dtype, device)
     if speech.keeping and past:
@@ -452,6 +456,13 @@ def added(speech: Speech, tokens: Tokens, dtype: str, meant: str = "added") -> A
     return round_to(
         dtype, _rows(tokens.shift + np.arange(tokens.x.shape[1]) if meant == "added" else np.arange(tokens.keys), speech, meant)
     )
+
+
+def _of_pairs(places: Array, width: int) -> Array:
+    """(L, L, D): what is given of each token beside each other one, whatever the sequence."""
+    side = int(places.max(initial=0)) + 1
+    rows, columns = (coordinates.normal(0, name, (side, width))[places] for name in ("pairs", "beside"))
+    return np.asarray(rows[:, None] - columns)
 
 
 def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:

@@ -362,3 +362,47 @@ class Cached(nn.Module):
 
 def test_a_memory_that_must_be_longer_than_the_tokens_is_not_tried() -> None:
     assert not refuted(make_target("mine", Cached), *EASY, cases=4)
+
+
+class OfPairs(nn.Module):
+    """A bias of logits out of features of each pair of tokens, and a gate, as in AlphaFold."""
+
+    scale = -0.5
+
+    def __init__(self, c_s: int, c_z: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.to_q, self.to_k, self.to_v, self.to_g, self.to_out = (nn.Linear(c_s, c_s) for _ in range(5))
+        self.norm, self.to_bias = nn.LayerNorm(c_z), nn.Linear(c_z, n_heads, bias=False)
+
+    def bias(self, of_heads: Tensor) -> Tensor:
+        return of_heads.permute(0, 3, 1, 2)
+
+    def forward(self, s: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (layer(s).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for layer in (self.to_q, self.to_k, self.to_v))
+        logits = q @ k.mT * q.shape[-1] ** self.scale + self.bias(self.to_bias(self.norm(z)))
+        if mask is not None:
+            logits = logits.masked_fill(~mask.bool()[:, None, None], -torch.inf)
+        return self.to_out(self.to_g(s).sigmoid() * (logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class PairsUnscaled(OfPairs):
+    scale = 0.0
+
+
+class PairsReshaped(OfPairs):
+    def bias(self, of_heads: Tensor) -> Tensor:
+        return of_heads.reshape(len(of_heads), self.n_heads, *of_heads.shape[1:3])
+
+
+def test_features_of_pairs_are_given() -> None:
+    target = make_target("mine", OfPairs)
+    assert target.learned["pairs"] == "(batch, length, length, 32)" and target.learned["positions"] == "it takes z"
+    assert target.learned["tokens"].endswith("s = tokens, z = pairs") and not target.faults
+    assert not refuted(target, *EASY)
+
+
+@pytest.mark.parametrize("thing", [PairsUnscaled, PairsReshaped])
+def test_wrong_biases_of_pairs_are_refuted(thing: Any) -> None:
+    target = make_target("mine", thing)
+    assert target.faults or refuted(target, "module_padding_is_as_good_as_removed")
