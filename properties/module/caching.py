@@ -6,18 +6,18 @@ right, the first under which the past matters at all is kept: then the propertie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from ..engine.cases.coordinates import Array
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers, Framework
-from .empties import empties, empty, set_up, setups
+from .empties import empties, setups
 from .facts import NEGLIGIBLE, mask_says
+from .feeding import Cached, parts, whole_of
 from .names import FORWARD_ROLES, role
 from .readings import formal_of
 from .speech import Keeping, Past, Speech, Tokens, call, hooks, read, under
@@ -25,37 +25,8 @@ from .subject import Subject, answer, tokens_for
 
 BATCH, CHUNKS = 2, (3, 1, 2)  # a first chunk, then one token, then several
 STEPS = (3, 1, 1, 1)
+OF_ROWS = ("b1ls", "bls", "ls", "bhls", "lsb")  # shapes of masks that say something of each row
 RESETS = ("reset_cache", "reset_kv_cache", "clear_cache", "clear_kv_cache", "empty_cache", "flush_cache", "reset")
-
-
-class Cached:
-    """Sequences that are fed to one module, chunk by chunk; ``ask`` calls it."""
-
-    def __init__(self, keeping: Keeping, module: Any, ask: Callable[[Tokens], Any], fw: Framework) -> None:
-        self.keeping, self.module, self.ask, self.fw, self.start = keeping, module, ask, fw, 0
-        self.cache: Any = None
-        self.begun = False
-        if keeping.reset:
-            getattr(module, keeping.reset)()
-
-    def feed(self, x: Array) -> Any:
-        """What the module returns for the next tokens (B, n, D)."""
-        keeping = self.keeping
-        if not self.begun and keeping.kind == "filled":
-            self.cache = empty(self.module, keeping.parameter, keeping.number, len(x), self.fw)
-        if not self.begun and keeping.set_up:
-            set_up(self.module, keeping.set_up, len(x), self.fw)
-        self.begun = True
-        result = self.ask(Tokens(x, past=Past(self.start, self.cache)))
-        if keeping.kind == "handed back":
-            self.cache = _at(result, keeping.at)
-        self.start += x.shape[1]
-        return result
-
-
-def parts(x: Array, sizes: tuple[int, ...]) -> list[Array]:
-    """Consecutive chunks of tokens (B, L, D)."""
-    return np.split(x, np.cumsum(sizes)[:-1], axis=1)
 
 
 def with_keeping(subject: Subject, module: Any) -> Subject:
@@ -66,21 +37,23 @@ def with_keeping(subject: Subject, module: Any) -> Subject:
     changing: Keeping | None = None
     said = ""
     for keeping in _candidates(module, speech, subject.framework):
-        for steps in (True,) if mask_says(module) else (False, True):
-            tried = replace(keeping, steps=steps)
+        answered = False
+        for tried in _ways(keeping, subject, module):
+            if tried.steps and answered:
+                continue
             try:
                 effect = _effect(subject, module, tried)
             except Raised as raised:
-                said = said or f"{keeping.parameter or keeping.flag}: {first_line(raised.error)}"
+                said = said or keeping.name + first_line(raised.error)
                 continue
             except (Exception, SystemExit) as error:
-                said = said or f"{keeping.parameter or keeping.flag}: {type(error).__name__}: {first_line(error)}"
+                said = said or keeping.name + f"{type(error).__name__}: {first_line(error)}"
                 continue
             if effect == "right":
                 return replace(subject, speech=replace(speech, keeping=tried))
             if effect == "changes":
                 changing = changing or tried
-            break
+            answered = answered or not tried.mask
     if changing and (facts.causal or _attends_once(subject, module)):
         return replace(subject, speech=replace(speech, keeping=changing))
     caches = ", ".join(name for name in formal_of(module) if role(name, FORWARD_ROLES) in ("past keys", "past values"))
@@ -89,6 +62,15 @@ def with_keeping(subject: Subject, module: Any) -> Subject:
 
 
 # ---------------------------------------------------------------- ways to keep one
+
+
+def _ways(keeping: Keeping, subject: Subject, module: Any) -> list[Keeping]:
+    """Chunks of tokens, or one at a time after a first chunk; with a mask, where one may have to say which tokens are later."""
+    masks = [mask for mask in subject.speech.masks if mask.shape in OF_ROWS and mask.effect == "right" and not (mask.beside or mask.cross)]
+    masks = [mask for mask in masks if mask.whole or not subject.facts.causal][:1]
+    masked = [replace(keeping, mask=mask, room=room) for mask in masks for room in (False, True)]
+    one_by_one = replace(keeping, steps=True)
+    return [*masked, one_by_one] if mask_says(module) else [keeping, *masked, one_by_one]
 
 
 def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]:
@@ -146,14 +128,6 @@ def _holds_arrays(thing: Any, fw: Framework) -> bool:
     return fw.is_array(thing) or any(fw.is_array(inner) for inner in getattr(thing, "__dict__", {}).values())
 
 
-def _at(result: Any, at: int | str | tuple[int, int]) -> Any:
-    if isinstance(at, tuple):
-        return tuple(result[place] for place in at)
-    if isinstance(at, int):
-        return result[at]
-    return result[at] if isinstance(result, Mapping) else getattr(result, at)
-
-
 # ---------------------------------------------------------------- what they do
 
 
@@ -177,7 +151,7 @@ def _effect(subject: Subject, module: Any, keeping: Keeping) -> str:
     held, at, right, matters = cached(0), 0, True, False
     for chunk in parts(whole, sizes):
         out = read(held.feed(chunk), speech, fw)
-        wanted = answer(subject, module, Tokens(whole[:, : at + chunk.shape[1]]))[:, at:]
+        wanted = answer(subject, module, whole_of(keeping, whole[:, : at + chunk.shape[1]]))[:, at:]
         if out.shape != wanted.shape:
             raise CannotRun(f"returned shape {out.shape} for {chunk.shape[1]} tokens after {at}")
         if at:

@@ -41,6 +41,7 @@ from .cases import MODULE, Case
 from .confirm import recognised, with_places
 from .contained import held_to
 from .facts import CHOSEN
+from .feeding import last_of_chunks, whole_of
 from .learn import learned
 from .measure import measured
 from .pairing import paired
@@ -51,6 +52,7 @@ from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
 
+CACHED_OR_NOT = "module_a_cache_answers_as_no_cache"
 OF_CHANCE = "module_the_same_call_gives_the_same_bits"  # what draws random numbers in eval mode is asked for this alone
 
 
@@ -61,7 +63,7 @@ class Module(Contract):
     call = "module(tokens) with tokens (batch, length, features)"
     arguments = 1
     topics = (MODULE,)
-    pair: tuple[str, ...] = ("module_the_same_call_gives_the_same_bits",)
+    pair: tuple[str, ...] = ("module_the_same_call_gives_the_same_bits", CACHED_OR_NOT)
     readings = False  # other weights, other answers: no mutant answers like a module of somebody else
 
     def relatives(self, target: Target) -> Mapping[str, str]:
@@ -214,10 +216,13 @@ class Module(Contract):
 
     def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
         """Where the rounding of a target cannot be followed, it may be off by as much as its reference."""
+        cached = prop.name == CACHED_OR_NOT
+        out = last_of_chunks(trial) if cached else trial.run()
         if trial.subject.elsewhere:
-            return [(trial.run(), 0.0)]
+            return [(out, 0.0)]
         twice = trial.like is not None and trial.like.subject.elsewhere
-        return [(trial.run(), trial.allowed() * (1 + twice))]
+        allowed = 2 * trial.allowed(whole_of(trial.speech.keeping, trial.inputs.x))[:, -out.shape[1] :] if cached else trial.allowed()
+        return [(out, allowed * (1 + twice))]
 
     def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
         fw, subject = target.framework, _of(target)
@@ -328,7 +333,11 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
 def _goes_on(speech: Speech) -> bool:
     """Whether a module keeps a cache, and goes on with it whatever it is fed."""
     keeping = speech.keeping
-    return keeping is not None and keeping.kind == "within" and not (keeping.reset or keeping.where or "start" in speech.roles.values())
+    return (
+        keeping is not None
+        and keeping.kind == "within"
+        and not (keeping.reset or keeping.set_up or keeping.where or "start" in speech.roles.values())
+    )
 
 
 def _words(subject: Subject) -> dict[str, str]:
@@ -394,7 +403,8 @@ def _words(subject: Subject) -> dict[str, str]:
     elif facts.longest < 65:
         words["length"] = f"up to {facts.longest}"
     if facts.varied:
-        words["sizes"] = "heads and their width are varied through the constructor"
+        what = "heads and their width are" if "heads" in facts.varied else "the width of heads, not their number, is"
+        words["sizes"] = f"{what} varied through the constructor"
     if subject.guesses:
         words["made"] = f"with {', '.join(f'{name}={value}' for name, value in subject.guesses.items())}: guessed"
     words["weights"] = "drawn anew for every case"

@@ -1,15 +1,12 @@
 """Caches of modules: tokens that are fed in chunks are answered as among all tokens so far, and nothing else is left of them."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
-from .caching import Cached, parts
 from .cases import MODULE
+from .feeding import begun, chunks, fed, last_of_chunks, whole_of
 from .speech import Tokens
 from .trial import ModuleTrial
 
@@ -17,45 +14,27 @@ TOKENS = (2, *(3, 4, 5, 6, 7, 8, 9) * 3, 12, 16, 17, 31, 33, 64)
 module = partial(declare, contract=MODULE.name, length=TOKENS, memory=None, padded=False, is_causal=False)
 
 
-def begun(t: ModuleTrial, made: Any = None) -> Cached:
-    """A new sequence, to be fed to the module of the case."""
-    own = t.module if made is None else made
-    ask: Callable[[Tokens], Any] = lambda tokens: t.result(tokens, own)  # noqa: E731
-    return Cached(t.speech.keeping, own, ask, t.target.framework)
-
-
-def chunks(t: ModuleTrial, length: int) -> tuple[int, ...]:
-    """Sizes of two to four chunks: steps of one token, or one or two larger chunks after a first one."""
-    ways = ("steps",) if t.speech.keeping.steps else ("steps", "one", "two")
-    way = ways[t.choice("way", len(ways))]
-    if way == "steps" or length < 3:
-        steps = min(1 + t.choice("steps", 3), length - 1)
-        return (length - steps, *(1,) * steps)
-    first = 1 + t.choice("first", length - 2)
-    rest = length - first
-    second = 1 + t.choice("second", rest - 1) if way == "two" and rest > 1 else rest
-    return tuple(size for size in (first, second, rest - second) if size)
-
-
-def fed(t: ModuleTrial, x: Array, held: Cached) -> list[Array]:
-    """The answers (B, n, D') to the chunks of a sequence that is fed to a cache."""
-    return [t.read(held.feed(part), Tokens(part)) for part in parts(x, chunks(t, x.shape[1]))]
-
-
 @module("out(x_n … x_m | cache of x_0 … x_n−1) = out(x_0 … x_m)_n…m", about=("cache",), dtypes="all")
 def module_a_cache_answers_as_no_cache(t: ModuleTrial) -> None:
     """Told in chunks, the last tokens get the rows that they get among all tokens without a cache."""
     sizes = chunks(t, t.case.length)
-    last = fed(t, t.inputs.x, begun(t, t.made()))[-1]
+    last = last_of_chunks(t)
     at = t.case.length - sizes[-1]
-    t.agree(last, t.run()[:, at:], lambda: 2 * t.allowed()[:, at:], f"row {{row}} of the last of chunks of {sizes} tokens is another one")
+    plain = whole_of(t.speech.keeping, t.inputs.x)
+    t.agree(
+        last,
+        t.run(plain)[:, at:],
+        lambda: 2 * t.allowed(plain)[:, at:],
+        f"row {{row}} of the last of chunks of {sizes} tokens is another one",
+    )
 
 
 @module("out(x, cache asked for) = out(x)", about=("cache",))
 def module_asking_for_a_cache_changes_nothing(t: ModuleTrial) -> None:
     """The first tokens of a sequence are answered with a cache as without one."""
     out = t.read(begun(t, t.made()).feed(t.inputs.x), t.inputs)
-    t.agree(out, t.run(), lambda: 2 * t.allowed(), "row {row} is another one where a cache is asked for")
+    plain = whole_of(t.speech.keeping, t.inputs.x)
+    t.agree(out, t.run(plain), lambda: 2 * t.allowed(plain), "row {row} is another one where a cache is asked for")
 
 
 @module("out of a second sequence = out of the first", about=("cache", "begins anew"), exact=True)

@@ -19,7 +19,7 @@ from ..engine.core.target import CannotRun
 from ..engine.frameworks import Framework
 from .away import Away
 from .construct import recipes
-from .names import CACHE_ROLES, CACHED, CONSTRUCTOR_ROLES, Sizes, role
+from .names import CACHE_ROLES, CACHED, CONSTRUCTOR_ROLES, FORWARD_ROLES, Sizes, role
 from .readings import formal_of
 from .speech import hooks
 
@@ -64,7 +64,10 @@ def set_up(module: Any, method: str, batch: int, fw: Framework) -> None:
         module.change("set_up", method, batch)
         return
     of = getattr(module, method)
-    of(**_arguments(of, module, batch, fw))
+    made = of(**_arguments(of, module, batch, fw))
+    place = next((name for name, value in vars(module).items() if value is None and role(name, FORWARD_ROLES) == "past"), "")
+    if made is not None and place:  # which whoever calls it is to put there
+        setattr(module, place, made)
     kind, device = _like(module, fw)
     hooks(fw).cast(module, kind, device)
 

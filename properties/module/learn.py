@@ -47,6 +47,8 @@ SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: 
 OBLONG_IMAGES = (16, 64)  # the same, four times as wide as high
 SIDES = (9, 16, 49, 64)  # lengths of images as wide as high
 SEVERAL_WINDOWS = 64  # of these the one that is tried first where there are windows: a mistake between them is none in one
+OF_GROUPS = {"heads", "head", "groups", "group", "kv"}  # words of an attribute that counts heads
+OF_WIDTHS = {"dim", "dims", "size", "width", "features", "rep", "repeats", "d", "channels", "hidden"}  # of one that counts something else
 TURNED_ROUND = {"query": "key", "tokens": "key", "key": "tokens"}  # the argument whose name says nothing holds the rows
 DRAWN = ("randn", "randn_like", "normal", "normal_", "rand", "rand_like", "uniform_", "gumbel_softmax", "multinomial")
 ATTENDS = ("softmax", "attention", "bmm", "matmul", "einsum", "exp", "attn")  # in the name of what is computed
@@ -458,7 +460,19 @@ def _with_sizes(subject: Subject) -> Subject:
     other = replace(subject, facts=replace(subject.facts, varied=("heads", "head_dim")))
     able = [_answers(other, sizes) for sizes in (Sizes(heads=2), Sizes(head_dim=4))]
     narrow = (_answers(other, sizes) for sizes in (Sizes(heads=1, head_dim=4), Sizes(heads=2, head_dim=2)))
-    return other if all(able) and any(narrow) else replace(subject, facts=replace(subject.facts, varied=()))
+    if not (all(able) and any(narrow)):
+        return replace(subject, facts=replace(subject.facts, varied=()))
+    return replace(other, facts=replace(other.facts, varied=("head_dim",))) if _more_groups(other) else other
+
+
+def _more_groups(subject: Subject) -> bool:
+    """Whether a module of one head says that there are more heads of keys, or groups, than that: a number that does not follow the heads."""
+    try:
+        held = vars(subject.module("float64", "cpu", 1, sizes=Sizes(heads=1)))
+    except (Exception, SystemExit):
+        return False
+    counts = {name: set(name.lower().split("_")) for name, value in held.items() if type(value) is int and value > 1}
+    return any(words & OF_GROUPS and not words & OF_WIDTHS for words in counts.values())
 
 
 def _answers(subject: Subject, sizes: Sizes) -> bool:

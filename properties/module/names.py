@@ -13,14 +13,15 @@ CONSTRUCTOR = {
     "width": "d_model dim embed_dim n_embd d_in d_out input_dim output_dim emb_size embed_size embedding_size embedding_dim hidden_dim "
     "hidden_size n_state feats n_filters num_hiddens dim_model emb_dim model_dim d channels in_channels out_channels num_channels n_channels "
     "in_features out_features in_dim out_dim features query_dim context_dim cross_attention_dim key_size query_size value_size dim_in dim_out "
-    "kdim vdim d_embed model_size embedding_dimension n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
+    "kdim vdim d_embed model_size embedding_dimension dims n_units units size c embed width dim_q dim_kv q_dim kv_dim embed_dims d_embedding "
     "memory_dim encoder_dim kv_size dim_context qdim emb d_emb embeddim dmodel nx embeddings_dim n_embed num_features input_size output_size "
     "in_feats out_feats in_feat out_feat feat_dim n_feats "
     "d_out_kq d_out_v true_hidden_size intra_bottleneck_size n_feat chan chans c_in c_out c_z c_m c_s hidden",
     "heads": "num_heads n_head heads h n_heads head num_head head_num nheads nhead num_attention_heads n_attention_heads attention_heads "
     "encoder_attention_heads decoder_attention_heads "
     "no_heads num_q_heads n_q_heads num_query_heads attn_heads nb_heads number_of_heads head_count heads_num num_of_heads",
-    "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups",
+    "kv_heads": "n_kv_heads num_key_value_heads num_kv_heads kv_heads n_kv_head num_kv_head n_kv num_kv_groups num_query_groups n_kv_groups "
+    "n_query_groups n_local_heads n_local_kv_heads num_local_kv_heads",
     "head_dim": "dim_head head_dim d_k head_size key_dim d_v d_head dim_k dim_v d_q d_key d_value qk_dim v_dim attention_head_size "
     "c_hidden dim_heads attention_head_dim dim_key dim_value kv_channels dk dv head_width heads_dim dim_per_head value_dim d_qk d_kv "
     "qk_nope_head_dim v_head_dim nope_head_dim qk_nope_dim",
@@ -57,7 +58,7 @@ CONFIG = "config cfg args conf params hparams hp opt opts options model_args mod
 
 CACHE = {
     "batch": "batch batch_size max_batch max_batch_size bsz max_bsz bs max_bs b n_batch num_sequences",
-    "heads": f"{CONSTRUCTOR['heads']} {CONSTRUCTOR['kv_heads']} n_local_heads n_local_kv_heads num_local_heads",
+    "heads": f"{CONSTRUCTOR['heads']} {CONSTRUCTOR['kv_heads']} num_local_heads",
     "head_dim": f"{CONSTRUCTOR['head_dim']} dim d hidden features hd",
     "width": "d_model n_embd embed_dim hidden_size model_dim dim_model",
     "length": f"{CONSTRUCTOR['length']} length size max_size capacity cache_len cache_size cache_length max_cache_len max_cache_length max_seqlen "

@@ -38,6 +38,7 @@ def paired(target: Target, reference: Target) -> Target:
         own, other = (replace(s, facts=replace(s.facts, varied=())) for s in (own, other))
     if own.facts.sees_itself != other.facts.sees_itself:  # what one can, the other must
         own = replace(own, facts=replace(own.facts, sees_itself=own.facts.sees_itself and other.facts.sees_itself))
+    own, other, uncompared = _keeping_alike(own, other)
     differs = dict(target.differs)
     if own.speech.mask and other.speech.mask and (parts := _causal_alone(own, other)):
         differs["causality"] = f"without a mask {parts} sees no later tokens; calls with one are compared"
@@ -55,7 +56,26 @@ def paired(target: Target, reference: Target) -> Target:
     wrong = dict(target.wrong)
     if (name := other.facts.unheeded) and name in own.speech.roles:
         wrong[name] = "given to the reference, it changes nothing"
-    return dataclasses.replace(target, function=own, learned=learned, parameters=tuple(able), differs=differs, wrong=wrong, like=like)
+    untried = {**target.untried, **uncompared}
+    return dataclasses.replace(
+        target, function=own, learned=learned, parameters=tuple(able), differs=differs, wrong=wrong, untried=untried, like=like
+    )
+
+
+def _keeping_alike(own: Subject, other: Subject) -> tuple[Subject, Subject, dict[str, str]]:
+    """Both with caches that take as many tokens at a time, or without any; and why caches are not compared, where one of them has some."""
+    kept = [subject.speech.keeping for subject in (own, other)]
+    if not all(kept):
+        alone = "the reference keeps none that is understood" if kept[0] else "the reference alone keeps one that is understood"
+        parted = [replace(subject, speech=replace(subject.speech, keeping=None)) for subject in (own, other)]
+        return parted[0], parted[1], {"cache": alone} if any(kept) else {}
+    steps = any(keeping.steps for keeping in kept if keeping)
+    own, other = (
+        replace(subject, speech=replace(subject.speech, keeping=replace(keeping, steps=steps)))
+        for subject, keeping in zip((own, other), kept, strict=True)
+        if keeping
+    )
+    return own, other, {}
 
 
 def _causal_alone(own: Subject, other: Subject) -> str:

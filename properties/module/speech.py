@@ -89,6 +89,9 @@ TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the 
     "(1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None],
     "(length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1),
     "(1, 1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None, None],
+    "(1, length, 1, half the width of a head)": lambda x: x[None, :, None],
+    "(1, length, 1, width of a head)": lambda x: np.concatenate([x, x], -1)[None, :, None],
+    "(1, 1, length, half the width of a head)": lambda x: x[None, None],
     "(1, length, half the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::2]] * 2, -1)[None],
     "(1, length, a quarter of the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::4]] * 2, -1)[None],
 }
@@ -142,6 +145,14 @@ class Keeping:
     where: str = ""  # an optional parameter that says at which position tokens begin
     reset: str = ""  # the method that empties the module
     steps: bool = False  # it takes one token at a time, after the first ones
+    mask: Saying | None = None  # with a cache this says which tokens are later
+    room: bool = False  # of all tokens that there is room for, not of those so far
+
+    @property
+    def name(self) -> str:
+        """What it is asked for with, before what was said of it."""
+        named = self.parameter or self.flag or self.set_up or self.where
+        return f"{named}: " if named else ""
 
     @property
     def words(self) -> str:
@@ -154,7 +165,8 @@ class Keeping:
             "filled": f"{named}: a {self.made} that calls fill",
             "within": f"in the module{asked}{own}",
         }
-        return kinds[self.kind] + ("; one token at a time" if self.steps else "")
+        masked = f"; {self.mask.parameter} says which tokens are later" + ", of all that there is room for" * self.room if self.mask else ""
+        return kinds[self.kind] + masked + "; one token at a time" * self.steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,7 +403,7 @@ def arguments_of(
         visible[given] = tokens.visible
     if tokens.second:
         visible[tokens.second[0]] = tokens.second[1]
-    if speech.mask in visible and speech.mask is not None and speech.mask.whole and tokens.memory is None:
+    if speech.mask in visible and speech.mask is not None and speech.mask.whole and tokens.memory is None and not past:
         visible[speech.mask] = visible[speech.mask] & np.tri(length, dtype=bool)
     if speech.flag and tokens.is_causal:
         made[speech.flag] = True
@@ -487,6 +499,7 @@ def _positions(meant: str, places: Array, speech: Speech, fw: Framework, buffers
         return buffers.array(name, round_to(dtype, x.astype(np.float64)), dtype, device, "contiguous")
 
     if meant == "complex angles":
+        dtype = dtype if dtype == "float64" else "float32"  # as everybody holds them: there are hardly any narrower complex numbers
         pairs = array("complex angles", np.stack([np.cos(angles), np.sin(angles)], -1)[None if speech.table == ONE_FOR_ALL else ...])
         return pairs if speech.table == PAIRS else hooks(fw).pairs_as_complex(pairs)
     cos, sin = (array(name, TABLES[speech.table](f(angles))) for name, f in (("cos", np.cos), ("sin", np.sin)))

@@ -42,7 +42,11 @@ class ModuleTrial(Trial):
 
     @cached_property
     def module(self) -> Any:
-        """The module of the case, in eval mode; with the weights of the target, where it is the reference."""
+        """The module of the case, in eval mode."""
+        return self.anew()
+
+    def anew(self) -> Any:
+        """Another one of the case; with the weights of the target, where it is the reference. Raises Raised, NotTaken."""
         made = self.made()
         if self.like is not None and self.subject.take:
             self.subject.take(made, self.like.module)

@@ -75,7 +75,8 @@ class Tabled:
         fw = self.framework
 
         def array(x: Array) -> Any:
-            return fw.assign(fw.full(x.shape, 0.0, dtype, device), x.astype(np.float64))
+            kind = "float32" if self.complexes and dtype != "float64" else dtype  # there are hardly any narrower complex numbers
+            return fw.assign(fw.full(x.shape, 0.0, kind, device), x.astype(np.float64))
 
         if not self.complexes:
             return [array(SHAPES[self.shape](x)) for x in (cos, sin)]

@@ -15,7 +15,7 @@ from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, inapplicable, search
 from properties.module.cases import Case
-from properties.module.decoding import chunks
+from properties.module.feeding import chunks
 from properties.module.trial import ModuleTrial
 
 HONEST = {name.partition(".")[2]: each.function for name, each in load_all()[1].items() if each.contract == "module"}

@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from properties import verify_pair
 from properties.catalogue import PROPERTIES, select
 from properties.engine.contained.link import Link
 from properties.engine.search.find_target import Builtins, containing, find_targets
+from properties.engine.search.pairs import make_pair, pair_properties
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search
@@ -300,3 +302,99 @@ def test_in_a_process_of_its_own_it_is_the_same(name: str, monkeypatch: pytest.M
         report = verify_target(target, select(("decoding",)), Plan(examples=4, shrink=False))
     assert not report.findings, [(f.prop.name, f.case, f.violation.says) for f in report.findings]
     assert sum(outcome.status == "passed" for outcome in report.outcomes.values()) >= 3
+
+
+class Masked(Attention):
+    """As in torchtune and LitGPT: with a cache, of which all is seen, a mask has to say which tokens are later, as it does wherever it is given."""
+
+    behind = 0
+
+    def build_kv_cache(self, batch_size: int, max_seq_length: int, dtype: torch.dtype | None = None) -> Buffers:
+        return Buffers(batch_size, max_seq_length, self.num_kv_heads, self.head_dim, dtype or torch.float32)
+
+    def __init__(self, d_model: int, num_heads: int, num_kv_heads: int = 2) -> None:
+        super().__init__(d_model, num_heads, num_kv_heads)
+        self.kv_cache: Buffers | None = None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, input_pos: Tensor | None = None) -> Tensor:
+        q, k, v = self.project(x)
+        if input_pos is not None:
+            if self.kv_cache is None:
+                raise TypeError("build_kv_cache() has to be called")
+            places = input_pos - self.behind * bool(input_pos[0])
+            self.kv_cache.k[:, :, places], self.kv_cache.v[:, :, places] = k, v  # type: ignore[index]
+            k, v = self.kv_cache.k, self.kv_cache.v  # type: ignore[assignment]
+        return self.attend(q, k, v, None if mask is None else mask[:, None])
+
+
+class Overwriting(Masked):
+    behind = 1
+
+
+class Emptied(SetUp):
+    """A cache that is made once, and emptied: ``reset_cache`` says how."""
+
+    leaves = False
+
+    def reset_cache(self) -> None:
+        if not hasattr(self, "kept_k"):
+            raise RuntimeError("there is no cache yet")
+        if not self.leaves:
+            self.kept_k.zero_()
+            self.kept_v.zero_()
+
+    def forward(self, x: Tensor, input_pos: Tensor | None = None) -> Tensor:
+        if input_pos is None or not hasattr(self, "kept_k"):
+            return super().forward(x)
+        q, k, v = self.project(x)
+        at = int((self.kept_k.abs().sum((0, 1, 3)) > 0).sum())  # behind what is there
+        self.kept_k[:, :, at : at + x.shape[1]], self.kept_v[:, :, at : at + x.shape[1]] = k, v
+        return self.attend(q, self.kept_k[:, :, : at + x.shape[1]], self.kept_v[:, :, : at + x.shape[1]])
+
+
+class Leaving(Emptied):
+    leaves = True
+
+
+def test_a_mask_is_given_with_a_cache_that_needs_one() -> None:
+    words = "in the module, made by build_kv_cache(); mask says which tokens are later, of all that there is room for"
+    target = make_target("mine", Masked)
+    assert target.learned["cache"] == words
+    report = verify_target(target, select(("decoding",)), Plan(examples=8, shrink=False))
+    assert not report.findings and sum(outcome.status == "passed" for outcome in report.outcomes.values()) >= 4
+    assert search(make_target("mine", Overwriting), PROPERTIES["module_a_cache_answers_as_no_cache"], Plan(examples=20)).finding
+
+
+def test_one_that_is_made_is_emptied_for_the_next_sequence() -> None:
+    target = make_target("mine", Emptied)
+    assert target.learned["cache"] == "in the module, made by setup_cache(), emptied by reset_cache()"
+    prop = PROPERTIES["module_a_second_sequence_starts_anew"]
+    assert search(target, prop, Plan(examples=12)).status == "passed"
+    assert search(make_target("mine", Leaving), prop, Plan(examples=12)).finding
+
+
+class Grouped(Attention):
+    """Two groups, however many heads: of one head there are none."""
+
+    def __init__(self, d_model: int, num_heads: int, shared_kv_heads: int = 2) -> None:
+        super().__init__(d_model, num_heads, shared_kv_heads)
+        self.shared_kv_heads = shared_kv_heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(*self.project(x))
+
+
+def test_heads_are_no_fewer_than_groups_that_do_not_follow_them() -> None:
+    target = make_target("mine", Grouped)
+    assert target.learned["sizes"] == "the width of heads, not their number, is varied through the constructor"
+    assert not verify_target(target, select(("tokens", "projections")), Plan(examples=12, shrink=False)).findings
+
+
+def test_caches_are_compared_where_both_of_a_pair_keep_one() -> None:
+    both = make_pair(make_target("a", PastBehind), make_target("b", TwoArguments))
+    assert both.learned["cache"] and len(pair_properties(both)) == 2
+    report = verify_pair(PastBehind, TwoArguments, cases=12)
+    assert {f.prop.name for f in report.findings} == {"answers_are_those_of_the_reference1"}
+    assert verify_pair(TwoInOne, TwoArguments, cases=12).ok
+    alone = make_pair(make_target("a", TwoArguments), make_target("b", Grouped))
+    assert alone.untried["cache"] == "the reference keeps none that is understood"

@@ -81,6 +81,7 @@ def _article(contract: str) -> str:
 def pair_properties(target: Target) -> tuple[Property, ...]:
     """What is asked of a pair: that both answer alike wherever a property of their contract calls them."""
     names = [name for name in target.kind.pair if _about(target, name)]
+    names = [name for name in names if name == names[0] or not target.kind.refused(target, declared()[name], None)]
     return tuple(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names))
 
 
