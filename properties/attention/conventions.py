@@ -18,6 +18,7 @@ from ..engine.core.supports import CHOICES, FOURTH_ROOT
 from ..engine.core.target import Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
+from .axes import ANSWERS
 from .call import answer
 from .cases import UNSTEADY
 from .dropout_names import with_dropout
@@ -33,6 +34,7 @@ TRACES = 1e-12  # so far off is no float64 either
 LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search, so that what adds up there shows in one call
 IS_ADDED = "it is added to the logits"  # a bool mask
 MANY_ROWS = 0.25  # of all: so many are not right by chance
+OF_THE_INTERFACE = ("blhd", "bl(hd)")
 NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
 
@@ -70,6 +72,7 @@ class Conventions:
             self._rows,
             self._hidden,
             self._result,
+            self._interface,
             self._sums,
         ):
             ask()
@@ -91,6 +94,14 @@ class Conventions:
             observed={**target.observed, **self.observed},
             untried={**target.untried, **target.pace.untried()},
         )
+
+    def _interface(self) -> None:
+        """Hugging Face's functions of attention answer with the length before the heads: their modules join heads and features next."""
+        learned = self.target.learned
+        axes = [ANSWERS[form] for form in OF_THE_INTERFACE]
+        if "first argument" in learned and not str(learned.get("result", "")).startswith(tuple(axes)):
+            found = learned.get("result") or learned.get("axes", "").partition(";")[0] or ANSWERS["bhld"]
+            self.wrong["result"] = f"{found}, expected {axes[0]}, as the interface of Hugging Face has it"
 
     def _unsteady(self) -> str:
         """By how much two answers to the same call differ, where they are nothing alike: no other question has an answer then."""
@@ -149,6 +160,9 @@ class Conventions:
             self.target = replace(
                 target, parameters=(*target.parameters, parameter), learned={**target.learned, "beside the output": BESIDE[parameter]}
             )
+        elif "first argument" in target.learned and sorted(shape) == sorted(inputs.shape):
+            words = "its axes are other than (batch, heads, queries, keys), in which the interface of Hugging Face has weights"
+            self.wrong["the weights that come back"] = f"of shape {shape}, expected {inputs.shape}: {words}"
         elif second is not None and not parameter:
             self.target = replace(target, untried={**target.untried, "what comes back beside the output": f"an array of shape {shape}"})
 

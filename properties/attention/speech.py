@@ -228,7 +228,8 @@ def _ask(
     if reading.into:
         example = given[0][0] if isinstance(given[0], list) else given[0]
         more[reading.into] = fw.full(_shape_of_answer(reading, sizes), float("nan"), *fw.describe(example)[1:])
-    first = (_module(given[0], sizes, fw),) if reading.module else ()
+    dropping = any("drop" in name and isinstance(value, float) and value > 0 for name, value in more.items())
+    first = (_module(given[0], sizes, fw, dropping),) if reading.module else ()
     if reading.operands:
         result = function(*first, **dict(zip(reading.operands, given, strict=True)), **more)
     else:
@@ -254,8 +255,11 @@ def _own(out: Any, reading: Reading, sizes: Mapping[str, int], fw: Framework) ->
     return own_features(reading.weights, out, _heads_of_a_call(reading, sizes), sizes["d"], fw) if reading.weights else out
 
 
-def _module(q: Any, sizes: Mapping[str, int], fw: Framework) -> SimpleNamespace:
-    """What stands for the module of Hugging Face's interface: what its functions read of it, and nothing that they would change."""
+def _module(q: Any, sizes: Mapping[str, int], fw: Framework, training: bool) -> SimpleNamespace:
+    """What stands for the module of Hugging Face's interface: what its functions read of it, and nothing that they would change.
+
+    ``training``: only then do its modules give a probability of dropout.
+    """
     heads, dim = sizes["k"] * sizes["g"], q.shape[-1]
     return SimpleNamespace(
         num_key_value_groups=sizes["g"],
@@ -264,7 +268,7 @@ def _module(q: Any, sizes: Mapping[str, int], fw: Framework) -> SimpleNamespace:
         head_dim=dim,
         scaling=dim**-0.5 if dim else 1.0,
         sinks=fw.full((heads,), -math.inf, *fw.describe(q)[1:]),
-        training=False,
+        training=training,
         is_causal=False,
         layer_idx=0,
     )
