@@ -19,12 +19,12 @@ from .subject import Subject
 # Names in lower case, without underscores.
 PARTS = {
     "q": "q qproj wq toq query queryproj queries fcq wqs linearq qlinear wquery qlin querylayer queryprojection qnet projq queriesproj projectq qp "
-    "pq querykernel qkernel kernelq",
+    "pq cq querykernel qkernel kernelq",
     "k": "k kproj wk tok key keyproj keys fck wks lineark klinear wkey klin keylayer keyprojection knet projk keysproj projectk kp "
-    "pk keykernel kkernel kernelk",
+    "pk ck keykernel kkernel kernelk",
     "v": "v vproj wv tov value valueproj values fcv wvs linearv vlinear wvalue vlin valuelayer valueprojection vnet projv valuesproj projectv vp "
-    "pv valuekernel vkernel kernelv",
-    "qkv": "cattn qkv qkvproj toqkv inproj inprojweight wqkv querykeyvalue attnqkv cqkv qkvlinear qkvprojection projqkv wpack pqkv qkvkernel",
+    "pv cv valuekernel vkernel kernelv",
+    "qkv": "cattn qkv qkvproj toqkv inproj inprojweight wqkv querykeyvalue attnqkv cqkv qkvlinear qkvprojection projqkv wpack pqkv qkvkernel attn",
     "kv": "tokv kv kvproj wkv ckv kvlinear kvprojection keyvalue pkv",
     "o": "proj cproj outproj toout projection oproj wo fco fc fcout wconcat linear output out o dense outlinear unifyheads wout proj_out projout "
     "outputlinear outputproj finallinear linearout outputprojection outprojection attnproj po outputkernel outkernel okernel kernelo",

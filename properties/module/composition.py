@@ -191,7 +191,7 @@ def turned(rotation: Rotation | None, part: str, y: Array, call: Call) -> Array:
         other = np.concatenate([-turn[..., n // 2 :], turn[..., : n // 2]], -1)
     else:
         other = np.stack([-turn[..., 1::2], turn[..., ::2]], -1).reshape(turn.shape)
-    done = turn * cos + other * sin
+    done = turn * cos + (-other if rotation.back else other) * sin
     return np.concatenate([rest, done] if rotation.last else [done, rest], -1)
 
 

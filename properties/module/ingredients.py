@@ -249,6 +249,7 @@ def _weightless(computed: list[str], modules: list[Norm]) -> Iterator[Norm]:
 def rotations(subject: Subject, found: Ingredients, d: int, right: bool) -> Iterator[Rotation]:
     """Rotations of heads of d features, by whatever angles there are; all right ones, or all with a mistake in them."""
     plain = [r for r in _sources(subject, found, d) if r.features <= d and r.features % 2 == 0]
+    plain += [replace(r, back=True) for r in plain if right]
     for r, pairing in product(plain, ("halves", "neighbours")):
         tables = (pairing, OTHER[pairing]) if not _as_used(r, found) else (pairing,)
         for last, early in product(

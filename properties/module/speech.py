@@ -89,9 +89,9 @@ TABLES: dict[str, Callable[[Array], Array]] = {  # of numbers (length, half the 
     "(1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None],
     "(length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1),
     "(1, 1, length, width of a head), neighbours alike": lambda x: np.repeat(x, 2, -1)[None, None],
-    "(1, length, 1, half the width of a head)": lambda x: x[None, :, None],
+    "(1, length, 1, half of it)": lambda x: x[None, :, None],
     "(1, length, 1, width of a head)": lambda x: np.concatenate([x, x], -1)[None, :, None],
-    "(1, 1, length, half the width of a head)": lambda x: x[None, None],
+    "(1, 1, length, half of it)": lambda x: x[None, None],
     "(1, length, half the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::2]] * 2, -1)[None],
     "(1, length, a quarter of the width of a head), the rest is not turned": lambda x: np.concatenate([x[:, ::4]] * 2, -1)[None],
 }

@@ -131,11 +131,12 @@ class Rotation:
     along: str = POSITIONS
     early: bool = False  # before the norms of queries and keys
     keys: str = ""  # the pairing of keys, where it is another one than that of queries
+    back: bool = False  # by the same angles the other way round, which tells distances as well
 
     @property
     def words(self) -> str:
         """For the report."""
-        return f"{self.pairing} of {self.features} features turned, {self.source}"
+        return f"{self.pairing} of {self.features} features turned{' back' * self.back}, {self.source}"
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from properties.catalogue import select
 from properties.engine.contained.link import Link
 from properties.engine.search.find_target import Builtins, containing, find_targets
 from properties.engine.search.probe import make_target
+from properties.engine.search.run import verify_target
+from properties.engine.search.search import Plan
 
 
 def turned(x: Tensor, base: float = 500000.0) -> Tensor:
@@ -91,3 +94,42 @@ def test_it_is_found(thing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_turns_by_two_bases_is_not_confirmed() -> None:
     assert make_target("mine", KeysOfAnother).learned["structure"].startswith("not confirmed")
+
+
+class Back(nn.Module):
+    """As in nanochat: tables (1, length, 1, half the width of a head), turned the other way round, then normed."""
+
+    other_way = False
+
+    def __init__(self, dim: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.c_q, self.c_k, self.c_v, self.c_proj = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        one, other = x.chunk(2, -1)
+        return F.rms_norm(torch.cat([one * cos + other * sin, other * cos - one * sin], -1), (x.shape[-1],))
+
+    def forward(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+        cos, sin = cos_sin
+        q, k, v = (layer(x).unflatten(-1, (self.n_head, -1)) for layer in (self.c_q, self.c_k, self.c_v))
+        q, k = self.turned(q, cos, sin), self.turned(k, cos, -sin if self.other_way else sin)
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        return self.c_proj(out.transpose(1, 2).flatten(2))
+
+
+class Apart(Back):
+    """Keys are turned as they should be, and queries back."""
+
+    other_way = True
+
+
+def test_what_is_turned_back_is_recognised() -> None:
+    learned = make_target("mine", Back).learned
+    assert learned["angles"] == "(1, length, 1, half of it)" and "halves of 8 features turned back, angles given" in learned["structure"]
+    assert learned["structure"].endswith(": confirmed")
+
+
+def test_what_is_turned_apart_is_refuted() -> None:
+    target = make_target("mine", Apart)
+    assert target.faults or verify_target(target, select(("tokens", "projections")), Plan(examples=8, shrink=False)).findings
