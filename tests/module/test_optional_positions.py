@@ -79,3 +79,31 @@ def test_what_is_not_understood_is_never_given() -> None:
     target = make_target("mine", Nowhere)
     assert target.untried["pos"] == "optional, and never given" and "positions that may be given" not in target.learned
     assert verify(Nowhere, cases=6, properties=(OF_PROJECTIONS,)).ok
+
+
+class Numbered(nn.Module):
+    """What is told where tokens stand, and need not be: an embedding serves such calls alone, a norm of keys all."""
+
+    normed = True
+
+    def __init__(self, dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads, d = n_heads, dim // n_heads
+        self.q_norm, self.k_norm, self.pos_emb = nn.RMSNorm(d, eps=1e-6), nn.RMSNorm(d, eps=1e-6), nn.Embedding(128, dim)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor, input_pos: Tensor | None = None) -> Tensor:
+        x = x if input_pos is None else x + self.pos_emb(input_pos)
+        q, k, v = (layer(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = self.q_norm(q), (self.k_norm if self.normed else self.q_norm)(k)
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class DeadNorm(Numbered):
+    normed = False
+
+
+@pytest.mark.parametrize("cls", [Numbered, DeadNorm])
+def test_positions_that_are_not_told_excuse_what_serves_positions(cls: Any) -> None:
+    verdict = verify(cls, cases=6, properties=("module_gradients_reach_every_parameter",))
+    assert bool(verdict.report.findings) is (cls is DeadNorm), verdict
