@@ -45,6 +45,7 @@ class PositionTrial(Trial):
     """What a property of positions sees."""
 
     form: tuple[tuple[int, ...], str, str]  # shape, dtype and device of the last answer
+    like: PositionTrial | None = None  # of the target, where this is that of its reference
 
     def _noted(self, out: Array, exact: exactly.Exact, allowed: Array) -> PositionRun:
         run = PositionRun(out, exact, allowed)
@@ -132,12 +133,22 @@ class PositionTrial(Trial):
         case = self.case
         x = self.x if x is None else x
         positions = self.positions if positions is None else positions
-        given = self.buffers.array("x", x, case.dtype, case.device, case.layout)
+        meant = (
+            self.pairing if self.like is None else self.like.pairing
+        )  # whose pairs are others is given, and gives, features in its order
+        given = self.buffers.array("x", self._ordered(x, meant, self.pairing), case.dtype, case.device, case.layout)
         self.given = self.target.framework.integers(positions, case.device)
         options = self._options(base=case.base, rotary_dim=None if case.rotary_dim is None else self.rotary_dim)
         out, self.form, self.own = answer(self.target, given, self.given, **options)
-        out = self._settled(out, x.shape)
-        return self._noted(out, *exactly.rotation(x, self.turns(positions), self.pairing, self.arithmetic))
+        out = self._ordered(self._settled(out, x.shape), self.pairing, meant)
+        return self._noted(out, *exactly.rotation(x, self.turns(positions), meant, self.arithmetic))
+
+    def _ordered(self, x: Array, pairing: str, wanted: str) -> Array:
+        """The pairs of features that are rotated, at the places that pairs have in another pairing."""
+        r = self.rotary_dim
+        return (
+            x if pairing == wanted else np.concatenate([exactly.join(*exactly.split(x[..., :r], pairing), r, wanted), x[..., r:]], axis=-1)
+        )
 
     def turns(self, positions: Array) -> exactly.Turn:
         """Sines and cosines of the rotated pairs at these positions."""
