@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.core.target import CannotRun, Raised, first_line
 from ..engine.frameworks import Buffers, Framework
-from .empties import empties, setups
+from .empties import PLAIN, Nothing, empties, setups
 from .facts import NEGLIGIBLE, mask_says
 from .feeding import Cached, parts, whole_of
 from .names import FORWARD_ROLES, role
@@ -26,6 +26,8 @@ from .subject import Subject, answer, tokens_for
 BATCH, CHUNKS = 2, (3, 1, 2)  # a first chunk, then one token, then several
 STEPS = (3, 1, 1, 1)
 OF_ROWS = ("b1ls", "bls", "ls", "bhls", "lsb")  # shapes of masks that say something of each row
+# What is filled only where nothing that comes back is a cache: a list that was handed over may be extended in place.
+LATER = tuple(PLAIN[kind] for kind in (list, Nothing))
 RESETS = ("reset_cache", "reset_kv_cache", "clear_cache", "clear_kv_cache", "empty_cache", "flush_cache", "reset")
 
 
@@ -82,21 +84,25 @@ def _candidates(module: Any, speech: Speech, fw: Framework) -> Iterator[Keeping]
     starts = "start" in speech.roles.values()
     reset = next((name for name in RESETS if callable(getattr(module, name, None))), "")
     for where, name in product(("", *places), pasts):
-        for number, made in empties(module, name, BATCH, fw):
-            for flag in (*flags, ""):
-                yield Keeping("filled", name, flag, number=number, made=made, where=where)
+        made = [
+            Keeping("filled", name, flag, number=number, made=kind, where=where)
+            for number, kind in empties(module, name, BATCH, fw)
+            for flag in (*flags, "")
+        ]
+        yield from (keeping for keeping in made if keeping.made not in LATER)
         for flag in (*flags, ""):
             for at in _spots(module, speech, name, flag, where, fw):
                 yield Keeping("handed back", name, flag, at, where=where)
+        yield from (keeping for keeping in made if keeping.made in LATER)
     keys, values = (next((name for name, what in meant.items() if what == f"past {part}"), "") for part in ("keys", "values"))
     if keys and values:
         for where, flag in product(("", *places), (*flags, "")):
             for at in _spots(module, speech, keys, flag, where, fw, values):
                 yield Keeping("handed back", keys, flag, at, values=values, where=where)
     if not pasts:
-        for where, flag, made in product(("", *places), flags or [""], ("", *setups(module))):
-            if flag or starts or where or made:
-                yield Keeping("within", flag=flag, where=where, reset=reset, set_up=made)
+        for where, flag, method in product(("", *places), flags or [""], ("", *setups(module))):
+            if flag or starts or where or method:
+                yield Keeping("within", flag=flag, where=where, reset=reset, set_up=method)
 
 
 def _spots(
