@@ -160,7 +160,7 @@ class Conventions:
             self.target = replace(
                 target, parameters=(*target.parameters, parameter), learned={**target.learned, "beside the output": BESIDE[parameter]}
             )
-        elif "first argument" in target.learned and sorted(shape) == sorted(inputs.shape):
+        elif not parameter and "first argument" in target.learned and sorted(shape) == sorted(inputs.shape):
             words = "its axes are other than (batch, heads, queries, keys), in which the interface of Hugging Face has weights"
             self.wrong["the weights that come back"] = f"of shape {shape}, expected {inputs.shape}: {words}"
         elif second is not None and not parameter:

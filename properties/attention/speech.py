@@ -228,8 +228,7 @@ def _ask(
     if reading.into:
         example = given[0][0] if isinstance(given[0], list) else given[0]
         more[reading.into] = fw.full(_shape_of_answer(reading, sizes), float("nan"), *fw.describe(example)[1:])
-    dropping = any("drop" in name and isinstance(value, float) and value > 0 for name, value in more.items())
-    first = (_module(given[0], sizes, fw, dropping),) if reading.module else ()
+    first = (_module(given[0], sizes, fw, _drops(more)),) if reading.module else ()
     if reading.operands:
         result = function(*first, **dict(zip(reading.operands, given, strict=True)), **more)
     else:
@@ -253,6 +252,11 @@ def _heads_of_a_call(reading: Reading, sizes: Mapping[str, int]) -> int:
 def _own(out: Any, reading: Reading, sizes: Mapping[str, int], fw: Framework) -> Any:
     """An answer without the features that square weights add."""
     return own_features(reading.weights, out, _heads_of_a_call(reading, sizes), sizes["d"], fw) if reading.weights else out
+
+
+def _drops(options: Mapping[str, Any]) -> bool:
+    """Whether a call is given a probability with which weights are dropped."""
+    return any("drop" in name and isinstance(value, float) and value > 0 for name, value in options.items())
 
 
 def _module(q: Any, sizes: Mapping[str, int], fw: Framework, training: bool) -> SimpleNamespace:

@@ -292,10 +292,15 @@ def _sources(subject: Subject, found: Ingredients, d: int) -> Iterator[Rotation]
 
 
 def _falls(x: Array) -> bool:
-    """Whether numbers fall by one factor, from 1 on, within the rounding of float32: as frequencies do, whatever they are called."""
+    """Whether numbers fall by one factor, from 1 on: as frequencies do, whatever they are called.
+
+    Each may be off by the four units of a power in float32, and the factor's share grows with the exponent.
+    """
     if x.ndim != 1 or x.size < 2 or not np.isrealobj(x) or x[0] != 1 or not 0 < x[1] < 1:
         return False
-    return np.allclose(x, np.float64(x[1]) ** np.arange(x.size), rtol=x.size * 2.0**-20, atol=0)
+    exponents = np.arange(x.size)
+    power = np.float64(x[1]) ** exponents
+    return bool((np.abs(x - power) <= 4 * (exponents + 1) * 2.0**-24 * power).all())
 
 
 def _given(speech: Speech) -> Array:

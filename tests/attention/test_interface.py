@@ -79,6 +79,18 @@ def joined(
     return eager(module, query, key, value, attention_mask, scaling, dropout)[0].flatten(2), None
 
 
+def weights_asked_for(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float, output_attentions: bool = False
+) -> tuple[Tensor, Tensor]:
+    """They come back whether they are asked for or not."""
+    return eager(module, query, key, value, attention_mask, scaling)
+
+
+def test_weights_that_can_be_asked_for_are_no_mistake() -> None:
+    target = spoken(weights_asked_for)
+    assert "need_weights" in target.parameters and not target.wrong
+
+
 def test_it_is_understood() -> None:
     target = spoken(eager)
     assert target.learned["result"] == "(batch, length, heads, dim)" and target.learned["beside the output"] == "the weights"

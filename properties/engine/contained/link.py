@@ -63,7 +63,7 @@ def allowing(seconds: float | None, loading: float = LEAST, tell: Callable[[str]
     before = LEAST, FIRST, PATIENCE, LOADING, _tell
     _tell = tell
     if seconds is not None:
-        LOADING = min(LOADING, max(seconds, loading))
+        LOADING = max(seconds, loading)
         FIRST, PATIENCE = (min(one, max(seconds, LEAST)) for one in before[1:3])
         LEAST = min(LEAST, seconds)
     try:
@@ -275,7 +275,7 @@ class Link:
             if self.meanwhile and what in ("call", "back"):
                 work, self.meanwhile = self.meanwhile, None
                 work()
-            if what == "load" and _tell is not None and not self.socket.speaks(min(SLOWLY, seconds)):
+            if what == "load" and _tell is not None and seconds > SLOWLY and not self.socket.speaks(SLOWLY):
                 _tell(f"{self.load['text']} takes long to import; it has {seconds - SLOWLY:.0f} s more")
                 waited -= SLOWLY
             answer = self.socket.receive(time.monotonic() + waited, awake)
