@@ -200,7 +200,7 @@ def append_leaves_its_arguments(t: CacheTrial) -> None:
 def answers_have_the_right_form(t: CacheTrial) -> None:
     """Every answer has the shape (batch, heads, tokens, value_dim), the type and device of the queries, and memory of its own."""
     held = t.open()
-    t.play(held=held)
+    t.play(held=held, after=lambda _: None)  # one by one
     for size, raw in zip(t.schedule.sizes, held.raw, strict=True):
         shape, dtype, device = t.target.framework.describe(raw)
         wanted = (t.case.batch, t.case.heads, size, t.tokens.v.shape[3])

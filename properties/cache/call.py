@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from ..engine.contained.stub import Shared
 from ..engine.core.target import Target, raising
 
 # What the first arguments are called where a signature is that of a cache; other names need supports["contract"].
@@ -24,6 +26,7 @@ NAMES: tuple[tuple[str, ...], ...] = (
 )
 OPTIONS = ("num_heads", "value_dim", "dtype", "device", "window_size", "page_size", "fill", "rotary_base")
 PER_APPEND = ("lengths", "padding")
+T = TypeVar("T")
 METHODS = ("fork", "reset", "truncate", "reorder")
 
 
@@ -47,11 +50,23 @@ def smoke_sizes(target: Target) -> tuple[int, int, int, int]:
     return 2, 3, target.supports.head_dims[0] if target.supports.head_dims else 4, 8
 
 
-def fed(target: Target, held: Any, tensors: list[Any], **options: Any) -> Any:
-    """The answer of a cache that is fed the next tokens, unread. Raises Raised."""
+def fed(target: Target, held: Any, tensors: list[Any], read: Callable[[Any], T], ahead: bool = False, **options: Any) -> Callable[[], T]:
+    """What gives the answer of a cache that is fed the next tokens, as it is read. Raises Raised, and so does that.
+
+    ``ahead``: a cache in a process of its own is fed more before the answer is asked for, which has memory of its own.
+    """
+    fw = target.framework
     if target.supports.layout == "blhd":
-        tensors = [target.framework.permute(x, (0, 2, 1, 3)) for x in tensors]
-    result = applied(held.append, *tensors, **options)
+        tensors = [fw.permute(x, (0, 2, 1, 3)) for x in tensors]
+    call = partial(applied, held.append, *tensors, **options)
+    if ahead and isinstance(fw, Shared):
+        answer = fw.ahead(call)
+        return lambda: read(_first(applied(answer)))
+    done = read(_first(call()))
+    return lambda: done
+
+
+def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple | list) and result else result
 
 

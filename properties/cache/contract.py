@@ -55,7 +55,7 @@ class Cached(Contract):
             return f"it makes a {type(held).__name__}, which has no method append(q, k, v)"
         for count in (5, 1):
             made = [np.ones((batch, heads, count, dim))] * 3
-            out = target.read(fed(target, held, [target.buffers().array("x", x, dtype, device, "contiguous") for x in made]))
+            out = fed(target, held, [target.buffers().array("x", x, dtype, device, "contiguous") for x in made], target.read)()
             if out.shape != (batch, heads, count, dim):
                 return f"append returns shape {out.shape} for q, k, v of {(batch, heads, count, dim)}"
         return ""

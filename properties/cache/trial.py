@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -66,15 +66,23 @@ class Held:
 
     def append(self, q: Array, k: Array, v: Array, **counts: Array) -> Array:
         """Tell it tokens q (B, H, n, D), k (B, Hkv, n, D), v (B, Hkv, n, Dv), its answer. All calls with the same n use the same memory."""
+        return self.told((q, k, v), counts)()
+
+    def told(self, qkv: Sequence[Array], counts: dict[str, Array], ahead: bool = False) -> Callable[[], Array]:
+        """Tell it tokens: what gives its answer. ``ahead``: in a process of its own it may be told more before."""
         t, case = self.trial, self.trial.case
-        tensors = [t.buffers.array(name, x, case.dtype, case.device, case.layout) for name, x in (("q", q), ("k", k), ("v", v))]
+        tensors = [t.buffers.array(name, x, case.dtype, case.device, case.layout) for name, x in zip("qkv", qkv, strict=True)]
         options = {name: t.integers(x) for name, x in counts.items()}
-        self.raw.append(fed(t.target, self.held, tensors, **options))
-        out = t.target.read(self.raw[-1])
-        wanted = (*q.shape[:3], v.shape[3])
-        if out.shape != wanted:
-            t.fail(f"append returns shape {out.shape}, expected {wanted}")
-        return out
+
+        def read(raw: Any) -> Array:
+            self.raw.append(raw)
+            out = t.target.read(raw)
+            wanted = (*qkv[0].shape[:3], qkv[2].shape[3])
+            if out.shape != wanted:
+                t.fail(f"append returns shape {out.shape}, expected {wanted}")
+            return out
+
+        return fed(t.target, self.held, tensors, read, ahead, **options)
 
     def fork(self) -> Held:
         """An independent copy."""
@@ -229,7 +237,7 @@ class CacheTrial(Trial):
         schedule: Schedule | None = None,
         held: Held | None = None,
         garbage: str = "garbage",
-        after: Callable[[Held], None] = lambda held: None,
+        after: Callable[[Held], None] | None = None,
     ) -> Played:
         """Tell a cache (by default a new one) the tokens in chunks. ``after`` is called after each."""
         tokens = self.tokens if tokens is None else tokens
@@ -240,6 +248,13 @@ class CacheTrial(Trial):
         played = Played(self, tokens, out)
         self.meanwhile(played.number, lambda: played.solved)
         done = np.zeros(batch, dtype=np.int64)
+        answers = []
+
+        def enter(index: Array, real: Array, answer: Callable[[], Array]) -> None:
+            rows = answer()
+            for b in range(batch):
+                out[b][:, index[b, real[b]]] = rows[b][:, real[b]]
+
         for number, (size, given) in enumerate(zip(schedule.sizes, schedule.given, strict=True)):
             before = schedule.padding if number == 0 else np.zeros_like(done)
             row = np.arange(size) - before[:, None]  # (B, n): the row's number among the tokens of this chunk
@@ -253,11 +268,13 @@ class CacheTrial(Trial):
                 counts["padding"] = before
             if (before + given != size).any() or (self.case.lengths and "padding" not in counts):
                 counts["lengths"] = given
-            answer = held.append(rows[0], rows[1], rows[2], **counts)
-            for b in range(batch):
-                out[b][:, index[b, real[b]]] = answer[b][:, real[b]]
+            answers.append((index, real, held.told(rows, counts, ahead=after is None)))
             done += given
-            after(held)
+            if after is not None:
+                enter(*answers.pop())
+                after(held)
+        for answer in answers:
+            enter(*answer)
         self.runs.append(played)
         return played
 

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is re
 LOOK = 1.0  # seconds between looks at what a target has started, while it answers
 TRIED = 12  # processes that are started for a target that never comes back from a call
 BEGUN = 1 if "torch" in sys.modules else threads()  # threads before anything was called: NumPy's, which survive a fork
+AHEAD = 16  # calls that are made before the answer to the first of them is waited for
 PATIENCE = 60.0  # seconds of waiting for calls that do not come back, in a run
 
 
@@ -86,6 +88,31 @@ def raised(name: str, said: str) -> Exception:
 Socket = socket.socket
 
 
+class Coming:
+    """The answer to a call that was made ahead, once it is there."""
+
+    def __init__(self, link: Link, sent: Arguments, take: Callable[[Any], Any]) -> None:
+        self.link, self.sent, self.take = link, sent, take
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def wait(self) -> Any:
+        """It. Raises as the target did, and Gone."""
+        if self in self.link.coming:
+            self.link.settle()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def receive(self, patience: float) -> None:
+        """Take it in, as the next one that comes."""
+        try:
+            answer = self.link._receive("call", patience)
+        finally:
+            self.sent.write_back()
+        self.value = self.take(answer)
+
+
 @dataclass
 class _Place:
     """Where the process of a link is. It does not hold the link, whose end is that of the process."""
@@ -126,6 +153,11 @@ class Link:
         self.known: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
         self.awake = 0.0  # the ``time.monotonic()`` until when its process does not sleep
+        self.keeps_awake = False  # whether it was told not to
+        self.goes_ahead = False  # whether no answer is waited for where it is asked
+        self.coming: deque[Coming] = deque()  # answers to calls that were made ahead, in their order
+        self.unread: set[int] = set()  # those calls whose answers nobody has looked at
+        self.filled: list[tuple[dict[str, Any], Callable[[], object], Any]] = []  # what is written between: messages, the same here
         weakref.finalize(self, _close, self.place)
         self.known = self._start()
 
@@ -172,6 +204,9 @@ class Link:
         self.live.clear()
         self.alive.clear()
         self.places.clear()
+        self.unread.clear()
+        self._lose(Gone("ended the process"))
+        self._fill_here()
         self.forget, self.drop, self.queue = [], [], []
         try:
             known = self._ask("load", LOADING, **self.load)
@@ -264,14 +299,56 @@ class Link:
 
     def _ask(self, what: str, seconds: float, **values: Any) -> Any:
         """The answer to one message. Raises Gone, NotLoaded, and what the target raised."""
+        self.settle()
+        self._send(what, values)
+        return self._receive(what, seconds)
+
+    def settle(self) -> None:
+        """Take in the answers to all calls that were made ahead; what one of them raises is raised where that is waited for."""
+        while self.coming:
+            one = self.coming.popleft()
+            try:
+                one.receive(self.patience())
+            except Exception as error:
+                one.error = error
+            if self.socket is None:  # its process has ended: so have the calls after it
+                self._lose(one.error)
+        self._fill_here()
+
+    def _lose(self, error: BaseException | None) -> None:
+        """Nothing more comes from the calls that were made ahead."""
+        for one in self.coming:
+            one.error = error
+        self.coming.clear()
+
+    def fill(self, place: Any, numbers: Any, here: Callable[[], object], held: Any) -> None:
+        """Before the next call, but after those that were made ahead, an array gets the numbers of another one; ``here``: what does that here."""
+        self.later("fill", place=place, numbers=numbers)
+        self.filled.append((self.queue[-1], here, held))
+
+    def _fill_here(self) -> None:
+        """No call is to come any more: what was to be written before a next one is written now."""
+        for message, here, _ in self.filled:
+            if any(message is one for one in self.queue):
+                self.queue = [one for one in self.queue if one is not message]
+                here()
+        self.filled.clear()
+
+    def _send(self, what: str, values: dict[str, Any]) -> None:
+        """One message, and before it what was to go with the next one. Raises Gone."""
         if self.socket is None:
             self._start()
         assert self.socket is not None
         first, self.queue = self.queue, []
-        waited = seconds
-        try:
-            awake = self._idle_core()
-            self.socket.send({"do": what, "with": values, "first": first, "awake": awake})
+        with self._speaking(what):
+            self.keeps_awake = self._idle_core()
+            self.socket.send({"do": what, "with": values, "first": first, "awake": self.keeps_awake})
+
+    def _receive(self, what: str, seconds: float) -> Any:
+        """The answer to the next message that has none yet. Raises as ``_ask``."""
+        assert self.socket is not None
+        waited, awake = seconds, self.keeps_awake
+        with self._speaking(what, seconds):
             if self.meanwhile and what in ("call", "back"):
                 work, self.meanwhile = self.meanwhile, None
                 work()
@@ -282,19 +359,6 @@ class Link:
             self.awake = time.monotonic() + wire.AWAKE if awake else 0.0
             if (time.monotonic() - self.looked > LOOK or tasks(_load()) > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
-        except wire.Late:
-            self.hung += 1
-            WAITED.append(seconds)
-            self._crowded()
-            slow = ", or takes longer (a longer --time waits longer)" if what == "load" else ""
-            raise self._broken(self._too_many() or f"gave no answer in {seconds:.0f} s: it hangs{slow}") from None
-        except wire.Broken:
-            raise self._broken(self._too_many()) from None
-        except BaseException:  # Ctrl-C: what comes now would be taken for the answer to the next message
-            self.socket.close()
-            self.socket = None
-            Link.left.append((self.template, self.pid))
-            raise
         match answer:
             case {"r": result}:
                 return result
@@ -305,6 +369,26 @@ class Link:
                     raise self._broken(f"killed what the process has on the device ({(said.splitlines() or [name])[0][:200]})")
                 raise raised(name, said)
         raise self._broken("answered what is no answer")
+
+    @contextmanager
+    def _speaking(self, what: str, seconds: float = 0.0) -> Iterator[None]:
+        """What the wire says of its process becomes Gone."""
+        try:
+            yield
+        except wire.Late:
+            self.hung += 1
+            WAITED.append(seconds)
+            self._crowded()
+            slow = ", or takes longer (a longer --time waits longer)" if what == "load" else ""
+            raise self._broken(self._too_many() or f"gave no answer in {seconds:.0f} s: it hangs{slow}") from None
+        except wire.Broken:
+            raise self._broken(self._too_many()) from None
+        except BaseException:  # Ctrl-C: what comes now would be taken for the answer to the next message
+            assert self.socket is not None
+            self.socket.close()
+            self.socket = None
+            Link.left.append((self.template, self.pid))
+            raise
 
     def _idle_core(self) -> bool:
         """Whether this process and the target's have a core each, so that none has to sleep while it waits for the other."""
@@ -324,6 +408,35 @@ class Link:
 
         Raises as the target does, and Gone.
         """
+        self.settle()
+        number, sent = self._called(fw, handle, method, arguments, options, leaves, ahead=False)
+        began = time.monotonic()
+        try:
+            answer = self._receive("call", self.patience())
+        finally:
+            sent.write_back()
+        if self.learned < LEARNING and not self.slow and not (handle == self.shop and method != "call"):
+            self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
+        return self._came(fw, number, sent, answer)
+
+    def call_ahead(self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Coming:
+        """The same of a call that is not waited for, without gradients. Raises Gone.
+
+        When its answer is read for the first time, it is what it was when it was given, whatever later calls have made of it; where it lies
+        in memory of its arguments, it is a copy.
+        """
+        if len(self.coming) >= AHEAD:
+            self.settle()
+        number, sent = self._called(fw, handle, method, arguments, options, [], ahead=True)
+        self.unread.add(number)
+        coming = Coming(self, sent, lambda answer: self._came(fw, number, sent, answer)[0])
+        self.coming.append(coming)
+        return coming
+
+    def _called(
+        self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any], leaves: list[Any], ahead: bool
+    ) -> tuple[int, Arguments]:
+        """Make a call: its number, and its arguments, which are held until its answer is there. Raises Gone."""
         sent = Arguments(fw, self.arguments, leaves, self if handle == self.shop else None)
         message = {
             "thing": handle,
@@ -334,18 +447,18 @@ class Link:
             "record": bool(leaves),
             "avoiding": self.avoiding,
             "quick": self.quick,
+            "ahead": ahead,
+            "goes_on": bool(self.coming),
         }
         if self.socket is None:
             self._start()
         number = self.last = next(self.numbers)
         forget, drop, self.forget, self.drop = self.forget, self.drop, [], []
-        began = time.monotonic()
-        try:
-            answer = self._ask("call", self.patience(), number=number, forget=forget, drop=drop, **message)
-        finally:
-            sent.write_back()
-        if self.learned < LEARNING and not self.slow and not (handle == self.shop and method != "call"):
-            self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
+        self._send("call", {"number": number, "forget": forget, "drop": drop, **message})
+        return number, sent
+
+    def _came(self, fw: Framework, number: int, sent: Arguments, answer: Any) -> Any:
+        """What came back from a call, as ``call`` gives it. Raises Gone."""
         came = Answers(fw, self.arguments, self.answers, lambda *parts: self.remote(fw, *parts), number)
         try:
             value, carries = answer
@@ -376,6 +489,7 @@ class Link:
         self.alive[number] -= 1
         if not self.alive[number]:
             del self.alive[number], self.live[number], self.places[number]
+            self.unread.discard(number)
             self.forget.append(number)
 
     def lives(self, call: int) -> bool:
@@ -393,6 +507,10 @@ class Link:
 
     def look_again(self, fw: Framework, address: int) -> None:
         """Read the answers of all earlier calls again if one of them lies at the address: the last call may have changed them."""
+        for number in self.unread & self.live.keys():
+            if any(0 <= address - start < length for start, length in self.places[number]):
+                self.unread.discard(number)
+                return
         earlier = [number for number in self.live if number != self.last]
         if self.refreshed == self.last or self.socket is None:
             return

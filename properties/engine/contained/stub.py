@@ -6,13 +6,14 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..cases.coordinates import Array
 from ..frameworks import Framework, frameworks
 from ..frameworks.protocol import Answered
 from .documentation import LONGEST
-from .link import Gone, Link
+from .link import LEARNING, Coming, Gone, Link
 from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
 
 
@@ -83,6 +84,8 @@ class ContainedLink(Link):
         fw = self.framework
         asked = [x for x in (*arguments, *options.values()) for x in _arrays(x, fw) if fw.asks(x)] if fw.gradients else []
         leaves = list({id(x): x for x in asked}.values())  # one array may be several arguments
+        if not leaves and self.goes_ahead and self.learned >= LEARNING and not self.slow:
+            return self.call_ahead(fw, handle, method, arguments, options)
         if not leaves:
             return self.call(fw, handle, method, arguments, options, [])[0]
         whole: list[Any] = []
@@ -246,12 +249,27 @@ class Shared:
         return array
 
     def integers(self, carrier: Array, device: str) -> Any:
-        return self.assign(self.full(carrier.shape, 0, "int64", device), carrier)
+        return self._base.assign(self.full(carrier.shape, 0, "int64", device), carrier)
 
     def assign(self, array: Any, carrier: Array) -> Any:
-        return self._base.assign(array, carrier)
+        if not self._link.coming or not carrier.size:
+            return self._base.assign(array, carrier)
+        numbers = self._base.assign(self.full(carrier.shape, 0, self.describe(array)[1], "cpu"), carrier)
+        sent = Arguments(self._base, self._link.arguments, [])
+        self._link.fill(sent.encode(array), sent.encode(numbers), partial(self._base.assign, array, carrier), sent.retained)
+        return array
+
+    def ahead(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Make a call of the target's: what waits for its answer. More can be asked before that, and arrays be assigned to for it."""
+        self._link.goes_ahead = True
+        try:
+            came = call()
+        finally:
+            self._link.goes_ahead = False
+        return came.wait if isinstance(came, Coming) else lambda: came
 
     def read(self, array: Any) -> Array:
+        self._link.settle()
         self._link.look_again(self._base, self.lies(array)[0])
         return self._base.read(array)
 

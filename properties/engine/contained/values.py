@@ -327,11 +327,16 @@ class Taking:
 
 
 class Telling:
-    """An answer on its way back: numbers are copied to the memory of answers; an array among the arguments goes back as its place there."""
+    """An answer on its way back: numbers are copied to the memory of answers; an array among the arguments goes back as its place there.
 
-    def __init__(self, fw: Framework, arguments: Arena, answers: Arena, keep: Callable[[Any], int]) -> None:
+    ``copies``: that, too, is copied.
+    """
+
+    def __init__(
+        self, fw: Framework, arguments: Arena, answers: Arena, keep: Callable[[Any], int], end: int = 0, copies: bool = False
+    ) -> None:
         self.fw, self.arguments, self.answers, self.keep = fw, arguments, answers, keep
-        self.end = 0
+        self.end, self.copies = end, copies  # of what is told so far, in the memory of answers
         self.arrays: list[Any] = []
         self.containers: list[Any] = []  # its lists and dictionaries
 
@@ -376,7 +381,7 @@ class Telling:
         if math.prod(shape) == 0:
             return ["z", shape, dtype]
         address, strides = self.fw.lies(value)
-        if 0 <= address - self.arguments.base < SIZE:
+        if 0 <= address - self.arguments.base < SIZE and not self.copies:
             return ["i", address - self.arguments.base, shape, strides, dtype]
         size = math.prod(shape) * ITEMSIZE[dtype]
         if self.end + size > SIZE:

@@ -25,7 +25,7 @@ from .documentation import documentation
 from .limits import end_with_parent, restrict, without_gpus
 from .load import NotLoaded, called, instance_of, library_of, load
 from .signatures import with_signature
-from .values import LONGEST, Taking, Telling, numbers_in, signature_of
+from .values import ITEMSIZE, LONGEST, Taking, Telling, numbers_in, signature_of
 
 WORKSHOPS: list[Callable[[Any, Framework], Any]] = []  # what a contract has for modules: it makes and calls them in this process
 KEPT = 4096  # answers whose arrays can still be looked at, and graphs of them: one call of the contract may be many of the target's
@@ -92,6 +92,7 @@ class _Worker:
         self.graphs: dict[int, tuple[Any, Any, bool]] = {}  # call → what sends gradients back, its framework, whether faults are avoided
         self.chances: list[ExitStack] = []
         self.changed: list[str] = []
+        self.end = 0  # of the last answer, in the memory of answers
 
     def run(self) -> None:
         awake = False
@@ -156,10 +157,15 @@ class _Worker:
         record: bool,
         avoiding: bool,
         quick: bool,
+        ahead: bool,
+        goes_on: bool,
         forget: list[int],
         drop: list[int],
     ) -> Any:
-        """Call a thing, or a method of it: (the answer, which of its arrays of numbers carry a gradient that can be sent back)."""
+        """Call a thing, or a method of it: (the answer, which of its arrays of numbers carry a gradient that can be sent back).
+
+        ``ahead``: more calls come before its answer is read. ``goes_on``: that of the call before was not read yet; this one lies behind it.
+        """
         for old in forget:
             self.results.pop(old, None)
             self.graphs.pop(old, None)
@@ -170,7 +176,7 @@ class _Worker:
         given = [taking.value(value) for value in arguments]
         named = {name: taking.value(value) for name, value in options.items()}
         function = self._quickly(thing, library) if quick and not (method or record) else self._thing(thing, method)
-        telling = Telling(library, self.arguments, self.answers, self._keep)
+        telling = Telling(library, self.arguments, self.answers, self._keep, self.end if goes_on else 0, ahead)
         send_back, carries = None, list[bool]()
         with np.errstate(all="ignore"), library.settings_kept() as changed, library.avoiding() if avoiding else nullcontext():
             if record and thing == self.shop:
@@ -183,12 +189,21 @@ class _Worker:
             self.changed = changed()
         taking.write_back()
         said = telling.encode(result)
+        self.end = telling.end
         self.results[number] = telling
         if send_back is not None:
             self.graphs[number] = (send_back, library, avoiding)
         while len(self.results) > KEPT:
             self.graphs.pop(self.results.popitem(last=False)[0], None)
         return [said, carries]
+
+    def do_fill(self, place: list[Any], numbers: list[Any]) -> None:
+        """Write into an array of the judge's what lies in another one of the same form, once the calls before this are over."""
+        written, read = (
+            np.ndarray((*shape, ITEMSIZE[dtype]), np.uint8, self.arguments.piece(start, length), offset, (*strides, 1))
+            for _, start, length, offset, shape, strides, dtype, _ in (place, numbers)
+        )
+        written[...] = read
 
     def do_tell(self, thing: int, method: str, fw: str, arguments: list[Any]) -> None:
         """Call a method of a thing, whose answer nobody needs."""
