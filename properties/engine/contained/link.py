@@ -415,9 +415,11 @@ class Link:
             answer = self._receive("call", self.patience())
         finally:
             sent.write_back()
+        took = time.monotonic() - began
+        came = self._came(fw, number, sent, answer)
         if self.learned < LEARNING and not self.slow and not (handle == self.shop and method != "call"):
-            self.learned, self.longest = self.learned + 1, max(self.longest, time.monotonic() - began)
-        return self._came(fw, number, sent, answer)
+            self.learned, self.longest = self.learned + 1, max(self.longest, took)
+        return came
 
     def call_ahead(self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Coming:
         """The same of a call that is not waited for, without gradients. Raises Gone.
