@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from ..engine.core.documented import HIDDEN, SEEN, added, corner, polarity, text_of
 from ..engine.core.target import Target, innermost
-from ..engine.core.words import version
+from ..engine.core.words import version, without_measured
 from .conventions import IS_ADDED
 from .question import PADDING, meant
 from .speech import formal_of
@@ -42,7 +41,7 @@ def with_documentation(target: Target) -> Target:
 
 def words(target: Target) -> dict[str, str]:
     """What a handshake tells of a target, but for numbers that it measured: which names and axes it has, in what it differs, what it refuses."""
-    told = {name: re.sub(r",? off by [\d.e+-]+", "", how) for name, how in {**target.learned, **target.differs}.items()}
+    told = {name: without_measured(how) for name, how in {**target.learned, **target.differs}.items()}
     return {BY: version()} | told | dict.fromkeys(target.refuses, REFUSED) | {TAKES: ", ".join(sorted(target.parameters))}
 
 

@@ -20,6 +20,7 @@ from benchmarks.contained.cheats import HEAD
 from properties.engine.contained import template
 from properties.engine.doors import judge as door
 from properties.engine.doors.cli import main
+from properties.engine.report import record
 from properties.engine.search import journal
 
 ROOT = Path(__file__).parents[2]
@@ -226,6 +227,44 @@ def test_what_runs_no_more_is_worse(folder: Path, capsys: pytest.CaptureFixture[
     (folder / "candidates" / "right.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n")
     assert judge("candidates/right.py", "--baseline", "known.json") == 1
     assert "future_tokens_are_ignored was tried before, and is no longer" in capsys.readouterr().out
+
+
+def test_another_convention_is_worse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is new, and one that is gone."""
+    few = ("candidates/right.py", "--baseline", "known.json")
+    before, *others = "right(q, k, v)", "right(q * q.shape[-1] ** 0.5, k, v)", "right(q, k, v)"
+    for form in others:
+        (folder / "candidates" / "right.py").write_text(HEAD + f"def attention(q, k, v):\n    return {before}\n")
+        assert judge(*few, "--write-baseline") == 0
+        (folder / "candidates" / "right.py").write_text(HEAD + f"def attention(q, k, v):\n    return {form}\n")
+        assert judge(*few) == 1
+        assert "WORSE         candidates/right.py: it speaks scale differently: " in capsys.readouterr().out
+        before = form
+
+
+def test_what_was_not_asked_for_is_no_other_convention() -> None:
+    """A target that is too slow to be asked for all in one of two runs is held to what both know."""
+    said = {"scale": "1, off by 1e-07", "float64": "computed in float32, off by 1e-08"}
+    whole = record.cannot("one", "", 0.0, "nothing found") | {"all_asked": True, "held": ["a"], "speaks": said, "refuses": {"masks": ""}}
+    cut = whole | {"all_asked": False, "speaks": {}, "refuses": {}}
+    for before, now in ((whole, cut), (cut, whole), (cut, cut), (whole, whole | {"speaks": said | {"scale": "1, off by 2e-07"}})):
+        assert record.regressions([now], record.baseline([before])) == []
+    older = {name: {key: one[key] for key in one if key != "all_asked"} for name, one in record.baseline([whole]).items()}
+    for before, now in ((record.baseline([whole]), cut), (older, whole)):
+        (told,) = record.regressions([now | {"speaks": said | {"scale": "1/dim"}}], before)
+        assert told == "one: it speaks scale differently: 1/dim; before: 1"
+
+
+def test_what_ran_before_beside_a_finding_that_is_known_is_missed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless the run ended at the finding, before it."""
+    (folder / "twice.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v * 2)\n")
+    few = ("twice.py", "--baseline", "known.json", "--cases", "4", "--round", "3", "--property", "rows_sum_to_one")
+    more = ("--property", "same_call_same_bits")
+    assert main(["judge", *few, *more, "--all", "--write-baseline"]) == 0 == main(["judge", *few, *more])
+    capsys.readouterr()
+    assert main(["judge", *few, "--all"]) == 1
+    worse = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WORSE")]
+    assert worse == ["WORSE         twice.py: same_call_same_bits was tried before, and is no longer"]
 
 
 def test_github_is_told(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

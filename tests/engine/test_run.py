@@ -102,6 +102,7 @@ def test_the_first_finding_may_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = Searched(monkeypatch, (TWO, 0), (LAST, 0))
     report = verify_target(TARGET, FOUR, Plan(examples=30), first=True)
     assert searched.names == [(ONE, 0), (TWO, 0)] and [found.prop.name for found in report.findings] == [TWO]
+    assert report.unreached == (THREE, LAST)
     searched = Searched(monkeypatch, (TWO, 1))
     assert verify_target(TARGET, FOUR, Plan(examples=30), first=True).rounds == 0
     assert searched.names == [(ONE, 0), (TWO, 0), (THREE, 0), (LAST, 0), (ONE, 1), (TWO, 1)]
@@ -109,7 +110,7 @@ def test_the_first_finding_may_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = dataclasses.replace(TARGET, wrong={"a convention": "other than documented"})
     report = verify_target(wrong, FOUR, Plan(examples=30), first=True)
     assert searched.names == [] and report.verdict == "refuted"
-    verify_target(wrong, FOUR, Plan(examples=4))
+    assert not verify_target(wrong, FOUR, Plan(examples=4)).unreached
     assert len(searched.names) == 4
 
 

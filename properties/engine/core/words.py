@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib import metadata
 
@@ -20,6 +21,11 @@ def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
 def cases(count: int, width: int = 0) -> str:
     """1 case, 2 cases. In a column, both are equally wide."""
     return f"{count:{width},} case{'s' if count != 1 else ' ' if width else ''}"
+
+
+def without_measured(text: str) -> str:
+    """What was found out, but for numbers that were measured, which differ from machine to machine."""
+    return re.sub(r",? off by [\d.e+-]+", "", text)
 
 
 def version() -> str:

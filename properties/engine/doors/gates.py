@@ -108,6 +108,7 @@ def _is_known(one: Any) -> bool:
         isinstance(one, dict)
         and all(isinstance(one.get(name), kind) for name, kind in kinds.items())
         and all(isinstance(text, str) for name in ("findings", "held", "refuses") for text in one[name])
+        and all(isinstance(how, str) for how in one["speaks"].values())
     )
 
 

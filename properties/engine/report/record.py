@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ..core.trial import Violation, describe
-from ..core.words import cases
+from ..core.words import cases, without_measured
 from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report
@@ -17,6 +17,7 @@ from .text import replay_line
 
 Record = dict[str, Any]
 FAILED = ("refuted", "incomplete", "cannot be run", "interrupted")
+DOCUMENTED = "documented "  # before the name of a convention, in the place of a property's
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -49,7 +50,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     verdict = report.verdict if report.verdict in ("refuted", "interrupted", "nothing found") else "incomplete"
     conventions = [
         {
-            "property": f"documented {what}",
+            "property": f"{DOCUMENTED}{what}",
             "statement": "What a target's names document is what it does."
             if what in report.target.wrong
             else "Nothing is refused, and no convention differs, that nobody has declared.",
@@ -86,7 +87,9 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "edges": _share([o for o in tried if o.prop.edge or o.edges]),
         "cases": report.cases,
         "seconds": round(report.seconds, 3),
+        "unreached": list(report.unreached),
         "speaks": {**report.target.learned, **report.target.differs},
+        "all_asked": not report.target.pace.unasked,
         "refuses": dict(report.target.refuses),
         "declares": dict(report.own_words),
         "untried": dict(report.target.untried),
@@ -103,8 +106,9 @@ def _share(outcomes: Sequence[Any]) -> float | None:
 
 def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") -> Record:
     """A target that nothing could be asked of."""
-    empty: Record = {"findings": [], "held": [], "core": None, "edges": None, "cases": 0, "speaks": {}, "refuses": {}, "untried": {}}
-    return {"candidate": name, "verdict": verdict, "why": why, "seconds": round(seconds, 3), **empty}
+    empty: Record = {"findings": [], "held": [], "core": None, "edges": None, "cases": 0, "unreached": []}
+    nothing: Record = {"speaks": {}, "all_asked": False, "refuses": {}, "untried": {}}
+    return {"candidate": name, "verdict": verdict, "why": why, "seconds": round(seconds, 3), **empty, **nothing}
 
 
 def line(one: Record) -> str:
@@ -225,7 +229,8 @@ def baseline(records: Sequence[Record]) -> dict[str, Any]:
             "verdict": one["verdict"],
             "findings": sorted(f["property"] for f in one["findings"]),
             "held": sorted(one["held"]),
-            "speaks": one["speaks"],
+            "speaks": {what: without_measured(how) for what, how in one["speaks"].items()},
+            "all_asked": one.get("all_asked", True),
             "refuses": sorted(one["refuses"]),
         }
         for one in records
@@ -233,21 +238,33 @@ def baseline(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def regressions(records: Sequence[Record], known: Mapping[str, Any]) -> list[str]:
-    """What is worse than in a baseline, a sentence each: a new finding, a changed convention, a property that no longer runs."""
+    """What is worse than in a baseline, a sentence each: a new finding, another convention, a property that no longer runs.
+
+    A property before which the run ended, and a convention of a target that was too slow to be asked for all of them, are no loss.
+    """
     told: list[str] = []
     now = baseline(records)
+    unreached = {one["candidate"]: one.get("unreached", ()) for one in records}
     for name in known:
         if name not in now:
             told.append(f"{name}: it is no longer there")
     for name, one in now.items():
-        was = known.get(name, {"verdict": "nothing found", "findings": [], "held": [], "speaks": one["speaks"], "refuses": one["refuses"]})
+        was = known.get(name, {**one, "verdict": "nothing found", "findings": [], "held": []})
         told += [f"{name}: {prop} is refuted, which was not" for prop in one["findings"] if prop not in was["findings"]]
-        ran = {*one["held"], *one["findings"]}
-        told += [f"{name}: {prop} was tried before, and is no longer" for prop in was["held"] if prop not in ran and not one["findings"]]
-        told += [
-            f"{name}: it speaks {what} differently: {how}" for what, how in one["speaks"].items() if was["speaks"].get(what, how) != how
-        ]
-        told += [f"{name}: it refuses {what}, which it did not" for what in one["refuses"] if what not in was["refuses"]]
+        ran = {*one["held"], *one["findings"], *unreached[name]}
+        before = {*was["held"], *(prop for prop in was["findings"] if not prop.startswith(DOCUMENTED))}
+        told += [f"{name}: {prop} was tried before, and is no longer" for prop in sorted(before - ran)]
+        asked = was.get("all_asked", bool(before))
+        for what, how, earlier in _otherwise(was["speaks"], one["speaks"], asked and one["all_asked"]):
+            told.append(f"{name}: it speaks {what} differently: {how}; before: {earlier}")
+        told += [f"{name}: it refuses {what}, which it did not" for what in one["refuses"] if asked and what not in was["refuses"]]
         if one["verdict"] in FAILED[1:] and was["verdict"] not in FAILED[1:]:
             told.append(f"{name}: {one['verdict']}, which it was not")
     return told
+
+
+def _otherwise(before: Mapping[str, str], now: Mapping[str, str], all_asked: bool) -> list[tuple[str, str, str]]:
+    """Which conventions are others, how they are and how they were; unless all were asked for in both, those alone that both know."""
+    names = sorted({*before, *now} if all_asked else {*before} & {*now})
+    pairs = [(name, now.get(name, "as usual"), without_measured(before.get(name, "as usual"))) for name in names]
+    return [(name, how, was) for name, how, was in pairs if how != was]

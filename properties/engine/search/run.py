@@ -59,6 +59,7 @@ class Report(Shown):
     interrupted: bool = False
     least: int = FIRST_PASS  # cases that a property must have had for it to be tried
     incomplete: str = ""  # why too little was tried to say that nothing was found
+    unreached: tuple[str, ...] = ()  # properties before which the run ended: at a finding, or since time was over
     shortened: str = ""  # how much less than planned was tried, where the time for a run that nobody has given a length was over
 
     @property
@@ -214,6 +215,8 @@ def verify_target(
         if report.interrupted or over or not left or (first and report.findings):
             break
     report.rounds = number // parts
+    reached = {name for name, outcome in report.outcomes.items() if outcome.tried or outcome.not_exercised}
+    report.unreached = tuple(prop.name for prop in properties if prop.name not in reached)
     over = deadline is not None and time.monotonic() > deadline
     if over and usual is not None:
         report.shortened = _how_much(report, plan)
