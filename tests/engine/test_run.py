@@ -30,7 +30,7 @@ from properties.engine.search import run
 from properties.engine.search.deviations import Deviation
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import Report, Status, Workers, load, verify_target
-from properties.engine.search.search import Outcome, Plan
+from properties.engine.search.search import Edge, Outcome, Plan
 
 TARGET = make_target("right", numpy_matmul.attention, {"framework": "numpy"})
 FOUR = catalogue.select(("values",))[:4]
@@ -414,6 +414,17 @@ def test_outcomes_of_one_property_are_joined() -> None:
         report.add(Outcome(FOUR[0], "right", cases=cases))
     report.add(Outcome(FOUR[1], "right", cases=5))
     assert {name: outcome.cases for name, outcome in report.outcomes.items()} == {ONE: 3, TWO: 5}
+
+
+def test_what_is_wrong_at_edges_alone_is_no_share_of_the_core() -> None:
+    """Whatever else of the same property was tried: the score says what it is."""
+    wrong = Violation("nan", 1.0, 2.0, 0.0)
+    outcomes = [Outcome(prop, "right", cases=4) for prop in FOUR]
+    outcomes[0].edges, outcomes[1].edges = {"sizes of zero": Edge(Case(keys=0), wrong)}, {"sizes of zero": Edge(Case(dim=0), wrong)}
+    outcomes[2].finding, outcomes[3].cases = finding(FOUR[2]), 0
+    made = record.record("right", Report(TARGET, "cpu", {outcome.prop.name: outcome for outcome in outcomes}))
+    assert (made["core"], made["edges"], made["held"]) == (round(2 / 3, 4), 0.0, [ONE, TWO])
+    assert made["wrong_at_edges"] == {"sizes of zero": f"{ONE}: nan"}
 
 
 def test_one_case_is_no_plural() -> None:

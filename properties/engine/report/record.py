@@ -83,8 +83,9 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
             for f in report.findings
         ],
         "held": [o.prop.name for o in outcomes if o.status == "passed"],
-        "core": _share([o for o in tried if not o.prop.edge]),
-        "edges": _share([o for o in tried if o.prop.edge or o.edges]),
+        "core": _share([o.finding is None for o in tried if not o.prop.edge]),
+        "edges": _share([o.finding is None and not o.edges for o in tried if o.prop.edge or o.edges]),
+        "wrong_at_edges": {name: f"{o.prop.name}: {edge.violation.says}" for o in reversed(tried) for name, edge in o.edges.items()},
         "cases": report.cases,
         "seconds": round(report.seconds, 3),
         "unreached": list(report.unreached),
@@ -99,15 +100,15 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
     }
 
 
-def _share(outcomes: Sequence[Any]) -> float | None:
-    """How many of the properties hold; None if none was tried."""
-    return round(sum(o.finding is None and not o.edges for o in outcomes) / len(outcomes), 4) if outcomes else None
+def _share(held: Sequence[bool]) -> float | None:
+    """How many hold; None if none was tried."""
+    return round(sum(held) / len(held), 4) if held else None
 
 
 def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") -> Record:
     """A target that nothing could be asked of."""
-    empty: Record = {"findings": [], "held": [], "core": None, "edges": None, "cases": 0, "unreached": []}
-    nothing: Record = {"speaks": {}, "all_asked": False, "refuses": {}, "untried": {}}
+    empty: Record = {"findings": [], "held": [], "core": None, "edges": None, "wrong_at_edges": {}, "cases": 0}
+    nothing: Record = {"unreached": [], "speaks": {}, "all_asked": False, "refuses": {}, "untried": {}}
     return {"candidate": name, "verdict": verdict, "why": why, "seconds": round(seconds, 3), **empty, **nothing}
 
 
