@@ -163,9 +163,44 @@ def test_a_line_is_judged_before_the_next_one_comes(workers: str, folder: Path) 
 
 
 def test_a_verdict_is_told_where_the_scores_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert judge("candidates/wrong.py", "--json", "/dev/full") == 2
+    """That of every candidate, and once that there is no room."""
+    assert judge("candidates/wrong.py", "candidates/dies.py", "candidates/right.py", "--json", "/dev/full") == 2
     out, err = capsys.readouterr()
-    assert "REFUTED       candidates/wrong.py" in out and "No space left on device" in err
+    assert "REFUTED       candidates/wrong.py" in out and "NOTHING FOUND candidates/right.py" in out
+    assert err.count("No space left on device: '/dev/full'") == 1 and "Traceback" not in err
+
+
+def test_what_is_there_stays_until_a_candidate_is_judged(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.Journal("run.jsonl").begin(["of an earlier run"])
+    kept = {name: Path(name).write_text(f"kept in {name}") for name in ("scores.jsonl", "j.xml", "known.json")} | {"run.jsonl": 0}
+    before = {name: Path(name).read_bytes() for name in kept}
+    written = ("--json", "scores.jsonl", "--junit", "j.xml", "--baseline", "known.json", "--write-baseline", "--record", "run.jsonl")
+    given(folder, monkeypatch, b"\n")
+    assert judge("nowhere.py", *written, "--sarif", "s.json") == 2 == judge("-", *written, "--sarif", "s.json")
+    assert {name: Path(name).read_bytes() for name in kept} == before and not Path("s.json").exists()
+    given(folder, monkeypatch, json.dumps({"name": "right", "code": HEAD + CODE["right"]}).encode())
+    assert judge("-", *written) == 0
+    assert not any(before[name][:9] in Path(name).read_bytes() for name in kept if name != "run.jsonl")
+    assert [line.get("judged", {}).get("candidate", "") for line in journal.lines("run.jsonl")] == ["", "right", ""]
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--sarif", "--record", "--baseline"])
+def test_no_candidate_is_overwritten(
+    option: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a reference, nor a file from which candidates are read."""
+    place = folder / "candidates" / "right.py"
+    (folder / "link").symlink_to(place)
+    given(folder, monkeypatch, b"{}")
+    before = place.read_bytes()
+    more = ("--write-baseline",) * (option == "--baseline")
+    asked: list[tuple[str, ...]] = [("candidates",), ("candidates/right.py:attention",), ("candidates/wrong.py", "--reference", str(place))]
+    for words in asked:
+        assert main(["judge", *words, option, "link", *more]) == 2
+        assert f"attncheck: {option} link would overwrite what is judged" in capsys.readouterr().err
+    assert place.read_bytes() == before
 
 
 BESIDE = """
@@ -521,10 +556,10 @@ def test_what_comes_back_beside_answers_is_checked_too(patch: str, folder: Path,
 
 
 def test_nothing_that_is_there_is_overwritten_by_a_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = (folder / "candidates" / "right.py").read_text()
-    assert judge("candidates/right.py", "--record", "candidates/right.py") == 2
-    assert "candidates/right.py is not what a run has written down" in capsys.readouterr().err
-    assert (folder / "candidates" / "right.py").read_text() == code
+    code = (folder / "candidates" / "wrong.py").read_text()
+    assert judge("candidates/right.py", "--record", "candidates/wrong.py") == 2
+    assert "candidates/wrong.py is not what a run has written down" in capsys.readouterr().err
+    assert (folder / "candidates" / "wrong.py").read_text() == code
     assert judge("candidates/right.py", "--record", "run.jsonl") == 0 == judge("candidates/right.py", "--record", "run.jsonl")
 
 

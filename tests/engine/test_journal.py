@@ -39,8 +39,13 @@ def read(path: str) -> list[dict[str, object]]:
 
 def test_a_run_begins_its_file_anew(folder: Path) -> None:
     Path("run.jsonl").write_text("of another run\n" * 9)
-    Journal("run.jsonl").begin(["kernel.py:attention"], seed=7)
+    made = Journal("run.jsonl")
+    made.begin(["kernel.py:attention"], seed=7)
+    assert Path("run.jsonl").read_text() == "of another run\n" * 9  # until there is something to write
+    made.start()
     assert read("run.jsonl") == [{"arguments": ["kernel.py:attention"], "folder": str(folder), "seed": 7}]
+    made.write(more=1)
+    assert read("run.jsonl")[1:] == [{"more": 1}]
     Journal("deep/er/run.jsonl").begin([])
     assert journal.lines("deep/er/run.jsonl") == [{"arguments": [], "folder": str(folder)}]
 

@@ -235,6 +235,40 @@ def test_gates_read_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert main(["kernel.py:attention", *few, *known, "--write-baseline"]) == 0 == main(["kernel.py:attention", *few, *known])
 
 
+def test_what_is_there_stays_until_there_is_something_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "keep.json").write_text("precious")
+    written = ("--json", "keep.json", "--junit", "new.xml")
+    assert main(["nosuch.py:attention", *written]) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(cli, "asked", interrupted)
+        assert main(["kernel.py:attention", *written]) == 130
+    assert (tmp_path / "keep.json").read_text() == "precious" and not (tmp_path / "new.xml").exists()
+    assert main(["kernel.py:attention", "--property", "rows_sum_to_one", "--cases", "3", "-n", "1", *written]) == 0
+    assert len(json.loads((tmp_path / "keep.json").read_text())["reports"]) == 1 == len(ElementTree.parse(tmp_path / "new.xml").getroot())
+
+
+def interrupted(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "words", [("kernel.py:attention",), ("kernel:attention",), ("numpy_matmul", "--like", "kernel.py:attention@eager")]
+)
+def test_no_target_is_overwritten(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    for option in ("--json", "--html", "--junit", "--sarif", "--record", "--write-supports"):
+        assert main([*words, option, "./kernel.py"]) == 2
+        assert f"attncheck: {option} ./kernel.py would overwrite what is judged" in capsys.readouterr().err
+    assert (tmp_path / "kernel.py").read_text() == KERNEL
+
+
 # ---------------------------------------------------------------- how much was tried
 
 

@@ -358,6 +358,8 @@ def check(
     workers: Workers | None,
 ) -> Report:
     """Search one target and print what was found and what was verified."""
+    if options.journal:
+        options.journal.start()
     several = options.target is None
     fixed = any(one is not None for one in (options.cases, options.time, options.round, options.baseline))  # how much is tried
     if options.isolate and not target.framework.forks:

@@ -7,7 +7,7 @@ import datetime
 import shlex
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from ..core.target import CannotRun
 from ..core.words import version
@@ -27,23 +27,23 @@ class Files(gates.Gates):
     """
 
     def __init__(self, options: argparse.Namespace, out: TextIO, console: TextIO) -> None:
-        super().__init__(options)
+        super().__init__(options, [options.target or "", *options.like])
         self.out, self.console = out, console
 
-    def __enter__(self) -> Self:
-        super().__enter__()
+    def open(self) -> None:
+        """Those that gates read, and the reports."""
+        super().open()
         self.maker = page_maker() if self.options.html else None
         self.json = self.out if self.options.json == "-" else self.opened(self.options.json)
         self.html = self.opened(self.options.html)
-        return self
 
     def tell(self, reports: Sequence[Report], absent: dict[str, str]) -> list[gate.Record]:
-        """Write the reports of the whole run, and what was not run → why; as gates read them."""
+        """Write the reports of the whole run, and what was not run → why; as gates read them. Raises OSError."""
         if self.json or self.html:
             data = run_json(reports, absent, self.options.given)
             if self.json:
                 self.json.write(json_text(data, self.json) + "\n")
-                self.json.flush()
+                self.out.flush()
             if self.html and self.maker:
                 self.html.write(self.maker.page(data))
         records = [

@@ -6,18 +6,21 @@ import argparse
 import ast
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TextIO
+from typing import Any, Self, TextIO
 
 from ..contained.load import ANY
 from ..contained.template import hide
 from ..core.words import version
 from ..report import record as gate
+from ..search.find_target import file_of
 from .arguments import given
+from .streams import Output
 
+WRITTEN = ("json", "html", "junit", "sarif", "record", "baseline", "write_supports")  # options that name a file to be written
 TOLD_TO_GITHUB = ("GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE")  # files that it believes
 
 
@@ -30,49 +33,56 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Gates:
-    """The files are opened when a run begins, not after an hour, and hidden from whom it judges.
+    """The files are opened when a run begins, not after an hour, and hidden from whom it judges. ``judged``: what names that, and its reference.
 
-    Entering raises OSError for a file that cannot be written, ValueError for options that do not go together and for what is no baseline.
+    Entering raises OSError for a file that cannot be written, ValueError for options that do not go together, for what is no baseline, and
+    for a file to be written in which lies what is judged.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+    def __init__(self, options: argparse.Namespace, judged: Iterable[str]) -> None:
+        self.options, self.judged = options, judged
 
     def __enter__(self) -> Self:
-        self.stack, options = ExitStack(), self.options
+        with ExitStack() as self.stack:
+            self.open()
+            self.stack = self.stack.pop_all()
+        return self
+
+    def open(self) -> None:
+        """Open all that is asked for; raises as entering does."""
+        options = self.options
         if options.write_baseline and not options.baseline:
             raise ValueError("--write-baseline needs --baseline FILE")
+        _overwrite_none(options, self.judged)
         self.known = read_baseline(options.baseline) if options.baseline and not options.write_baseline else None
         self.junit, self.sarif = self.opened(options.junit), self.opened(options.sarif)
-        self.baseline = self.opened(options.baseline, "a") if options.write_baseline else None
+        self.baseline = self.opened(options.baseline) if options.write_baseline else None
         self.github = os.environ.get("GITHUB_ACTIONS") == "true"
-        self.summary = self.opened(os.environ.get("GITHUB_STEP_SUMMARY"), "a") if self.github else None
+        self.summary = self.opened(os.environ.get("GITHUB_STEP_SUMMARY"), adds=True) if self.github else None
         for name in TOLD_TO_GITHUB:
             if place := os.environ.get(name):
                 hide(place)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stack.close()
 
-    def opened(self, path: str | None, mode: Literal["w", "a"] = "w") -> TextIO | None:
-        """None for no path; "a": what is in it stays. Raises OSError."""
+    def opened(self, path: str | None, adds: bool = False) -> Output | None:
+        """None for no path; ``adds``: what is in it stays. Raises OSError."""
         if not path:
             return None
-        file = open(path, mode, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  the stack closes it
-        self.stack.push(file)
+        file = Output(path, adds)
+        self.stack.callback(file.close)
         if os.path.isfile(path):
             hide(path)
         return file
 
     def write(self, records: Sequence[gate.Record], console: TextIO) -> None:
-        """Everything that is asked for."""
+        """Everything that is asked for. Raises OSError."""
         if self.junit:
             self.junit.write(gate.junit_text(records))
         if self.sarif:
             self.sarif.write(gate.sarif_text(records, version()))
         if self.baseline:
-            self.baseline.truncate(0)
             self.baseline.write(json.dumps(gate.baseline(records), indent=1, sort_keys=True) + "\n")
         if self.github:
             for note in gate.github_lines(records):
@@ -88,6 +98,16 @@ class Gates:
         for sentence in worse:
             print(f"WORSE         {sentence}", file=console)
         return 1 if worse else 0
+
+
+def _overwrite_none(options: argparse.Namespace, judged: Iterable[str]) -> None:
+    """Raises ValueError for a file to be written in which lies what is judged."""
+    files = [file for file in ("/dev/stdin" if text == "-" else file_of(text) for text in judged) if os.path.isfile(file)]
+    written = {name: getattr(options, name, None) for name in WRITTEN if name != "baseline" or options.write_baseline}
+    for name, path in written.items():
+        if path and os.path.isfile(path) and any(os.path.samefile(path, file) for file in files):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} {path} would overwrite what is judged, or what that is held to: give another file")
 
 
 def read_baseline(path: str) -> dict[str, Any]:

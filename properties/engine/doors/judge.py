@@ -47,6 +47,7 @@ from . import gates, resume
 from .arguments import count, duration, given, processes
 from .known import known_of, next_to
 from .options import DEVICE
+from .streams import Output
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         # what is wrong with it is no candidate's fault
         on_either(whole(options.reference), partial(referee, whole(options.reference)), options.device or "cpu", bool(options.device))
     number = secrets.randbelow(2**31) if options.round is None else options.round
-    journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
+    texts = [text for path in options.paths for _, text in ([(path, path)] if path == "-" else _lying_at(path))]
     how = {
         "contract": options.contract,
         "properties": names,
@@ -129,8 +130,9 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     interrupted = False
     with ExitStack() as stack:
         out = sys.stdout
-        files = stack.enter_context(gates.Gates(options))
-        scores = out if options.json == "-" else files.opened(options.json)
+        files = stack.enter_context(gates.Gates(options, [*texts, how["reference"] or ""]))
+        scores = Scores(out if options.json == "-" else files.opened(options.json))
+        journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
         console = sys.stderr if options.json == "-" else out
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         for place in (folder, *options.paths):  # a candidate would write into another one
@@ -148,18 +150,21 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
                 if journal and (key := digest(name, text, how)) not in before:
                     journal.note(judged=one, digest=key)
                 records.append(one)
-                tell(one, console, scores)
+                print(gate.line(one), file=console, flush=True)
+                scores.add(one)
                 check()
         except KeyboardInterrupt:
             interrupted = True
         if not (records or interrupted):
             raise ValueError("there is no candidate on the standard input")
-        files.write(records, console)
+        if records:
+            files.write(records, console)
         if interrupted:
             print(f"attncheck: interrupted{resume.hint(journal)}", file=sys.stderr)
             return status()
         verdicts = {one["verdict"] for one in records}
         ended = files.status(records, console, 1 if "refuted" in verdicts else 0 if verdicts == {"nothing found"} else 2)
+        ended = 2 if scores.lost else ended
     if journal:
         journal.note(ended=ended)
     return ended
@@ -380,8 +385,20 @@ def whole(reference: str) -> str:
     raise ValueError(f"{place} defines no Model and no attention: give --reference {place}:NAME")
 
 
-def tell(one: gate.Record, console: TextIO, scores: TextIO | None) -> None:
-    """A line for a person, and one for a program."""
-    print(gate.line(one), file=console, flush=True)
-    if scores is not None:
-        print(json.dumps(one), file=scores, flush=True)
+class Scores:
+    """Where a line for a program is written for each candidate, if anywhere. A file that takes no more of them is told once."""
+
+    def __init__(self, to: Output | TextIO | None) -> None:
+        self.to, self.lost = to, False
+
+    def add(self, one: gate.Record) -> None:
+        """Write it. Raises OSError for standard output alone."""
+        if not isinstance(self.to, Output):
+            if self.to is not None:
+                print(json.dumps(one), file=self.to, flush=True)
+            return
+        try:
+            self.to.write(json.dumps(one) + "\n")
+        except OSError as error:
+            self.to, self.lost = None, True
+            print(f"attncheck: the scores cannot be written: {error}", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,9 @@ def begin(arguments: Sequence[str], to: str | None, **more: Any) -> Journal | No
 
 def hint(of: Journal | None) -> str:
     """How a run that was ended is gone on with."""
+    if of:
+        with suppress(OSError):
+            of.start()
     return f"; {command_name()} resume {shlex.quote(os.path.relpath(of.path))} goes on" if of else ""
 
 

@@ -1,11 +1,13 @@
-"""Standard output and error as the command line needs them: they are there, and they take every character."""
+"""Standard output and error as the command line needs them: they are there, and they take every character. Files that it writes."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import stat
 import sys
+from contextlib import suppress
 from typing import Any, TextIO
 
 
@@ -19,7 +21,7 @@ def steady() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def json_text(content: Any, file: TextIO) -> str:
+def json_text(content: Any, file: TextIO | Output) -> str:
     """JSON that the file can hold: characters as they are if its encoding has them, otherwise as escapes of JSON."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
     try:
@@ -27,3 +29,31 @@ def json_text(content: Any, file: TextIO) -> str:
     except UnicodeEncodeError:
         return json.dumps(content, indent=1)
     return text
+
+
+class Output:
+    """A file that can be written, and keeps what it holds until there is something to write; ``adds``: what it holds stays. Raises OSError."""
+
+    def __init__(self, path: str, adds: bool = False) -> None:
+        self.path, self.keeps, self.new = path, adds, not os.path.lexists(path)
+        self.file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  ``close`` does
+
+    def write(self, text: str) -> None:
+        """In the place of what it held at first, then after what was written. Raises OSError with its name, and is closed then."""
+        try:
+            if not self.keeps and stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
+                self.file.truncate(0)
+            self.keeps, self.new = True, False
+            self.file.write(text)
+            self.file.flush()
+        except OSError as error:
+            with suppress(OSError):
+                self.file.close()
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def close(self) -> None:
+        """Nothing is left of one that is new, and was not written."""
+        self.file.close()
+        if self.new:
+            with suppress(OSError):
+                os.unlink(self.path)

@@ -164,26 +164,30 @@ def _prepare(text: str, builtins: Builtins) -> None:
 
 def _written(text: str) -> bytes:
     """The file of a target, of which nothing is imported; nothing if there is none."""
-    place = text.rpartition(":")[0]
-    if not place.endswith(".py"):
-        return _source(place)
     with suppress(OSError):
-        return Path(place).read_bytes()
+        return Path(file_of(text)).read_bytes()
     return b""
 
 
-def _source(module: str) -> bytes:
-    """The file of a module, of which nothing is imported; nothing if there is none."""
+def file_of(text: str) -> str:
+    """The file in which lies what a text names, as far as can be told without an import; empty if that cannot be told."""
+    text = text.partition("@")[0]
+    place, colon, _ = (text.partition("(")[0] if text.endswith(")") else text).rpartition(":")
+    if text.endswith(".py"):
+        return text
+    return place if place.endswith(".py") or not colon else _origin(place)
+
+
+def _origin(module: str) -> str:
+    """The file of a module, of which nothing is imported; empty if there is none."""
     path: list[str] | None = [str(Path.cwd()), *sys.path]
     origin = ""
     for end in range(1, module.count(".") + 2):
         spec = PathFinder.find_spec(".".join(module.split(".")[:end]), path) if path else None
         if spec is None:
-            return b""
+            return ""
         origin, path = spec.origin or "", list(spec.submodule_search_locations or ())
-    with suppress(OSError):
-        return Path(origin).read_bytes()
-    return b""
+    return origin
 
 
 def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Target:

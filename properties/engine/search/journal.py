@@ -42,6 +42,7 @@ class Journal:
         hide(Path(FOLDER).parts[0])  # whole: a folder in it could be put aside with it
         hide(self.path)
         self.before = list(before)
+        self.first: dict[str, Any] = {}  # the first line, where it is not written yet
         self.file: int | None = None
 
     def __reduce__(self) -> Any:
@@ -49,6 +50,7 @@ class Journal:
 
     def write(self, **what: Any) -> None:
         """Add a line. Raises OSError."""
+        self.start()
         if self.file is None:
             self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             size = os.fstat(self.file).st_size
@@ -57,12 +59,23 @@ class Journal:
         os.write(self.file, written(what).encode() + b"\n")
 
     def begin(self, arguments: Sequence[str], **more: Any) -> None:
-        """The first line: how the run was called, and what says that a file is still the same. Raises OSError."""
+        """The first line: how the run was called, and what says that a file is still the same. What an earlier run has written stays until
+        ``start``. Raises OSError.
+        """
         if not self.before:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with suppress(FileNotFoundError):
-                os.truncate(self.path, 0)
-            self.write(arguments=list(arguments), folder=os.getcwd(), **more)
+            with open(self.path, "ab") as file:
+                earlier = file.tell()
+            self.first = {"arguments": list(arguments), "folder": os.getcwd(), **more}
+            if not earlier:
+                self.start()
+
+    def start(self) -> None:
+        """From now on the file is that of this run. Raises OSError."""
+        if first := self.first:
+            self.first = {}
+            os.truncate(self.path, 0)
+            self.write(**first)
 
     def note(self, **what: Any) -> None:
         """Add a line if that can be done: a disk that is full does not end a run."""
