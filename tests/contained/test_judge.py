@@ -18,6 +18,7 @@ from nightly import more_by_night, one_in, some_by_night
 
 from benchmarks.contained.cheats import HEAD
 from properties.engine.contained import template
+from properties.engine.doors import gates, replay
 from properties.engine.doors import judge as door
 from properties.engine.doors.cli import main
 from properties.engine.report import record
@@ -127,18 +128,43 @@ def test_candidates_come_from_standard_input(folder: Path, capsys: pytest.Captur
     assert [(one["candidate"], one["verdict"]) for one in scores] == [("right", "nothing found"), ("wrong", "refuted")]
 
 
+def test_a_line_of_standard_input_is_told_by_a_name_that_stays(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under which its code replays a finding; two of the same name are two candidates."""
+    twice, none = "def attention(q, k, v):\n    return right(q, k, v) * 2\n", "def f(q):\n    return q\ng = f\n"
+    codes = [HEAD + twice, HEAD + none, "import nothing_there"]
+    lines = b"\n".join(json.dumps({"name": "it", "code": code}).encode() for code in codes)
+
+    def told() -> tuple[list[Any], str]:
+        given(folder, monkeypatch, lines)
+        assert judge("-", "--json", "s.jsonl", "--junit", "j.xml", "--sarif", "s.json") == 1
+        texts = [capsys.readouterr().out, *((folder / name).read_text() for name in ("s.jsonl", "j.xml", "s.json"))]
+        return [{**json.loads(line), "seconds": 0} for line in texts[1].splitlines()], "".join(texts)
+
+    (scores, text), (again, _) = told(), told()
+    assert scores == again and tempfile.gettempdir() not in text
+    assert [one["candidate"] for one in scores] == ["it", "it (2)", "it (3)"]
+    assert [one["file"] for one in scores] == [f"candidate_{number}.py" for number in (1, 2, 3)]
+    assert scores[1]["why"].startswith("which callable of candidate_2.py?")
+    assert '"uri": "candidate_1.py"' in text
+    (folder / "candidate_1.py").write_text(codes[0])
+    assert replay.again(scores[0]["findings"][0]["replay"])[0] == "STILL WRONG"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_line_that_is_none_is_one_candidate_s_verdict(
     workers: int, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = json.dumps({"name": "a\x1b[2J\nb", "code": HEAD + CODE["right"]})
     odd = [b"no JSON", b"\xff\xfe", b"[" * 10**5, b"3", b'{"name": "no code"}', b'{"name": "no text", "code": "\\ud800"}', b"  "]
+    odd += [b'{"name": 3, "code": ""}', b'{"name": "a", "code": 4}', b'{"name": "a", "code": "", "attribute": ["b"]}']
     given(folder, monkeypatch, b"\n".join([*odd, right.encode()]))
     assert judge("-", "--json", "-", "-n", str(workers)) == 2
     out, err = capsys.readouterr()
     scores = {one["candidate"]: one for one in map(json.loads, out.splitlines())}
     assert {name: one["verdict"] for name, one in scores.items()} == {
-        **{f"line {number}": "cannot be run" for number in range(1, 6)},
+        **{f"line {number}": "cannot be run" for number in (1, 2, 3, 4, 5, 7, 8, 9)},
         "no text": "cannot be run",
         "a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}b": "nothing found",
     }
@@ -314,6 +340,40 @@ def test_github_is_told(folder: Path, capsys: pytest.CaptureFixture[str], monkey
     assert json.loads(out)["verdict"] == "cannot be run" and "::error file=candidates/says.py,line=1" in err
     summary = (folder / "summary.md").read_text()
     assert "| candidates/wrong.py | refuted |" in summary and "| candidates/says.py | cannot be run |" in summary
+
+
+def test_gates_are_told_where_a_candidate_lies(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the folder that GitHub has checked out, and whatever its name holds; nothing of what lies nowhere."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(folder))
+    monkeypatch.chdir(folder / "candidates")
+    name = "kérnel #1%,:x&.py"
+    Path("wrong.py").rename(name)
+    assert judge(name, "--sarif", "s.json") == 1
+    assert "::error file=candidates/kérnel #1%25%2C%3Ax&.py,line=" in capsys.readouterr().out
+    (result,) = json.loads(Path("s.json").read_text())["runs"][0]["results"]
+    where = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert where == "candidates/k%C3%A9rnel%20%231%25%2C%3Ax%26.py"
+    given(folder, monkeypatch, json.dumps({"name": "a::error::\n|", "code": HEAD + CODE["wrong"]}).encode())
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(folder / "summary.md"))
+    assert judge("-") == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert line.startswith("::error title=documented is_causal::a::error::\N{REPLACEMENT CHARACTER}|: it changes nothing")
+    assert "| a::error::\N{REPLACEMENT CHARACTER}\\| | refuted |" in (folder / "summary.md").read_text()
+
+
+def test_the_file_of_a_target_as_gates_know_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "kernel.py").write_text("")
+    outside = str(folder.parent / "kernel.py")
+    monkeypatch.chdir(folder / "package")
+    for workspace, below in ((None, ""), (str(folder), "package/"), (str(folder / "candidates"), "")):
+        if workspace:
+            monkeypatch.setenv("GITHUB_WORKSPACE", workspace)
+        for text in ("kernel.py:f", "./kernel.py:?f", "kernel:f", f"{folder}/package/kernel.py:Kernel(a=':')@compile"):
+            assert gates.file_told(text) == f"{below}kernel.py"
+        assert [gates.file_told(text) for text in ("json:dumps", "numpy_matmul", "", f"{outside}:f")] == ["", "", "", outside]
+    assert record.uri({"candidate": "json:dumps", "file": ""}) == "json%3Adumps"
 
 
 @pytest.mark.parametrize(
@@ -510,7 +570,7 @@ def test_what_fails_in_the_checker_is_one_candidates_verdict(monkeypatch: pytest
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(door, "candidate", broken)
-    how = {"seconds": None, "reference": None, "supports": None, "contract": "attention", "device": "cpu"}
+    how = {"seconds": None, "reference": None, "supports": None, "contract": "attention", "device": "cpu", "folder": "elsewhere/"}
     made = door.judged("mine", "mine.py:attention", how)
     assert (made["verdict"], made["why"]) == ("cannot be run", "the checker failed: ZeroDivisionError: ours")
     assert "ours" in capsys.readouterr().err

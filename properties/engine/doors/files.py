@@ -46,9 +46,12 @@ class Files(gates.Gates):
                 self.out.flush()
             if self.html and self.maker:
                 self.html.write(self.maker.page(data))
-        records = [
-            gate.record(one.target.name, one, self.options.round or 0) | {"line": gates.first_line(one.target.name)} for one in reports
-        ]
+        names: set[str] = set()
+        records = []
+        for one in reports:
+            name = one.target.name
+            where = {"file": gates.file_told(name), "line": gates.first_line(name)}
+            records.append(gate.record(gates.numbered(name, names), one, self.options.round or 0) | where)
         records += [gate.cannot(name, why, 0.0, "not available") for name, why in absent.items()]
         self.write(records, self.console)
         return records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -130,6 +131,27 @@ def _is_known(one: Any) -> bool:
         and all(isinstance(text, str) for name in ("findings", "held", "refuses") for text in one[name])
         and all(isinstance(how, str) for how in one["speaks"].values())
     )
+
+
+def numbered(name: str, names: set[str]) -> str:
+    """A name that is none of some others, and one of them from now on: with a number, if it was given before."""
+    own = next(own for own in itertools.chain([name], (f"{name} ({n})" for n in itertools.count(2))) if own not in names)
+    names.add(own)
+    return own
+
+
+def file_told(text: str) -> str:
+    """The file in which lies what a text names, from GITHUB_WORKSPACE if it lies there, or else from the working directory.
+
+    As it is given if it lies in neither; empty for a module that does, and for what is no file.
+    """
+    file = file_of(text)
+    for root in filter(None, (os.environ.get("GITHUB_WORKSPACE"), os.getcwd())) if file else ():
+        for whole in (os.path.abspath, os.path.realpath):
+            path = Path(os.path.relpath(whole(file), whole(root)))
+            if path.parts[:1] != (os.pardir,):
+                return path.as_posix()
+    return file if text.startswith(file) else ""
 
 
 def first_line(text: str) -> int:

@@ -51,7 +51,7 @@ from .streams import Output
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
-NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}'
+NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}, whose values are texts'
 
 
 def parser() -> argparse.ArgumentParser:
@@ -135,6 +135,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
         console = sys.stderr if options.json == "-" else out
         folder = stack.enter_context(tempfile.TemporaryDirectory())
+        how["folder"] = f"{folder}/"
         for place in (folder, *options.paths):  # a candidate would write into another one
             hold(re.sub(r"(?<=\.py):.*", "", place))
         if options.reference:  # or into what all are held to, and what that imports
@@ -147,6 +148,8 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
             for (name, text), one in judge_all(candidates(options.paths, folder), how, options.workers, before):
                 if one["verdict"] == "interrupted":  # it is judged when the run is gone on with
                     raise KeyboardInterrupt
+                own = text.removeprefix(how["folder"])
+                one |= {"streamed": own != text, "file": gates.file_told(text) if own == text else own.partition(":")[0]}
                 if journal and (key := digest(name, text, how)) not in before:
                     journal.note(judged=one, digest=key)
                 records.append(one)
@@ -173,9 +176,11 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
 def candidates(paths: Sequence[str], folder: str) -> Iterator[Asked]:
     """(name, what names the callable) of every candidate; those of standard input as they come, where nothing is named by a line that is none.
 
-    Raises ValueError for a place that holds none.
+    No two have the same name. Raises ValueError for a place that holds none.
     """
-    return itertools.chain.from_iterable([_streamed(sys.stdin.fileno(), folder) if path == "-" else _lying_at(path) for path in paths])
+    asked = itertools.chain.from_iterable([_streamed(sys.stdin.fileno(), folder) if path == "-" else _lying_at(path) for path in paths])
+    names: set[str] = set()
+    return ((gates.numbered(name, names), text) for name, text in asked)
 
 
 def _lying_at(path: str) -> list[Asked]:
@@ -196,13 +201,15 @@ def _streamed(stream: int, folder: str) -> Iterator[Asked]:
     for number, text in enumerate(filter(bytes.strip, _lines(stream)), 1):
         try:
             content = json.loads(text)
-            name, code = str(content.get("name", f"candidate {number}")), str(content["code"])
+            name, code, attribute = content.get("name", f"candidate {number}"), content["code"], content.get("attribute", ANY)
+            if not all(isinstance(value, str) for value in (name, code, attribute)):
+                raise TypeError
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             yield f"line {number}", ""
             continue
         file = Path(folder) / f"candidate_{number}.py"
         file.write_bytes(code.encode("utf-8", "surrogatepass"))  # what is no text cannot be read as a candidate, and says so
-        yield printable(name), f"{file}:{content.get('attribute', ANY)}"
+        yield printable(name) or f"candidate {number}", f"{file}:{attribute}"
 
 
 def _lines(stream: int) -> Iterator[bytes]:
@@ -307,7 +314,16 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         traceback.print_exception(error)
         made = gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", 0.0)
     made["seconds"] = round(time.monotonic() - began, 3)
-    return made
+    return dict(_beside(how["folder"], made))
+
+
+def _beside(folder: str, told: Any) -> Any:
+    """What is told, as if the files of a folder lay in the working directory: its name is another one in every run."""
+    if isinstance(told, str):
+        return told.replace(folder, "")
+    if isinstance(told, dict):
+        return {key: _beside(folder, value) for key, value in told.items()}
+    return [_beside(folder, value) for value in told] if isinstance(told, list | tuple) else told
 
 
 def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Record:

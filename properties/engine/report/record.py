@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from ..core.trial import Violation, describe
@@ -133,20 +134,20 @@ def junit_text(records: Sequence[Record]) -> str:
         suite = ElementTree.SubElement(
             suites,
             "testsuite",
-            name=one["candidate"],
+            name=_plain(one["candidate"]),
             tests=str(count),
             failures=str(failures),
             errors=str(errors),
             time=str(one["seconds"]),
         )
         for finding in one["findings"]:
-            case = ElementTree.SubElement(suite, "testcase", classname=one["candidate"], name=finding["property"])
+            case = ElementTree.SubElement(suite, "testcase", classname=_plain(one["candidate"]), name=finding["property"])
             failure = ElementTree.SubElement(case, "failure", message=_plain(finding["says"]))
             failure.text = _plain(f"{finding['statement']}\n{finding['case']}\n{finding['replay']}")
         for name in one["held"]:
-            ElementTree.SubElement(suite, "testcase", classname=one["candidate"], name=name)
+            ElementTree.SubElement(suite, "testcase", classname=_plain(one["candidate"]), name=name)
         if errors:
-            case = ElementTree.SubElement(suite, "testcase", classname=one["candidate"], name="verdict")
+            case = ElementTree.SubElement(suite, "testcase", classname=_plain(one["candidate"]), name="verdict")
             ElementTree.SubElement(case, "error", message=_plain(f"{one['verdict']}: {one['why']}"))
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
@@ -166,9 +167,7 @@ def sarif_text(records: Sequence[Record], version: str) -> str:
             "ruleId": finding["property"],
             "level": "error" if finding["core"] else "warning",
             "message": {"text": f"{finding['says']}\n{finding['replay']}"},
-            "locations": [
-                {"physicalLocation": {"artifactLocation": {"uri": place(one["candidate"])}, "region": {"startLine": one.get("line") or 1}}}
-            ],
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri(one)}, "region": {"startLine": one.get("line") or 1}}}],
         }
         for one, finding in found
     ]
@@ -190,34 +189,41 @@ def sarif_text(records: Sequence[Record], version: str) -> str:
     return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def place(candidate: str) -> str:
-    """The file of a target."""
-    path, colon, _ = candidate.rpartition(":")
-    return (path if colon else candidate).replace("\\", "/")
+def uri(one: Record) -> str:
+    """The file of a target as a relative reference (RFC 3986); its name, where there is no file."""
+    return quote(one.get("file") or one["candidate"], errors="surrogateescape")
 
 
 def github_lines(records: Sequence[Record]) -> list[str]:
-    """A line for GitHub's log a finding: it shows beside the file."""
-
-    def escaped(text: str) -> str:
-        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
+    """A line for GitHub's log a finding: it shows beside the file, if there is one."""
     notices = [(one, f["property"], f"{f['says']}; {f['replay']}") for one in records for f in one["findings"]]
     notices += [(one, one["verdict"], one["why"]) for one in records if one["verdict"] in FAILED and not one["findings"]]
-    return [
-        f"::error file={place(one['candidate'])},line={one.get('line') or 1},title={name}::{escaped(says)}" for one, name, says in notices
-    ]
+    lines = []
+    for one, title, says in notices:
+        lies = one.get("file") and not one.get("streamed")
+        where = {"file": one["file"], "line": one.get("line") or 1} if lies else {}
+        named = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in {**where, "title": title}.items())
+        lines.append(f"::error {named}::" + _escaped(says if where else f"{one['candidate']}: {says}"))
+    return lines
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """As GitHub's commands have it: in a property commas and colons, too."""
+    return "".join(f"%{ord(c):02X}" if c in f"%\r\n{more}" else c for c in text)
 
 
 def summary(records: Sequence[Record]) -> str:
     """A table in Markdown."""
-    rows = [f"| {one['candidate']} | {one['verdict']} | {one['cases']:,} | {_cell(one)} |" for one in records]
+    rows = [f"| {_cell(one['candidate'])} | {one['verdict']} | {one['cases']:,} | {_cell(_first(one))} |" for one in records]
     return "\n".join(["| target | verdict | cases | first finding |", "|---|---|---|---|", *rows]) + "\n"
 
 
-def _cell(one: Record) -> str:
-    says = f"{one['findings'][0]['property']}: {one['findings'][0]['says']}" if one["findings"] else str(one["why"])
-    return says.replace("|", "\\|").replace("\n", " ")
+def _first(one: Record) -> str:
+    return f"{one['findings'][0]['property']}: {one['findings'][0]['says']}" if one["findings"] else str(one["why"])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 # ---------------------------------------------------------------- a baseline
