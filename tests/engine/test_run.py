@@ -23,6 +23,7 @@ from properties.engine.core import words
 from properties.engine.core.contract import contracts
 from properties.engine.core.declare import Property
 from properties.engine.core.finding import Finding
+from properties.engine.core.pace import Pace
 from properties.engine.core.target import Target
 from properties.engine.core.trial import Violation
 from properties.engine.report import record, text
@@ -425,6 +426,13 @@ def test_what_is_wrong_at_edges_alone_is_no_share_of_the_core() -> None:
     made = record.record("right", Report(TARGET, "cpu", {outcome.prop.name: outcome for outcome in outcomes}))
     assert (made["core"], made["edges"], made["held"]) == (round(2 / 3, 4), 0.0, [ONE, TWO])
     assert made["wrong_at_edges"] == {"sizes of zero": f"{ONE}: nan"}
+
+
+def test_a_record_says_whether_all_was_asked() -> None:
+    """Not where a target is too slow for it, or has ended its process over it."""
+    slow = dataclasses.replace(TARGET, pace=Pace(unasked=1))
+    reports = [Report(TARGET, "cpu"), Report(slow, "cpu"), Report(TARGET, "cpu", ends=("ended the process",))]
+    assert [record.record("right", report)["all_asked"] for report in reports] == [True, False, False]
 
 
 def test_one_case_is_no_plural() -> None:

@@ -91,7 +91,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "seconds": round(report.seconds, 3),
         "unreached": list(report.unreached),
         "speaks": {**report.target.learned, **report.target.differs},
-        "all_asked": not report.target.pace.unasked,
+        "all_asked": not (report.ends or report.target.pace.unasked),
         "refuses": dict(report.target.refuses),
         "declares": dict(report.own_words),
         "untried": dict(report.target.untried),

@@ -59,6 +59,7 @@ class Report(Shown):
     interrupted: bool = False
     least: int = FIRST_PASS  # cases that a property must have had for it to be tried
     incomplete: str = ""  # why too little was tried to say that nothing was found
+    ends: tuple[str, ...] = ()  # what ended the target's processes before the search: what it was asked then is not known
     unreached: tuple[str, ...] = ()  # properties before which the run ended: at a finding, or since time was over
     shortened: str = ""  # how much less than planned was tried, where the time for a run that nobody has given a length was over
 
@@ -163,7 +164,7 @@ def verify_target(
     was tried before is not tried again.
     """
     began = time.monotonic() - (plan.journal.seconds(target.name) if plan.journal else 0.0)
-    report, ends = Report(target, plan.device, least=min(FIRST_PASS, plan.examples)), ended(target)
+    report = Report(target, plan.device, least=min(FIRST_PASS, plan.examples), ends=ended(target))
     report.statuses = [look_again(d, target) for d in plan.deviations if applies(d, target, plan.device)]
     if seconds is not None:
         plan = dataclasses.replace(plan, deadline=began + seconds, late=min(plan.late, seconds / 2))
@@ -220,7 +221,7 @@ def verify_target(
     over = deadline is not None and time.monotonic() > deadline
     if over and usual is not None:
         report.shortened = _how_much(report, plan)
-    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, ends) or answered
+    report.incomplete = incomplete(target, report.outcomes.values(), plan.examples, over, report.ends) or answered
     report.seconds = time.monotonic() - began
     return report
 
