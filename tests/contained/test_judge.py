@@ -364,7 +364,8 @@ def test_gates_are_told_where_a_candidate_lies(folder: Path, capsys: pytest.Capt
 
 def test_the_file_of_a_target_as_gates_know_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "package").mkdir()
-    (folder / "package" / "kernel.py").write_text("")
+    (folder / "package" / "kernel.py").write_text("\n\ndef f(q, k, v): ...\nclass Kernel: ...\n")
+    (folder / "package" / "kernel(1).py").write_text("\ndef f(q, k, v): ...\n")
     outside = str(folder.parent / "kernel.py")
     monkeypatch.chdir(folder / "package")
     for workspace, below in ((None, ""), (str(folder), "package/"), (str(folder / "candidates"), "")):
@@ -373,6 +374,14 @@ def test_the_file_of_a_target_as_gates_know_it(folder: Path, monkeypatch: pytest
         for text in ("kernel.py:f", "./kernel.py:?f", "kernel:f", f"{folder}/package/kernel.py:Kernel(a=':')@compile"):
             assert gates.file_told(text) == f"{below}kernel.py"
         assert [gates.file_told(text) for text in ("json:dumps", "numpy_matmul", "", f"{outside}:f")] == ["", "", "", outside]
+    for text, line in (
+        ("kernel.py:f", 3),
+        ("kernel:f@compile", 3),
+        ("kernel.py:Kernel(a=':')", 4),
+        ("kernel(1).py:f", 2),
+        ("kernel.py:g", 1),
+    ):
+        assert gates.first_line(text) == line
     assert record.uri({"candidate": "json:dumps", "file": ""}) == "json%3Adumps"
 
 

@@ -156,7 +156,8 @@ def file_told(text: str) -> str:
 
 def first_line(text: str) -> int:
     """Where a candidate is defined in its file, as far as reading the file shows."""
-    place, _, attribute = text.partition("(")[0].rpartition(":")
+    place = file_of(text)
+    attribute = text.partition("@")[0].removeprefix(place).partition("(")[0].rpartition(":")[2]
     defined = defined_in(place)
     return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
 
