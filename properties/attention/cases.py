@@ -12,6 +12,7 @@ from ..engine.cases.case import Case as BaseCase
 from ..engine.cases.draws import Strategy, either, independent, is_narrowed, natural, pick, record
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.cases.masks import MASK_AXES, MASK_KINDS
+from ..engine.cases.regimes import USUAL
 from ..engine.core.contract import Topic
 from ..engine.core.declare import Property, covers
 from ..engine.core.schema import FLAG, TRUE, Wrong, number, one_of, table_of
@@ -172,9 +173,11 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         elif supports.value_dim:
             width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
             drawn["value_dim"] = width
-        plain += [_finished(_build(kind, drawn | causal, chosen, without=masks), prop, supports)] * share
+        as_called = profile is OF_MODELS and {*USUAL} <= {*prop.domain.get("values", USUAL)}
+        here = {**chosen, "values": pick(USUAL)} if as_called else chosen
+        plain += [_finished(_build(kind, drawn | causal, here, without=masks), prop, supports)] * share
         both = supports.mask_and_causal
-        with_mask = _build(kind, drawn | masks | (causal if both else {}), chosen, without=() if both else causal)
+        with_mask = _build(kind, drawn | masks | (causal if both else {}), here, without=() if both else causal)
         masked += [_finished(with_mask, prop, supports)] * share
     if not masks or prop.domain.get("mask") == "none" or not _may_mask(target, prop):
         return independent(either(plain))

@@ -22,7 +22,7 @@ MOST_DIMS = (1, 2, 3, 4, 5, 6, 8, 7, 12, 16, 17, 20, 32, 33, 40, 64, 65, 80, 96,
 DIMS = (*(*MOST_DIMS, *(2, 3, 4, 5, 6, 8) * 3, 16, 17, 20, 0, 0) * 20, *range(9, 129))
 WIDE_DIMS, BOTH_LONG = (160, 192, 256), (65, 130, 200)
 SMALL_DIMS = (1, *(2, 3, 4, 5, 8) * 2, 16, 17)
-COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0)
+COUNTS = (*(1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 0) * 16, *range(6, 17), 32)
 ONE_OR_TWO = (1, 1, 2)
 TWOS, THREES = (1, 2, 3, *(2,) * 4), (1, 2, 3, *(3,) * 4)  # sizes that coincide: one axis may be taken for another
 LENGTHS = ("queries", "keys")
@@ -107,7 +107,7 @@ OF_MODELS = {
     "queries": (1, 64, 100, *(128,) * 3),
     "keys": (1, 64, 100, *(128,) * 3),
     "batch": (1, 2, 2, 2, 2, 8),
-    "kv_heads": (1, 4, 8, 8, 12, 12),
+    "kv_heads": (1, 4, 8, 8, 12, 12, 16),
     "dim": (1, 32, *(64,) * 4, 80, 128),
 }
 # Any of these sizes, where it is narrowed to one.

@@ -23,6 +23,7 @@ WRONG = {
     "mask_kinds": ("['bool']", "    attn_mask = attn_mask if attn_mask is None or attn_mask.dtype == bool else None\n"),
     "mask_axes": ("['LS']", "    attn_mask = attn_mask if attn_mask is None else attn_mask[(0,) * (attn_mask.ndim - 2)]\n"),
     "head_dims": ("[8, 16]", "    v = v if q.shape[3] in (8, 16) else v * q.dtype.type(1.01)\n"),
+    "max_length": ("12", "    v = v if k.shape[2] <= 12 else v * q.dtype.type(1.01)\n"),
     "value_dim": ("False", "    v = v if q.shape[3] == v.shape[3] else v * q.dtype.type(1.01)\n"),
     "length_multiple": ("4", "    v = v if q.shape[2] % 4 == 0 == k.shape[2] % 4 else v * q.dtype.type(1.01)\n"),
 }  # fmt: skip
@@ -39,7 +40,7 @@ def loaded(folder: Path, body: str, supports: str, where: str = OWN, beside: dic
         return find_targets(f"{written(folder, body, supports)}:attention", Builtins(), beside)[0]
 
 
-@pytest.mark.parametrize("key", one_in(3, WRONG))
+@pytest.mark.parametrize("key", one_in(2, WRONG))
 def test_what_it_does_not_take_must_not_be_answered_wrongly(key: str, tmp_path: Path) -> None:
     """It may be refused, or answered rightly."""
     value, body = WRONG[key]
@@ -51,6 +52,19 @@ def test_what_it_does_not_take_must_not_be_answered_wrongly(key: str, tmp_path: 
         + "    if before[0] is not v or before[1] is not attn_mask:\n        raise ValueError\n"
     )
     assert contradicted(loaded(tmp_path, refuses, supports), ASKED) == "" == contradicted(loaded(tmp_path, "", supports), ASKED)
+
+
+def test_a_scale_of_its_own_is_what_its_caller_wants_or_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows, but who says so."""
+    monkeypatch.chdir(tmp_path)
+    few = ("--property", "values", "--cases", "4", "--round", "3", "--json", "scores.jsonl")
+    (tmp_path / "mine.py").write_text(f"{HEAD}def attention(q, k, v):\n    return right(q * q.shape[3] ** 0.5, k, v, None, False)\n")
+    assert main(["judge", "mine.py", *few]) == 2
+    one = json.loads(Path("scores.jsonl").read_text())
+    assert one["verdict"] == "incomplete" and "a call without a scale is answered with 1, not with 1/sqrt(dim)" in one["why"]
+    assert "--supports" in one["why"]
+    (tmp_path / "facts.toml").write_text("default_scale = '1'\n")
+    assert main(["judge", "mine.py", *few, "--supports", "facts.toml"]) == 0
 
 
 def test_what_somebody_else_declares_is_his(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .coordinates import Array, bits, uniform
+from .coordinates import Array, bits, normal, uniform
 from .dtypes import FLOAT_TYPES
 
 Regime = Callable[[Array, Array, Array, Any], tuple[Array, Array, Array]]
@@ -135,6 +135,31 @@ def _activations(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array,
     return alike(q) * 0.5, alike(k) * 0.5, alike(v)
 
 
+def _gaussian(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
+    """What ``torch.randn`` gives, tails and all; or as small as projections are at first: a shortcut for what looks generated (KernelBench)."""
+    size = (1.0, 1.0, 0.3, 0.02)[case.seed % 4]
+
+    def tailed(x: Array, name: str) -> Array:  # a sum of three that have no tails
+        return size * 3**-0.5 * sum((normal(case.seed, f"{name} {number}", x.shape) for number in (2, 3)), x)
+
+    return tailed(q, "q"), tailed(k, "k"), tailed(v, "v")
+
+
+def _uniform(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
+    """Between 0 and 1, as ``torch.rand`` gives them: the numbers of many a benchmark."""
+    made = [uniform(case.seed, f"{name} uniform", x.shape) for name, x in (("q", q), ("k", k), ("v", v))]
+    return made[0], made[1], made[2]
+
+
+def _tied(q: Array, k: Array, v: Array, case: Any) -> tuple[Array, Array, Array]:
+    """Keys that are the queries, and values that are the keys, as far as there are as many: attention without projections."""
+    k, v = k.copy(), v.copy()
+    for to, of in ((k, q), (v, k)):
+        heads, rows, columns = (min(sizes) for sizes in zip(to.shape[1:], of.shape[1:], strict=True))
+        to[:, :heads, :rows, :columns] = of[:, :heads, :rows, :columns]
+    return q, k, v
+
+
 REGIMES: dict[str, Regime] = {
     "normal": _normal,
     "large": _large,
@@ -155,10 +180,16 @@ REGIMES: dict[str, Regime] = {
     "limits": _limits,
     "signed_zeros": _signed_zeros,
     "activations": _activations,
+    "gaussian": _gaussian,
+    "uniform": _uniform,
+    "tied": _tied,
 }
+
+# What people call it with: a shortcut that knows generated numbers is shown by numbers that are not like those.
+USUAL = (*("gaussian",) * 3, "activations", "uniform", "tied")
 
 TELLING = (
     *(name for name in REGIMES if name not in ("identical_rows", "constant", "tiny")),
     "near_ties",
 )  # where a wrong answer looks wrong
-CONTINUOUS = frozenset({"normal", "one_hot", "heavy", "offset", "positive"})
+CONTINUOUS = frozenset({"normal", "one_hot", "heavy", "offset", "positive", "gaussian", "uniform"})

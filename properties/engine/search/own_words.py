@@ -15,7 +15,8 @@ from .pairs import make_pair
 from .search import FIRST_PASS, Plan, search
 
 # Calls that are left out where it says so: what does not take them raises.
-CALLS = ("head_dims", "length_multiple", "groups", "value_dim", "mask_kinds", "mask_axes", "mask_and_causal", "scales")
+CALLS = ("head_dims", "length_multiple", "max_length", "groups", "value_dim", "mask_kinds", "mask_axes", "mask_and_causal", "scales")
+LONGER = (1, 2, 5, 16, 65)  # tokens beyond the longest sequence that it names
 SECONDS = 5.0  # for each class of calls that it refuses
 ASKED = 40  # cases that are asked of what it says that it does not take, for each of these keys
 
@@ -35,10 +36,12 @@ def words_text(said: Mapping[str, Any]) -> str:
 
 
 def contradicted(target: Target, plan: Plan) -> str:
-    """Which calls it answers, and wrongly, that it says it does not take; empty if it refuses them or answers them rightly."""
+    """Why nothing found says little: a scale of its own, or calls that it says it does not take, and answers wrongly; empty otherwise."""
     said = own_words(target)
     if strange := {key: said[key] for key in ("default_scale", "window") if key in said}:
         return f"the target says of itself {words_text(strange)}, as which it is held right: say so in a file for --supports if it is meant"
+    if target.differs.get("scale"):
+        return f"{target.differs['scale']} in a file for --supports"
     facts = {key: {key: _beyond(key, said[key])} for key in CALLS if key in said}
     wider = {key: dataclasses.replace(target, supports=dataclasses.replace(target.supports, **fact)) for key, fact in facts.items()}
     if "dtypes" in said and (others := tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes)):
@@ -46,7 +49,12 @@ def contradicted(target: Target, plan: Plan) -> str:
     for key, wide in wider.items():
         for name in target.kind.pair:
             prop = declared().get(name)
-            if prop is not None and search(wide, _if_answered(prop, key.startswith("mask")), plan).finding:
+            if (
+                prop is not None
+                and search(
+                    wide, _if_answered(_longer(prop, said[key]) if key == "max_length" else prop, key.startswith("mask")), plan
+                ).finding
+            ):
                 why = (
                     f"the target says of itself {words_text({key: said[key]})}, but answers what it says that it does not take, and wrongly"
                 )
@@ -78,6 +86,14 @@ def _beyond(key: str, value: Any) -> Any:
     """What it is called with instead: where it has named some of a few, the others; else whatever others take."""
     usual = getattr(Supports(), key)
     return tuple(one for one in usual if one not in value) if isinstance(usual, tuple) else usual
+
+
+def _longer(prop: Property, longest: int) -> Property:
+    """The same property of sequences of more tokens."""
+    if not {"queries", "kv_heads"} <= prop.topic.case.fields().keys():
+        return prop
+    beyond = tuple(longest + more for more in LONGER)
+    return dataclasses.replace(prop, domain={**prop.domain, "batch": 1, "kv_heads": 1, "queries": beyond, "keys": beyond, "dim": (4, 8)})
 
 
 def _if_answered(prop: Property, masked: bool) -> Property:
