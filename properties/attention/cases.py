@@ -20,7 +20,7 @@ from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
 from ..engine.frameworks import has_layout
 from .case import Case
-from .tables import ANY_SIZE, FEATURE_TABLES, LENGTHS, LONG_BOTH, MOST_DIMS, OF_MODELS, PROFILES
+from .tables import ANY_SIZE, AS_TRIED, FEATURE_TABLES, LENGTHS, LONG_BOTH, MOST_DIMS, OF_MODELS, PROFILES
 
 
 def wrong_least(value: Any) -> str:
@@ -66,6 +66,7 @@ DIRECTIVES: dict[str, Wrong] = {
 }
 SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
+TRIED = 2  # such sizes cost less: how many times as often they are drawn
 UNSTEADY = "answers"  # under which it is told that a call is answered anew each time
 BESIDE = "a mask beside is_causal, where one of them is taken alone"
 TAKEN_WITH = {
@@ -156,7 +157,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     plain: list[Strategy] = []
     masked: list[Strategy] = []
     profiles = (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES
-    profiles = (*profiles, (prop.domain["models"], OF_MODELS)) if "models" in prop.domain else profiles
+    if "models" in prop.domain:
+        profiles = (*profiles, (prop.domain["models"], OF_MODELS), (TRIED * prop.domain["models"], AS_TRIED))
     for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else profiles:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {
@@ -173,8 +175,8 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
         elif supports.value_dim:
             width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
             drawn["value_dim"] = width
-        as_called = profile is OF_MODELS and {*USUAL} <= {*prop.domain.get("values", USUAL)}
-        here = {**chosen, "values": pick(USUAL)} if as_called else chosen
+        as_called = profile in (OF_MODELS, AS_TRIED) and {*USUAL} <= {*prop.domain.get("values", USUAL)}
+        here = chosen | {"values": pick(USUAL), "magnitude": st.just(0), "value_dim": st.none()} if as_called else chosen
         plain += [_finished(_build(kind, drawn | causal, here, without=masks), prop, supports)] * share
         both = supports.mask_and_causal
         with_mask = _build(kind, drawn | masks | (causal if both else {}), here, without=() if both else causal)

@@ -110,6 +110,14 @@ OF_MODELS = {
     "kv_heads": (1, 4, 8, 8, 12, 12, 16),
     "dim": (1, 32, *(64,) * 4, 80, 128),
 }
+# As people try it out: the sizes, and with them the numbers (``regimes.USUAL``), of tests and benchmarks.
+AS_TRIED = {
+    "queries": (1, 2, *(32,) * 4),
+    "keys": (1, 2, *(32,) * 4),
+    "batch": (1, 2, 2, 4),
+    "kv_heads": (1, 2, 4, 4, 8),
+    "dim": (1, 16, 16, 32, 64),
+}
 # Any of these sizes, where it is narrowed to one.
 ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size in profile[name])) for name in PROFILES[0][1]}
 # Both axes longer still: only where no oracle is asked, that is for exact properties.
