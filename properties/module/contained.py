@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..engine.contained.link import Gone
+from ..engine.core.pace import NoMoreCalls, Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from .subject import Subject, of_instance
 
@@ -18,8 +19,11 @@ MOST = 10_000  # parameters
 USUAL = "float32"  # the type of what ``get_inputs`` gives
 
 
-def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
-    """The module that a stub stands for, as a target that is called like the reference; its address is its attribute. Raises CannotRun."""
+def held_to(reference: Target, contain: Callable[[], Any], name: str, until: float) -> Target:
+    """The module that a stub stands for, as a target that is called like the reference; its address is its attribute.
+
+    Raises CannotRun, and NoMoreCalls for one that is slow: ``until`` is the ``time.monotonic()`` after which it is not called to find out more.
+    """
     other: Subject = reference.function  # type: ignore[assignment]
     fw = other.framework
     assert fw.modules is not None
@@ -28,9 +32,10 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
         raise CannotRun(f"it is no module, and {reference.name} is one")
     prototype = other.module("float64", "cpu", 0)
     makes = getattr(type(prototype).forward, "__globals__", {}).get("get_init_inputs") if stub.is_class else None
-    given = list(makes()) if callable(makes) else []
+    given, pace = list(makes()) if callable(makes) else [], Pace()
 
     def run(weights: Sequence[Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        pace.check()
         return stub.held(fw, "answer", given, list(weights), list(arguments), options)
 
     try:
@@ -43,19 +48,29 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True)
-    target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"))
-    return _in_its_types(target, reference.kind)
+    target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=pace)
+    with pace.ending(until):
+        return _in_its_types(target, reference.kind)
 
 
 def _in_its_types(target: Target, kind: Any) -> Target:
     """The target in the types that it takes, of those of the reference: a kernel is written for one. Raises CannotRun."""
     refused: dict[str, str] = {}
+    gone: list[Gone] = []
     for dtype in target.dtypes:
         try:
             kind.smoke(target, dtype, "cpu")  # an answer of another form is for a case to show, as is a process that ends
+        except NoMoreCalls:
+            if gone:
+                raise CannotRun(f"{target.name} {gone[0]}") from None
+            raise
         except Raised as raised:
-            if not isinstance(raised.error, Gone):
+            if isinstance(raised.error, Gone):
+                gone.append(raised.error)
+            else:
                 refused[dtype] = f"it {blame(raised)}"
+    if gone and len(gone) + len(refused) == len(target.dtypes):
+        raise CannotRun(f"{target.name} {gone[0]}")
     least = USUAL if USUAL in target.dtypes else target.dtypes[0]
     if least in refused:
         raise CannotRun(f"{target.name} cannot be called as its reference is: on {least} {refused[least]}")

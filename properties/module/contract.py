@@ -211,8 +211,8 @@ class Module(Contract):
     def paired(self, target: Target, reference: Target) -> Target:
         return paired(target, reference)
 
-    def held_to(self, reference: Target, contain: Callable[[], Any], name: str) -> Target:
-        return held_to(reference, contain, name)
+    def held_to(self, reference: Target, contain: Callable[[], Any], name: str, until: float) -> Target:
+        return held_to(reference, contain, name, until)
 
     def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
         """Where the rounding of a target cannot be followed, it may be off by as much as its reference."""

@@ -17,7 +17,7 @@ import pytest
 from nightly import more_by_night, one_in, some_by_night
 
 from benchmarks.contained.cheats import HEAD
-from properties.engine.contained import template
+from properties.engine.contained import link, template, watch
 from properties.engine.doors import judge as door
 from properties.engine.doors.cli import main
 from properties.engine.search import journal
@@ -411,6 +411,31 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     assert main(["judge", "candidates/same.py", *rest, "--supports", "facts.toml"]) == 2
     (said,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
     assert said["verdict"] == "cannot be run" and "--supports says nothing" in json.dumps(said)
+
+
+def test_a_module_that_hangs_beside_a_reference_takes_nobody_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own process is ended, not the one that waits for it, whose own calls have an alarm."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv(watch.WAITED_FOR, "1")
+    for name in ("FIRST", "LEAST"):
+        monkeypatch.setattr(link, name, 0.5)
+    (folder / "reference.py").write_text(MODULE.replace("NAME", "Model") + INIT)
+    old = "    def forward("
+    assert MODULE.count(old) == 1
+    right = MODULE.replace("NAME", "ModelNew") + INIT
+    (folder / "right.py").write_text(right)
+    (folder / "hangs.py").write_text(
+        right.replace(old, "    def forward(self, x):\n        while True:\n            pass\n\n    def once(")
+    )
+    ended = []
+    before = signal.signal(signal.SIGALRM, lambda *_: ended.append("the judge"))
+    try:
+        status = main(["judge", "hangs.py", "right.py", "--reference", "reference.py", "--cases", "4", "--json", "scores.jsonl"])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    verdicts = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    assert [one["verdict"] for one in verdicts] == ["cannot be run", "nothing found"] and status == 2
+    assert "it hangs" in json.dumps(verdicts[0]) and not ended
 
 
 def killing(name: str, text: str, how: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,50 @@ def test_waiting_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     target = contained(tmp_path, "attention = doing(lambda: time.sleep(100), lambda q, k: k.shape[2] == 3)")
     report = verify_target(target, catalogue.select(("softmax",)), Plan(examples=10, shrink=False))
     assert report.findings and any("the time to wait for it is over" in o.not_exercised for o in report.outcomes.values())
+
+
+def test_a_call_is_waited_for_no_longer_than_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the first ones took long; but five times as long as those."""
+    monkeypatch.setattr(links, "LEAST", 10.0)
+    target = contained(tmp_path, "attention = right")
+    link = target.framework._link
+    link.learned, link.longest = links.LEARNING, 7.0
+    assert link.patience() == 140.0
+    with links.allowing(8.0):
+        assert link.patience() == 35.0
+        link.longest = 1.0
+        assert link.patience() == 8.0
+
+
+def test_answers_to_what_was_not_asked_end_it(tmp_path: Path) -> None:
+    """At once: nobody reads them, until nobody can write."""
+    code = """
+import json, struct
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    if k.shape[2] == 3:
+        text = json.dumps({"r": [["l", [], 0], []]}).encode()
+        for fd in range(3, 60):
+            try:
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("socket"):
+                    os.write(fd, (struct.pack("<I", len(text)) + text) * 30)
+            except OSError:
+                pass
+    return right(q, k, v, attn_mask, is_causal)
+"""
+    began = time.monotonic()
+    report = verify_target(contained(tmp_path, code), catalogue.select(("values",)), Plan(examples=20, shrink=False))
+    assert report.findings and time.monotonic() - began < 30
+    assert any("answers to what was not asked" in one.violation.says or "no answer" in one.violation.says for one in report.findings)
+
+
+def test_imports_that_are_made_again_count_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "SLOW_AGAIN", 0.2)
+    monkeypatch.setattr(links, "PATIENCE", 0.5)
+    monkeypatch.setattr(links, "WAITED", [])
+    with pytest.raises(CannotRun):
+        contained(tmp_path, "time.sleep(0.3)\n\ndef attention(q, k, v):\n    os._exit(0)")
+    assert 1 <= len(links.WAITED) <= 3  # not as often as it would be started
 
 
 def test_a_mask_that_was_made_on_the_way_lasts_as_long_as_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from threading import Event, Thread, Timer
@@ -45,6 +47,38 @@ def test_two_messages_at_once_are_two(ends: tuple[Wire, Wire]) -> None:
     one.send(1)
     one.send(2)
     assert [other.receive(None, True), other.receive(None, True)] == [1, 2]
+
+
+def test_what_was_not_received_is_seen(ends: tuple[Wire, Wire]) -> None:
+    one, other = ends
+    assert not other.has_more()
+    one.send(1)
+    one.send(2)
+    assert other.has_more() and other.receive(None) == 1
+    assert other.has_more() and other.receive(None) == 2
+    assert not other.has_more()
+
+
+def test_a_message_that_nobody_takes_is_late(ends: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = ends
+    one.end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+    with pytest.raises(Late):
+        for _ in range(100):
+            one.send("x" * 2**20)
+
+
+def test_nothing_of_a_stranger_s_moves_a_cursor() -> None:
+    own, other = socket.socketpair()
+    said = "a\x1b[2J\x00\x7f\x9b\u202eb\ud800\n\tπ…"
+    stranger = Wire(own, stranger=True)
+    for raw in (False, True):
+        text = json.dumps({said: [said, 1]}, ensure_ascii=not raw).encode(errors="surrogatepass" if not raw else "replace")
+        other.sendall(LENGTH.pack(len(text)) + text)
+        ((name, (value, one)),) = stranger.receive(time.monotonic() + 5).items()
+        assert one == 1 and name == value
+        assert value.replace("\N{REPLACEMENT CHARACTER}", "").replace("?", "") == "a[2Jb\n\tπ…"
+    own.close()
+    other.close()
 
 
 @pytest.mark.parametrize(

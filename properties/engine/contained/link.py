@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import socket
@@ -30,7 +31,9 @@ from .values import DEEPEST, Answers, Arguments, Unfit, identifier
 
 LEAST, TIMES, FIRST = 10.0, 20.0, 120.0  # seconds for a call; how many times the longest of the first; for those
 LOADING, SLOWLY = 120.0, 10.0  # seconds for an import, and after how many it is said that it takes long
+SLOW_AGAIN = 0.5  # seconds of another import from which it counts as waiting
 LEARNING = 5  # first calls, which show how long a call takes
+LONGEST, AT_LEAST = math.inf, 5.0  # seconds for a call, whatever the first ones took, but if that is less than so many times as long
 IMPATIENT = 1.0  # seconds for a call of a target that has hung before: it is refuted already
 LOOK = 1.0  # seconds between looks at what a target has started, while it answers
 TRIED = 12  # processes that are started for a target that never comes back from a call
@@ -61,17 +64,18 @@ def allowing(seconds: float | None, loading: float = LEAST, tell: Callable[[str]
 
     An import, which may be that of a large library, has so many seconds even then, and ``tell`` is told of one that is slow.
     """
-    global LEAST, FIRST, PATIENCE, LOADING, _tell
-    before = LEAST, FIRST, PATIENCE, LOADING, _tell
+    global LEAST, FIRST, PATIENCE, LOADING, LONGEST, _tell
+    before = LEAST, FIRST, PATIENCE, LOADING, LONGEST, _tell
     _tell = tell
     if seconds is not None:
         LOADING = max(seconds, loading)
+        LONGEST = seconds
         FIRST, PATIENCE = (min(one, max(seconds, LEAST)) for one in before[1:3])
         LEAST = min(LEAST, seconds)
     try:
         yield
     finally:
-        LEAST, FIRST, PATIENCE, LOADING, _tell = before
+        LEAST, FIRST, PATIENCE, LOADING, LONGEST, _tell = before
 
 
 _ERRORS: dict[str, type[Exception]] = {}
@@ -146,7 +150,7 @@ class Link:
         self.places: dict[int, list[tuple[int, int]]] = {}  # call → where that memory is, and how long
         self.longest, self.learned, self.hung = 0.0, 0, 0
         self.slow = False  # whether something may be compiled in the next calls
-        self.handle = self.held = self.shop = 0
+        self.handle = self.held = self.shop = -1
         self.quick = False  # whether the target is asked in the framework's quick way
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
         self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())
@@ -191,7 +195,7 @@ class Link:
 
     def _start(self) -> dict[str, Any]:
         self.end()
-        if not self.learned and self.hung and exhausted():
+        if not self.learned and self.generation and exhausted():
             raise Gone(f"{self.ends[-1]}, {self.generation} times in a row")
         if self.generation >= TRIED and not self.learned:
             raise Gone(f"ended the process that it was in, {self.generation} times in a row")
@@ -208,6 +212,7 @@ class Link:
         self._lose(Gone("ended the process"))
         self._fill_here()
         self.forget, self.drop, self.queue = [], [], []
+        began = time.monotonic()
         try:
             known = self._ask("load", LOADING, **self.load)
         except Gone:
@@ -219,9 +224,11 @@ class Link:
             raise self._broken(f"ended the process, which cannot be started again: {error}") from None
         if not isinstance(known, dict) or not isinstance(known.get("handle"), int):
             raise self._broken("answered what is no answer")
+        if self.generation > 1 and (took := time.monotonic() - began) > SLOW_AGAIN:  # what has ended it costs another import
+            WAITED.append(took)
         self.handle = known["handle"]
-        self.held = known["held"] if isinstance(known.get("held"), int) else 0
-        self.shop = known["shop"] if isinstance(known.get("shop"), int) else 0
+        self.held = known["held"] if isinstance(known.get("held"), int) else -1
+        self.shop = known["shop"] if isinstance(known.get("shop"), int) else -1
         return known
 
     def _unreadable(self, error: Exception) -> str:
@@ -339,8 +346,10 @@ class Link:
         if self.socket is None:
             self._start()
         assert self.socket is not None
+        if not self.coming and self.socket.has_more():
+            raise self._broken("sent answers to what was not asked")
         first, self.queue = self.queue, []
-        with self._speaking(what):
+        with self._speaking(what, wire.SENDING):
             self.keeps_awake = self._idle_core()
             self.socket.send({"do": what, "with": values, "first": first, "awake": self.keeps_awake})
 
@@ -371,7 +380,7 @@ class Link:
         raise self._broken("answered what is no answer")
 
     @contextmanager
-    def _speaking(self, what: str, seconds: float = 0.0) -> Iterator[None]:
+    def _speaking(self, what: str, seconds: float) -> Iterator[None]:
         """What the wire says of its process becomes Gone."""
         try:
             yield
@@ -401,7 +410,7 @@ class Link:
             return FIRST
         if self.learned < LEARNING:
             return FIRST if not self.hung else LEAST
-        return max(IMPATIENT if self.hung else LEAST, TIMES * self.longest)
+        return min(max(IMPATIENT if self.hung else LEAST, TIMES * self.longest), max(LONGEST, AT_LEAST * self.longest))
 
     def call(self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any], leaves: list[Any]) -> Any:
         """(the answer, the number of the call, which arrays of numbers in it carry a gradient, memory that its graph needs).
@@ -417,7 +426,8 @@ class Link:
             sent.write_back()
         took = time.monotonic() - began
         came = self._came(fw, number, sent, answer)
-        if self.learned < LEARNING and not self.slow and not (handle == self.shop and method != "call"):
+        is_call = (handle != self.shop or method == "call") and (handle != self.held or method == "answer")
+        if self.learned < LEARNING and not self.slow and is_call:
             self.learned, self.longest = self.learned + 1, max(self.longest, took)
         return came
 

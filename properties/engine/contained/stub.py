@@ -15,6 +15,7 @@ from ..frameworks.protocol import Answered
 from .documentation import LONGEST
 from .link import LEARNING, Coming, Gone, Link
 from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
+from .watch import by_another_process
 
 
 class Stub:
@@ -53,7 +54,8 @@ class Stub:
         """Of a module: ``weights(given)``, or ``answer(given, weights, arguments, options)``."""
         if self.link.socket is None:
             self.link.ask("changed")  # whose process has ended: it is started again, and says where the module is
-        return self.link.call(fw, self.link.held, method, arguments, {}, [])[0]
+        with by_another_process():
+            return self.link.call(fw, self.link.held, method, arguments, {}, [])[0]
 
     def workshop(self, method: str, *arguments: Any) -> Any:
         """Ask what makes its modules over there. Raises as it does, and Gone."""

@@ -52,7 +52,8 @@ def patience(slow: bool = False) -> float:
     """Seconds for the next call; ``slow``: of what may be compiled in it."""
     if slow or (len(_calls) < link.LEARNING and not _hung):
         return link.FIRST
-    return max(link.IMPATIENT if _hung else link.LEAST, link.TIMES * max(_calls, default=0.0))
+    longest = max(_calls, default=0.0)
+    return min(max(link.IMPATIENT if _hung else link.LEAST, link.TIMES * longest), max(link.LONGEST, link.AT_LEAST * longest))
 
 
 @contextmanager
@@ -71,3 +72,13 @@ def in_time(slow: bool = False) -> Iterator[None]:
             _calls.append(time.monotonic() - began)
         elif _answered:
             _answered.pop()()
+
+
+@contextmanager
+def by_another_process() -> Iterator[None]:
+    """What is done here waits for one that is ended if it takes too long: no alarm counts that time."""
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)

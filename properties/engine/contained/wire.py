@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import time
@@ -12,10 +13,15 @@ from typing import Any
 
 LARGEST = 2**23  # bytes of a message: arrays lie elsewhere
 AT_ONCE = 2**16
+SENDING = 10  # seconds for which a message may wait to be taken
 SLICE = 0.25  # seconds for which the kernel of the system waits before the clock is looked at
 AWAKE = 0.002  # seconds for which an idle core may look for a message again and again: to be woken costs 0.1 ms
 LENGTH = struct.Struct("<I")
 encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+# Halves of characters, what moves a cursor, and what turns the direction of writing: as they are, or as JSON escapes them.
+UNREADABLE = re.compile(r"\\u(d[89a-f]|00[01789]|20[26])|[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", re.IGNORECASE)
 
 
 class Broken(Exception):
@@ -34,17 +40,25 @@ class Wire:
         self.stranger = stranger  # whether nobody vouches for what comes: of its characters there are none that no file could hold
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(SLICE * 1e6)))
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SENDING, 0))
         self.end = end
         self.came = b""
 
     def send(self, message: Any) -> None:
-        """Raises Broken if nobody reads."""
+        """Raises Broken if nobody is there, Late if nobody reads."""
         text = encode(message).encode()
         try:
             self.end.sendall(LENGTH.pack(len(text)) + text)
+        except BlockingIOError:
+            raise Late from None
         except OSError as error:
             raise Broken(str(error)) from None
+
+    def has_more(self) -> bool:
+        """Whether something has come that was not received."""
+        with suppress(OSError):  # nothing, or nobody there, which the next message will show
+            return bool(self.came or self.end.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
+        return False
 
     def speaks(self, seconds: float) -> bool:
         """Whether something has come in so many seconds. Raises Broken."""
@@ -69,9 +83,7 @@ class Wire:
         try:
             text = str(whole[4 : length + 4], "utf-8")
             message = json.loads(text)
-            if self.stranger and "\\ud" in text:  # half of a character, perhaps
-                message = json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace"))
-            return message
+            return _readable(message) if self.stranger and UNREADABLE.search(text) else message
         except (ValueError, RecursionError):
             raise Broken("a message that is none") from None
 
@@ -103,3 +115,14 @@ class Wire:
 
     def close(self) -> None:
         self.end.close()
+
+
+def _readable(value: Any) -> Any:
+    """The same with another sign for halves of characters, and for all that cannot be printed, but for the ends of lines."""
+    if isinstance(value, str):
+        return "".join(
+            c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in value.encode(errors="replace").decode()
+        )
+    if isinstance(value, dict):
+        return {_readable(name): _readable(item) for name, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, list) else value

@@ -14,7 +14,7 @@ from ..cases.coordinates import Array
 from ..contained.link import Gone
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
-from .pace import Pace
+from .pace import NoMoreCalls, Pace
 
 if TYPE_CHECKING:
     from .contract import Contract
@@ -199,7 +199,7 @@ def raising(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
-    except (Raised, KeyboardInterrupt):
+    except (Raised, KeyboardInterrupt, NoMoreCalls):
         raise
     except BaseException as error:  # whatever it is: an exit, or what ends a search, is none of its business
         raise Raised(error, _hint(options)) from error

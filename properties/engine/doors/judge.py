@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -32,6 +33,7 @@ from ..contained.limits import without_gpus
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
+from ..core.pace import NoMoreCalls
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..frameworks import no_device
@@ -49,6 +51,7 @@ from .known import known_of, next_to
 from .options import DEVICE
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
+MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
 NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}'
 
@@ -298,6 +301,8 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
             made = _judged(name, text, how, began)
     except (CannotRun, link.Gone, ValueError, OSError) as error:
         made = gate.cannot(name, " ".join(str(error).split()).replace(text, name), 0.0)
+    except NoMoreCalls:
+        made = gate.cannot(name, "time was over before the first case: give more time", 0.0, "incomplete")
     except Exception as error:  # ours: the others are judged all the same
         traceback.print_exception(error)
         made = gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", 0.0)
@@ -307,7 +312,9 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
 
 def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Record:
     link.WAITED.clear()
-    (target, reference), device = on_either(text, partial(met, name, text, how), how["device"] or "cpu", bool(how["device"]))
+    deadline = None if how["seconds"] is None else began + how["seconds"]
+    until = math.inf if deadline is None else max(deadline, began + MEETING)
+    (target, reference), device = on_either(text, partial(met, name, text, how, until), how["device"] or "cpu", bool(how["device"]))
     place, _, attribute = text.rpartition(":")
     if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
@@ -317,11 +324,11 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     if not reference and how["contract"] not in ("any", target.contract):
         hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
-    deadline = None if how["seconds"] is None else began + how["seconds"]
     plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, deadline=deadline)
     away = ""
     if reference:
-        target = next_to(target, reference)
+        with target.pace.ending(until):
+            target = next_to(target, reference)
         properties = list(pair_properties(target))
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
@@ -337,15 +344,15 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     return made
 
 
-def met(name: str, text: str, how: Mapping[str, Any], device: str) -> tuple[Target, Target | None]:
+def met(name: str, text: str, how: Mapping[str, Any], until: float, device: str) -> tuple[Target, Target | None]:
     """A candidate, on a device, and what it is held to. Raises CannotRun."""
     reference = referee(how["reference"], device) if how["reference"] else None
-    return candidate(name, text, reference, how["supports"], device), reference
+    return candidate(name, text, reference, how["supports"], device, until), reference
 
 
-def candidate(name: str, text: str, reference: Target | None, supports: Any, device: str) -> Target:
+def candidate(name: str, text: str, reference: Target | None, supports: Any, device: str, until: float) -> Target:
     """The target, as it is spoken with, or as it is called beside the reference. Raises CannotRun."""
-    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins(), device), name)
+    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins(), device), name, until)
     if held_to is not None and supports:
         raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
     if held_to is not None:
