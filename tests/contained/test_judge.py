@@ -144,6 +144,8 @@ def test_a_line_that_is_none_is_one_candidate_s_verdict(
     assert scores["line 2"]["why"].startswith('it is no JSON such as {"name"') and "Traceback" not in err and "\x1b" not in err
     given(folder, monkeypatch, b"\n")
     assert judge("-") == 2 and "there is no candidate on the standard input" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where "<&-" has closed it
+    assert judge("-") == 2 and capsys.readouterr().err == "attncheck: the standard input is closed: no candidate can be read from it\n"
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -173,6 +173,8 @@ def candidates(paths: Sequence[str], folder: str) -> Iterator[Asked]:
 
     Raises ValueError for a place that holds none.
     """
+    if "-" in paths and sys.stdin is None:
+        raise ValueError("the standard input is closed: no candidate can be read from it")
     return itertools.chain.from_iterable([_streamed(sys.stdin.fileno(), folder) if path == "-" else _lying_at(path) for path in paths])
 
 
