@@ -34,9 +34,7 @@ def attncheck(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         (target / "attncheck" / name).symlink_to(ROOT / name)
     script = target / "bin" / "attncheck"
     script.parent.mkdir()
-    script.write_text(
-        f"#!{sys.executable}\nfrom attncheck.properties.engine.doors.cli import entry\n\nif __name__ == '__main__':\n    entry()\n"
-    )
+    script.write_text(f"#!{sys.executable}\nfrom attncheck.properties.__main__ import entry\n\nif __name__ == '__main__':\n    entry()\n")
     script.chmod(0o755)
     return Installed(ROOT, target, target)
 
