@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from itertools import product
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -456,6 +458,24 @@ def test_who_kills_a_process_of_ours_takes_nobody_with_it(monkeypatch: pytest.Mo
         name: "cannot be run" if "dies" in name else "nothing found" for name in names
     }
     assert made["dies", "dies"]["why"] == "the process that judged it was killed"
+
+
+def hanging(name: str, text: str, how: dict[str, Any]) -> Any:
+    """A judge of candidates of which one takes long."""
+    time.sleep(600 if name == "hangs" else 0)
+    return {"candidate": name}
+
+
+def test_an_early_end_leaves_no_semaphore_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which Python would warn below the line that says how to go on."""
+    left: set[str] = set()
+    monkeypatch.setattr(resource_tracker, "register", lambda name, _: left.add(name))
+    monkeypatch.setattr(resource_tracker, "unregister", lambda name, _: left.discard(name))
+    monkeypatch.setattr(door, "judged", hanging)
+    judging = door.judge_all([("hangs", ""), ("is quick", "")], {"reference": None}, 2)
+    assert next(judging)[1] == {"candidate": "is quick"} and left
+    judging.close()
+    assert not left
 
 
 def test_what_fails_in_the_checker_is_one_candidates_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,7 +264,7 @@ def judge_all(
     except BaseException:
         for worker in multiprocessing.active_children():
             worker.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
         raise
 
 
