@@ -168,7 +168,10 @@ def test_a_line_is_judged_before_the_next_one_comes(workers: str, folder: Path) 
 def test_a_verdict_is_told_where_the_scores_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert judge("candidates/wrong.py", "--json", "/dev/full") == 2
     out, err = capsys.readouterr()
-    assert "REFUTED       candidates/wrong.py" in out and "No space left on device" in err
+    assert (
+        "REFUTED       candidates/wrong.py" in out
+        and "attncheck: /dev/full: No space left on device; make room, or give another place\n" in err
+    )
 
 
 BESIDE = """

@@ -16,6 +16,7 @@ from ..contained.load import ANY
 from ..contained.template import hide
 from ..core.words import version
 from ..report import record as gate
+from . import streams
 from .arguments import given
 
 TOLD_TO_GITHUB = ("GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE")  # files that it believes
@@ -59,7 +60,7 @@ class Gates:
         """None for no path; "a": what is in it stays. Raises OSError."""
         if not path:
             return None
-        file = open(path, mode, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  the stack closes it
+        file = streams.opened(path, mode)
         self.stack.push(file)
         if os.path.isfile(path):
             hide(path)
@@ -94,6 +95,8 @@ def read_baseline(path: str) -> dict[str, Any]:
     """Raises ValueError if it is none."""
     try:
         content = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"there is no baseline {path}; --write-baseline writes one") from None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or not all(map(_is_known, content.values())):

@@ -49,6 +49,7 @@ from . import gates, resume
 from .arguments import count, duration, given, processes
 from .known import known_of, next_to
 from .options import DEVICE
+from .streams import sentence
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
@@ -302,7 +303,7 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         with containing(), redirect_stdout(sys.stderr), link.allowing(how["seconds"]):
             made = _judged(name, text, how, began)
     except (CannotRun, link.Gone, ValueError, OSError) as error:
-        made = gate.cannot(name, " ".join(str(error).split()).replace(text, name), 0.0)
+        made = gate.cannot(name, " ".join(sentence(error).split()).replace(text, name), 0.0)
     except NoMoreCalls:
         made = gate.cannot(name, "time was over before the first case: give more time", 0.0, "incomplete")
     except Exception as error:  # ours: the others are judged all the same

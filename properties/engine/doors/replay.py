@@ -25,6 +25,7 @@ from ..report.text import replay_line
 from ..search.find_target import Builtins, containing, find_targets
 from ..search.search import try_only, written_cases
 from . import options
+from .streams import sentence
 
 DATABASE = ".hypothesis/attncheck"
 KEY = b"attncheck\0findings"
@@ -85,7 +86,7 @@ def again(line: str) -> tuple[str, str]:
         with isolated(target.framework.forks):
             outcome = try_only(target, prop, case)
     except (CannotRun, ValueError, OSError) as error:
-        return "ERROR", str(error)
+        return "ERROR", sentence(error)
     except Gone as gone:
         return "ERROR", f"a first call {gone}"
     if not outcome.cases:
