@@ -42,7 +42,7 @@ def test_a_file_is_named_whenever_it_cannot_be_written() -> None:
         (OSError(errno.ENOENT, "no file", "it.txt"), "it.txt: no file"),
         (OSError(errno.ENOENT, "no file", os.path.join("nowhere", "it.txt")), "nowhere/it.txt: no file; there is no folder nowhere"),
         (PermissionError(errno.EACCES, "forbidden", "it.txt"), "it.txt: forbidden; give a place with the rights for it"),
-        (OSError(errno.EFBIG, "too large", "it.txt"), "it.txt: too large; give a place where files may be as large"),
+        (OSError(errno.EFBIG, "too large", "it.txt"), "it.txt: too large; allow larger files (ulimit -f)"),
     ],
 )
 def test_an_error_of_the_system_is_told_in_words(error: Exception, says: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 HINTS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or give another place"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give a place with the rights for it"),
-    errno.EFBIG: "give a place where files may be as large",
+    errno.EFBIG: "allow larger files (ulimit -f)",
     errno.EISDIR: "give a file",
     errno.EINVAL: "give a plain file",
 }
