@@ -46,6 +46,12 @@ def future(q, k, v, attn_mask=None, is_causal=False):
 def scaled(q, k, v, attn_mask=None, is_causal=False):
     return core(q, k, v, attn_mask, is_causal, factor=1.01)
 
+async def later(q, k, v):
+    return v
+
+def listed(q, k, v):
+    return v.tolist()
+
 for function in (attention, future, scaled):
     function.supports = {"masked_nan": "leaks"}
 '''
@@ -108,6 +114,10 @@ def test_the_smallest_case_is_small(kernel: str, capsys: pytest.CaptureFixture[s
 
 CANNOT = {
     "nothing such": (("no_such.thing",), "there is no built-in implementation 'no_such.thing'"),
+    "nothing before the colon": ((":attention",), "which module or file has attention? Nothing stands before the colon"),
+    "a folder": ((".",), ". is a folder: give file.py:attribute, or attncheck judge . for all files in it"),
+    "a list": (("kernel.py:listed",), "it returned list, not an array of numpy"),
+    "an async function": (("kernel.py:later",), "it returned coroutine, as an async function does, not an array of numpy"),
     "not an attention": (("kernel.py:np",), "kernel.py:np is not callable, but of type module"),
     "a misspelt property": (("kernel.py:attention", "--property", "rows_sum_to_on"), "did you mean rows_sum_to_one"),
     "a misspelt theme": (("kernel.py:attention", "--property", "sofmax"), "no property is named 'sofmax'; did you mean softmax"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import metadata
+from typing import Any
 
 
 def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
@@ -20,6 +21,12 @@ def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
 def cases(count: int, width: int = 0) -> str:
     """1 case, 2 cases. In a column, both are equally wide."""
     return f"{count:{width},} case{'s' if count != 1 else ' ' if width else ''}"
+
+
+def type_of(result: Any) -> str:
+    """The type of what a call has returned; that of an async function is told to be that."""
+    name = type(result).__name__
+    return f"{name}, as an async function does" if name in ("coroutine", "async_generator") else name
 
 
 def version() -> str:

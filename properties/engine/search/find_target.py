@@ -167,9 +167,7 @@ def _written(text: str) -> bytes:
     place = text.rpartition(":")[0]
     if not place.endswith(".py"):
         return _source(place)
-    with suppress(OSError):
-        return Path(place).read_bytes()
-    return b""
+    return _content(Path(place))
 
 
 def _source(module: str) -> bytes:
@@ -181,8 +179,13 @@ def _source(module: str) -> bytes:
         if spec is None:
             return b""
         origin, path = spec.origin or "", list(spec.submodule_search_locations or ())
+    return _content(Path(origin))
+
+
+def _content(path: Path) -> bytes:
+    """What is in a file; nothing if it cannot be read, or is a pipe, which might not end."""
     with suppress(OSError):
-        return Path(origin).read_bytes()
+        return path.read_bytes() if path.is_file() else b""
     return b""
 
 
