@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 import properties
 from properties.attention.case import Case
@@ -140,6 +141,16 @@ def test_what_cannot_be_tried_again_is_an_error(folder: Path, capsys: pytest.Cap
     (folder / "run.json").write_text(json.dumps({"reports": 3}))
     assert main(["replay", "run.json"]) == 2
     assert "run.json is no report of --json" in capsys.readouterr().err
+
+
+def test_what_is_no_line_is_told_without_its_bytes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where something else has written into the folder of what is kept."""
+    for content in (b"\x1b[2J'\xff", b"\x00\xfe" * 500, b"attncheck mine.py:attention", b"attncheck --no-such"):
+        DirectoryBasedExampleDatabase(replay.DATABASE).save(replay.KEY, content)
+    assert main(["replay"]) == 2
+    out = capsys.readouterr().out
+    assert out.count("ERROR       no replay line\n") == 4 and "4 findings: 0 fixed, 0 still wrong, 4 error" in out
+    assert out.replace("\n", "").isprintable() and len(out) < 2000 and "            attncheck mine.py:attention\n" in out
 
 
 # ---------------------------------------------------------------- init
