@@ -256,6 +256,8 @@ def test_github_is_told(folder: Path, capsys: pytest.CaptureFixture[str], monkey
         (("candidates/right.py", "--baseline", "candidates/right.py"), "is no baseline"),
         (("candidates/right.py", "--supports", "nowhere.toml"), "nowhere.toml"),
         (("candidates/right.py", "--baseline", "odd.json"), "odd.json is no baseline"),
+        (("candidates/right.py", "--contract", "nosuch"), "there is no contract 'nosuch'; known: attention, "),
+        (("candidates/right.py", "--contract", "cache"), "there is no contract 'cache'; did you mean 'cached'?"),
         (("candidates/right.py", "--write-baseline"), "--write-baseline needs --baseline FILE"),
     ],
 )
@@ -268,11 +270,26 @@ def test_what_cannot_be_judged_gets_a_sentence(
     assert err.startswith("attncheck: ") and says in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("",), "argument PATH: it is empty; give a file, a folder, or -"),
+        (("-", "--round", "x"), "argument --round: 'x' is not a whole number"),
+    ],
+)
+def test_arguments_that_are_none_are_told(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["judge", *arguments])
+    assert f"attncheck judge: error: {says}" in capsys.readouterr().err
+
+
 def test_a_reference_that_is_not_there_gets_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bare.py").write_text("kernel = max\n")
+    (folder / "broken.py").write_text("\ndef Model(\n")
     for reference, says in (
         ("nowhere.py", "there is no file nowhere.py for --reference"),
         ("nowhere.py:Model", "there is no file nowhere.py for --reference"),
+        ("broken.py", "broken.py cannot be read as Python: '(' was never closed (broken.py, line 2)"),
         ("bare.py", "bare.py defines no Model and no attention: give --reference bare.py:NAME"),
     ):
         assert main(["judge", "candidates", "--reference", reference]) == 2

@@ -147,11 +147,21 @@ def test_what_cannot_be_run_exits_2_with_one_sentence(mistake: str, kernel: str,
     assert err.startswith("attncheck: ") and says in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("--time", "soon"), ("--time", "-3s"), ("--dtype", "float31"), ("--no-such",)])
-def test_arguments_that_are_none_exit_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--time", "soon"), "argument --time: 'soon' is not a duration such as 90s, 30m or 2h"),
+        (("--time", "-3s"), "argument --time: expected one argument, which does not begin with -"),
+        (("--round", "x"), "argument --round: 'x' is not a whole number"),
+        (("--like", ""), "argument --like: it is empty; leave the option out, or give it a value"),
+        (("--dtype", "float31"), "argument --dtype: invalid choice: 'float31'"),
+        (("--no-such",), "unrecognized arguments: --no-such"),
+    ],
+)
+def test_arguments_that_are_none_exit_2(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["kernel.py:attention", *arguments])
-    assert caught.value.code == 2 and "attncheck: error: " in capsys.readouterr().err
+    assert caught.value.code == 2 and f"attncheck: error: {says}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "status"), one_in(3, [("future", 1), ("attention", 0), ("missing", 2)]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
+import difflib
 import itertools
 import json
 import math
@@ -33,6 +35,7 @@ from ..contained.limits import without_gpus
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
+from ..core.contract import contracts
 from ..core.pace import NoMoreCalls
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
@@ -46,7 +49,7 @@ from ..search.pairs import pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import gates, resume
-from .arguments import count, duration, given, processes
+from .arguments import Parser, count, duration, given, integer, location, processes
 from .known import known_of, next_to
 from .options import DEVICE
 from .streams import sentence
@@ -59,7 +62,7 @@ NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}'
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="attncheck judge",
         description="Judge many candidates, each in a process of its own.",
         epilog="exit status: 0 nothing found in any, 1 one is refuted, or worse than the baseline, 2 one cannot be judged",
@@ -67,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "paths",
         nargs="+",
-        type=given,
+        type=location,
         metavar="PATH",
         help="file.py, file.py:attribute, a folder of files, or - for JSON Lines with name and code",
     )
@@ -80,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
     parser.add_argument("--device", type=given, help=DEVICE)
     parser.add_argument("--all", action="store_true", help="go on past the first finding")
-    parser.add_argument("--round", type=int, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
+    parser.add_argument("--round", type=integer, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
     parser.add_argument(
         "--supports", type=given, metavar="FILE.toml", help="what all candidates support; what they say themselves is theirs"
     )
@@ -108,6 +111,11 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     if sys.platform != "linux":
         raise ValueError("judge shares memory with the candidates' processes, as Linux alone can")
     warnings.simplefilter("ignore")
+    if options.contract not in (known := (*contracts(), "any")):
+        near = difflib.get_close_matches(options.contract, known, 1)
+        raise ValueError(
+            f"there is no contract {options.contract!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+        )
     names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
     supports = Supports.in_file(options.supports) if options.supports else None
     without_gpus(options.device or "cpu")
@@ -387,6 +395,10 @@ def whole(reference: str) -> str:
     for name in ("Model", "attention"):
         if name in gates.defined_in(place):
             return f"{place}:{name}"
+    try:
+        ast.parse(Path(place).read_bytes(), place)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{place} cannot be read as Python: {error}") from None
     raise ValueError(f"{place} defines no Model and no attention: give --reference {place}:NAME")
 
 
