@@ -396,13 +396,13 @@ def factor_of_scale(out: Array, inputs: Inputs, scale: str) -> float:
         return away(out, inputs, factor * usual) if factor * usual <= 2 else math.inf
 
     known = measured = min(OWN_FACTORS, key=off)
-    if off(known) < USUAL:
+    if not off(known) >= USUAL:  # or what comes back is NaN
         return known
     step = 8.0
     while step > 1 + 2**-52:
         measured = min((measured * step ** (n / 4) for n in range(-4, 5)), key=off)
         step **= 1 / 3
-    if NEARER * off(measured) > off(known):  # it is not the scale, or not alone
+    if NEARER * off(measured) >= off(known):  # it is not the scale, or not alone
         return known
     rounded = (float(f"{measured:.{digits}g}") for digits in range(1, 18))
     return next(factor for factor in rounded if off(factor) <= max(2 * off(measured), 1e-15))
