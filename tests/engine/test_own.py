@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import tomllib
@@ -187,9 +188,11 @@ def test_init_writes_what_passes(folder: Path, capsys: pytest.CaptureFixture[str
         ("two.py", "one of one, two"),
         ("kernel.toml", "is no FILE.py"),
         ("two.py:three", "has no attribute 'three'"),
+        ("pipe.py", "pipe.py is no file, but a pipe or a device"),
     ],
 )
 def test_init_says_what_it_needs(given: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "two.py").write_text("def one(q, k, v): ...\n\n\ndef two(q, k, v): ...\n")
+    os.mkfifo(folder / "pipe.py")
     assert main(["init", given]) == 2
     assert says in capsys.readouterr().err and not list(folder.glob("test_*"))
