@@ -73,7 +73,7 @@ def test_licence_and_entry_points(attncheck: Installed) -> None:
     info = next(name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
     assert b"Apache License" in wheel.read(f"{info}/licenses/LICENSE")
     points = wheel.read(f"{info}/entry_points.txt").decode()
-    assert "attncheck = attncheck.properties.engine.doors.cli:entry" in points
+    assert "attncheck = attncheck.properties.__main__:entry" in points
     assert "properties.plugin = attncheck.properties.plugin" in points
 
 

@@ -24,7 +24,7 @@ from .cases import UNSTEADY
 from .dropout_names import with_dropout
 from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .poison import with_poison
-from .question import ADDED_KINDS, ASKED_IN, HALVES, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant
+from .question import ADDED_KINDS, ASKED_IN, HALVES, NEARER, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 from .tables import ANY_SIZE
@@ -35,7 +35,6 @@ LONG = 2 * max(ANY_SIZE["keys"])  # of a sum: twice as long as any in the search
 IS_ADDED = "it is added to the logits"  # a bool mask
 MANY_ROWS = 0.25  # of all: so many are not right by chance
 OF_THE_INTERFACE = ("blhd", "bl(hd)")
-NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 
 
 @dataclass
@@ -215,7 +214,8 @@ class Conventions:
         record = self.wrong if scale not in SCALES or (self.documented and not (self._scale_is_one() and scale == "1")) else self.differs
         if scale == OF_THE_WIDTH:
             usual += ", width being heads · dim"
-        whatever, or_dims = (" whatever the head dim", ", or head_dims") if "sqrt" in scale and scale[-2].isdigit() else ("", "")
+        fixed = scale != "1" and "dim" not in scale and "width" not in scale
+        whatever, or_dims = (" whatever the head dim", ", or head_dims") if fixed else ("", "")
         record["scale"] = (
             f"a call without a scale is answered with {scale}{whatever}, not with {usual} (Vaswani et al. 2017), off by {off:.2g}; "
             f'declare default_scale = "{scale}" if that is meant{or_dims}'
@@ -282,13 +282,13 @@ class Conventions:
         return best if best != SCALES[0] and shares[best] >= MANY_ROWS and not shares[SCALES[0]] else ""
 
     def _own_scale(self, asked: tuple[Inputs, ...]) -> str:
-        """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one; the first that is near."""
+        """What the logits are multiplied by: another word, the scale of one head dim, a multiple of a usual one, a number; the first that is near."""
         known, out = [*SCALES[1:], OF_THE_WIDTH, FOURTH_ROOT], self.question.answer(self.reading, asked[0])
         other_dim = self.question.both(dim=9)
         if out is not None and self.question.answer(self.reading, other_dim[0]) is not None:
             asked = (*asked, *other_dim)
             known.append(f"1/sqrt({dim_of_scale(out, asked[0])})")
-            known += [f"{factor_of_scale(out, asked[0], '1' + over)}".removesuffix(".0") + over for over in ("/sqrt(dim)", "/dim")]
+            known += [f"{factor_of_scale(out, asked[0], '1' + over)}".removesuffix(".0") + over for over in ("/sqrt(dim)", "/dim", "")]
         offs = {scale: self._off(*asked, scale=scale) for scale in known}
         enough = max(2 * min(offs.values()), 1e-9)
         return next(scale for scale, off in offs.items() if off <= enough)
@@ -485,7 +485,9 @@ class Conventions:
                 plain = replace(self.question, dtype=wide).inputs()
                 narrow = plain.but(**{name: round_to(half, getattr(plain, name)) for name in "qkv"}, dtype=half)
                 there, here = (self.question.answer(self.reading, asked) for asked in (plain, narrow))
-                if there is not None and here is not None and np.isfinite(here).all() and np.array_equal(there, here):
+                if there is None or here is None or not np.isfinite(here).all() or len(np.unique(here)) <= 2:  # zeros are of any type
+                    continue
+                if np.array_equal(there, here):
                     record = self.wrong if wide == "float32" else self.differs
                     record[wide] = f"computed in {half}, off by {self._gap(plain, plain):.2g}; not tried"
             if self.question.dtype in {**self.differs, **self.wrong}:
@@ -556,7 +558,7 @@ class Conventions:
             asked = replace(asked, default_scale=self.scale)
             out, exact = question.answer(self.reading, asked), exactly(asked, "top-left")
             usual, looser = (bound.rigorous(exact, a) for a in (target.supports.declared(dtype), arithmetic("same", dtype)))
-            if out is not None and (exact.out_error(out) > usual).any() and (exact.out_error(out) <= looser).all():
+            if out is not None and out.any() and (exact.out_error(out) > usual).any() and (exact.out_error(out) <= looser).all():
                 return True
         return False
 

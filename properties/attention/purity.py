@@ -9,6 +9,7 @@ import numpy as np
 from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.supports import FEATURES
 from ..engine.core.target import NotTaken, Raised
+from ..engine.core.words import type_of
 from ..engine.frameworks import LAYOUTS
 from .call import arrays, attend, call
 from .contract import declare
@@ -113,7 +114,7 @@ def output_has_the_right_form(t: Trial) -> None:
     """The output has the shape (batch, heads, queries, value_dim), the dtype and the device of the queries."""
     out = call(t.target, t.inputs, t.buffers)
     if not t.target.framework.is_array(out):
-        t.fail(f"returned {type(out).__name__}, not an array of {t.target.framework.name}")
+        t.fail(f"returned {type_of(out)}, not an array of {t.target.framework.name}")
     shape, dtype, device = t.target.framework.describe(out)
     batch, heads, queries, _ = t.inputs.shape
     wanted: tuple[int, ...] = (batch, heads, queries, t.inputs.v.shape[3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from .speech import BESIDE, Reading, adapted
 
 OWN_DIMS = (*range(1, 65), *range(72, 513, 8))  # head dims that a kernel may be made for
 OWN_FACTORS = (*(n / 8 for n in range(1, 17)), 0.1, 0.2, 2**-0.5, 2**0.5, *range(3, 9))  # of a usual scale
+USUAL = 1e-5  # nearer than that to the answer with a usual factor, it is that
+NEARER = 5.0  # times nearer than what is documented: another convention, and perhaps another mistake beside it
 HALVES = ("float16", "bfloat16")
 ASKED_IN = ("float64", "float32", *HALVES)  # the first that is taken
 # How far off what is right may be for rounding: all numbers are of size one, and a wrong reading is off by a tenth.
@@ -383,12 +386,26 @@ def dim_of_scale(out: Array, inputs: Inputs) -> int:
 
 
 def factor_of_scale(out: Array, inputs: Inputs, scale: str) -> float:
-    """The factor, of OWN_FACTORS, of a scale in words with which the exact answer is nearest to this one.
+    """The factor of a scale in words with which the exact answer is nearest to this one: of OWN_FACTORS, or, where none of them is meant, measured.
 
     None that makes it larger than 2: weights are nearly zeros and ones then, whatever the scale.
     """
     usual = scale_of(scale, inputs.q.shape[-1], inputs.q.shape[1])
-    return min((factor for factor in OWN_FACTORS if factor * usual <= 2), key=lambda factor: away(out, inputs, factor * usual))
+
+    def off(factor: float) -> float:
+        return away(out, inputs, factor * usual) if factor * usual <= 2 else math.inf
+
+    known = measured = min(OWN_FACTORS, key=off)
+    if not off(known) >= USUAL:  # or what comes back is NaN
+        return known
+    step = 8.0
+    while step > 1 + 2**-52:
+        measured = min((measured * step ** (n / 4) for n in range(-4, 5)), key=off)
+        step **= 1 / 3
+    if NEARER * off(measured) >= off(known):  # it is not the scale, or not alone
+        return known
+    rounded = (float(f"{measured:.{digits}g}") for digits in range(1, 18))
+    return next(factor for factor in rounded if off(factor) <= max(2 * off(measured), 1e-15))
 
 
 def away(out: Array, inputs: Inputs, scale: float) -> float:

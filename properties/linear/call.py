@@ -17,6 +17,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
+from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers
 
 CAUSAL = ("is_causal", "causal")
@@ -47,7 +48,7 @@ def call(target: Target, x: LinearInputs, buffers: Buffers) -> tuple[Array, tupl
     options = {next((name for name in CAUSAL if name in formal), CAUSAL[0]): True} if x.is_causal else {}
     result = target.first(target.apply(*tensors, **options))
     if not target.framework.is_array(result):
-        raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
+        raise Raised(TypeError(f"returned {type_of(result)}, not an array of {target.framework.name}"))
     return target.framework.read(result), target.framework.describe(result), result
 
 

@@ -13,6 +13,7 @@ from ..attention.cases import ATTENTION
 from ..engine.cases.coordinates import Array
 from ..engine.core.ascent import without_gradients
 from ..engine.core.target import Raised, Target
+from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers
 from .cases import MULTIHEAD
 
@@ -77,7 +78,7 @@ def answer(target: Target, inputs: LayerInputs, buffers: Buffers) -> tuple[Any, 
         raise Raised(error) from error
     for array in (out, attended):
         if array is not None and not target.framework.is_array(array):
-            raise Raised(TypeError(f"returned {type(array).__name__}, not an array of {target.framework.name}"))
+            raise Raised(TypeError(f"returned {type_of(array)}, not an array of {target.framework.name}"))
     return out, attended
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target
+from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers, SendBack
 
 BOUNDARIES = ("cu_seqlens_q", "cu_seq_q", "cu_q", "cu_seqlens", "cu_seqs", "cu_seq_lens")
@@ -107,7 +108,7 @@ def call(target: Target, x: PackedInputs, buffers: Buffers) -> tuple[Array, tupl
     result = target.apply(*tensors, **options)
     result = result[0] if isinstance(result, tuple | list) and result else result
     if not target.framework.is_array(result):
-        raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
+        raise Raised(TypeError(f"returned {type_of(result)}, not an array of {target.framework.name}"))
     return target.framework.read(result), target.framework.describe(result), result
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.core.target import Raised, Target, raising
+from ..engine.core.words import type_of
 
 
 def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tuple[tuple[int, ...], str, str], Any]:
@@ -17,5 +18,5 @@ def answer(target: Target, *arguments: Any, **options: Any) -> tuple[Array, tupl
         if isinstance(result, list | tuple) and target.framework.name == "numpy":
             result = np.array(result)
     if not target.framework.is_array(result):
-        raise Raised(TypeError(f"returned {type(result).__name__}, not an array of {target.framework.name}"))
+        raise Raised(TypeError(f"returned {type_of(result)}, not an array of {target.framework.name}"))
     return target.framework.read(result), target.framework.describe(result), result

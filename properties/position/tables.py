@@ -17,6 +17,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array, normal
 from ..engine.core.contract import Formal
 from ..engine.core.target import CannotRun, Target, first_line
+from ..engine.core.words import type_of
 from ..engine.frameworks import Framework
 from . import exact
 
@@ -63,7 +64,7 @@ class Tabled:
         result = self.function(*given, *self._tables(np.cos(angle), np.sin(angle), dtype, device))
         parts = list(result) if isinstance(result, tuple | list) else [result]
         if len(parts) < 1 + self.two or not all(fw.is_array(part) for part in parts[: 1 + self.two]):
-            raise TypeError(f"returned {type(result).__name__}, not {'the rotated q and k' if self.two else 'the rotated x'}")
+            raise TypeError(f"returned {type_of(result)}, not {'the rotated q and k' if self.two else 'the rotated x'}")
         q, k = (fw.permute(part, AXES[self.axes]) for part in (parts[0], parts[1 if self.two else 0]))
         return fw.concatenate([(-k if head % 2 else q)[:, head : head + 1] for head in range(shape[1])], 1) if self.two else q
 

@@ -327,6 +327,7 @@ def test_sums_of_halves_are_found_out_in_numpy_alone() -> None:
     for rounded in (einsum, chunks):
         assert spoken(rounded, framework="numpy", zero_sizes=False).supports.kind("float16") == "same"
     assert spoken(product, framework="numpy").supports.kind("float16") is None
+    assert not spoken(lambda q, k, v: np.zeros_like(q), framework="numpy").differs  # what answers zeros sums nothing
 
 
 PADDED = """

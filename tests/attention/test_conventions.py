@@ -38,7 +38,15 @@ def kernel(scale_of: str = "root", corner: str = "top-left", polarity: str = "se
     def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None) -> Any:
         dim, (queries, keys) = q.shape[-1], (q.shape[-2], k.shape[-2])
         usual = {"root": 1 / math.sqrt(max(dim, 1)), "one": 1.0, "dim": 1 / max(dim, 1), "eighth": 0.125, "third": 0.3}.get(scale_of, 0)
-        usual = usual or {"twice": 2 / math.sqrt(max(dim, 1)), "mup": 8 / max(dim, 1), "root two": math.sqrt(2 / max(dim, 1))}[scale_of]
+        usual = (
+            usual
+            or {
+                "seven tenths": 0.7 / math.sqrt(max(dim, 1)),
+                "twice": 2 / math.sqrt(max(dim, 1)),
+                "mup": 8 / max(dim, 1),
+                "root two": math.sqrt(2 / max(dim, 1)),
+            }[scale_of]
+        )
         s = q @ k.mT * (usual if scale is None else scale)
         if is_causal:
             ahead = keys - queries if corner == "bottom-right" else 0
@@ -75,6 +83,8 @@ WRONG = {
     "scale, a multiple": {"scale_of": "twice"},
     "scale, a multiple of 1/dim": {"scale_of": "mup"},
     "scale, a multiple by a root": {"scale_of": "root two"},
+    "scale, a multiple that nobody uses": {"scale_of": "seven tenths"},
+    "scale, a number": {"scale_of": "third"},
     "causal corner": {"corner": "bottom-right"},
     "bool mask": {"polarity": "hidden"},
 }
@@ -86,6 +96,24 @@ def test_what_is_other_than_documented_is_one_finding_and_learned(what: str) -> 
     assert set(target.wrong) == {what.partition(",")[0]}
     report = searched(target)
     assert not report.findings and not report.ok
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("seven tenths", "0.7/sqrt(dim), not with"),
+        ("root two", "1.4142135623730951/sqrt(dim), not with"),
+        ("twice", "2/sqrt(dim), not with"),
+        ("third", "0.3 whatever the head dim, not with"),
+        ("eighth", "1/sqrt(64) whatever the head dim, not with"),
+        ("one", "1, not with"),
+    ],
+)
+def test_a_scale_is_told_as_it_is(made: str, told: str) -> None:
+    target = spoken(kernel(scale_of=made))
+    assert f"a call without a scale is answered with {told}" in target.wrong["scale"]
+    declared = re.findall('default_scale = "(.*)"', target.wrong["scale"])
+    assert declared == [target.supports.default_scale] and not spoken(kernel(scale_of=made), default_scale=declared[0]).wrong
 
 
 @pytest.mark.parametrize("what", one_in(2, WRONG))

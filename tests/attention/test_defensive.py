@@ -121,3 +121,9 @@ def test_float32_that_is_computed_in_halves_is_one_finding() -> None:
     assert {"float64", "float16"} <= set(target.differs) and target.dtypes == ("bfloat16",)
     assert not verify_target(target, CENTRAL, Plan(examples=8, strict=False)).findings
     assert "float32" not in {**spoken(halves_alone).wrong, **spoken(other_names).wrong}
+
+
+def test_zeros_are_of_no_type() -> None:
+    """What answers them has the bits of halves in every type, and computes in none."""
+    target = spoken(lambda q, k, v: 0 * q)
+    assert not target.wrong and not target.differs and {"float64", "float32", "float16"} <= set(target.dtypes)

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from itertools import product
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -171,6 +173,8 @@ def test_a_line_that_is_none_is_one_candidate_s_verdict(
     assert scores["line 2"]["why"].startswith('it is no JSON such as {"name"') and "Traceback" not in err and "\x1b" not in err
     given(folder, monkeypatch, b"\n")
     assert judge("-") == 2 and "there is no candidate on the standard input" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where "<&-" has closed it
+    assert judge("-") == 2 and capsys.readouterr().err == "attncheck: the standard input is closed: no candidate can be read from it\n"
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -193,7 +197,10 @@ def test_a_verdict_is_told_where_the_scores_cannot_be_written(folder: Path, caps
     assert judge("candidates/wrong.py", "candidates/dies.py", "candidates/right.py", "--json", "/dev/full") == 2
     out, err = capsys.readouterr()
     assert "REFUTED       candidates/wrong.py" in out and "NOTHING FOUND candidates/right.py" in out
-    assert err.count("No space left on device: '/dev/full'") == 1 and "Traceback" not in err
+    assert (
+        err.count("attncheck: the scores cannot be written: /dev/full: No space left on device; make room, or give another place\n") == 1
+        and "Traceback" not in err
+    )
 
 
 def test_what_is_there_stays_until_a_candidate_is_judged(
@@ -392,6 +399,8 @@ def test_the_file_of_a_target_as_gates_know_it(folder: Path, monkeypatch: pytest
         (("candidates/right.py", "--baseline", "candidates/right.py"), "is no baseline"),
         (("candidates/right.py", "--supports", "nowhere.toml"), "nowhere.toml"),
         (("candidates/right.py", "--baseline", "odd.json"), "odd.json is no baseline"),
+        (("candidates/right.py", "--contract", "nosuch"), "there is no contract 'nosuch'; known: attention, "),
+        (("candidates/right.py", "--contract", "cache"), "there is no contract 'cache'; did you mean 'cached'?"),
         (("candidates/right.py", "--write-baseline"), "--write-baseline needs --baseline FILE"),
     ],
 )
@@ -404,11 +413,26 @@ def test_what_cannot_be_judged_gets_a_sentence(
     assert err.startswith("attncheck: ") and says in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("",), "argument PATH: it is empty; give a file, a folder, or -"),
+        (("-", "--round", "x"), "argument --round: 'x' is not a whole number"),
+    ],
+)
+def test_arguments_that_are_none_are_told(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["judge", *arguments])
+    assert f"attncheck judge: error: {says}" in capsys.readouterr().err
+
+
 def test_a_reference_that_is_not_there_gets_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bare.py").write_text("kernel = max\n")
+    (folder / "broken.py").write_text("\ndef Model(\n")
     for reference, says in (
         ("nowhere.py", "there is no file nowhere.py for --reference"),
         ("nowhere.py:Model", "there is no file nowhere.py for --reference"),
+        ("broken.py", "broken.py cannot be read as Python: '(' was never closed (broken.py, line 2)"),
         ("bare.py", "bare.py defines no Model and no attention: give --reference bare.py:NAME"),
     ):
         assert main(["judge", "candidates", "--reference", reference]) == 2
@@ -597,6 +621,24 @@ def test_who_kills_a_process_of_ours_takes_nobody_with_it(monkeypatch: pytest.Mo
         name: "cannot be run" if "dies" in name else "nothing found" for name in names
     }
     assert made["dies", "dies"]["why"] == "the process that judged it was killed"
+
+
+def hanging(name: str, text: str, how: dict[str, Any]) -> Any:
+    """A judge of candidates of which one takes long."""
+    time.sleep(600 if name == "hangs" else 0)
+    return {"candidate": name}
+
+
+def test_an_early_end_leaves_no_semaphore_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which Python would warn below the line that says how to go on."""
+    left: set[str] = set()
+    monkeypatch.setattr(resource_tracker, "register", lambda name, _: left.add(name))
+    monkeypatch.setattr(resource_tracker, "unregister", lambda name, _: left.discard(name))
+    monkeypatch.setattr(door, "judged", hanging)
+    judging = door.judge_all([("hangs", ""), ("is quick", "")], {"reference": None}, 2)
+    assert next(judging)[1] == {"candidate": "is quick"} and left
+    judging.close()
+    assert not left
 
 
 def test_what_fails_in_the_checker_is_one_candidates_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -157,6 +158,17 @@ def test_what_describes_no_value_is_refused(message: Any, memories: tuple[Arena,
     if isinstance(value, np.ndarray):
         assert value.size <= 2**31
         value.sum() if value.size < 10**6 else None
+
+
+def test_memory_that_cannot_be_had_is_named() -> None:
+    """As under ``ulimit -f``."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
+    try:
+        with pytest.raises(OSError, match='File too large: "memory shared with the target\'s process"'):
+            shared_file("given")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_place_in_the_memory_is_taken(memories: tuple[Arena, Arena]) -> None:

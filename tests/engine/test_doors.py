@@ -46,6 +46,12 @@ def future(q, k, v, attn_mask=None, is_causal=False):
 def scaled(q, k, v, attn_mask=None, is_causal=False):
     return core(q, k, v, attn_mask, is_causal, factor=1.01)
 
+async def later(q, k, v):
+    return v
+
+def listed(q, k, v):
+    return v.tolist()
+
 for function in (attention, future, scaled):
     function.supports = {"masked_nan": "leaks"}
 '''
@@ -108,6 +114,10 @@ def test_the_smallest_case_is_small(kernel: str, capsys: pytest.CaptureFixture[s
 
 CANNOT = {
     "nothing such": (("no_such.thing",), "there is no built-in implementation 'no_such.thing'"),
+    "nothing before the colon": ((":attention",), "which module or file has attention? Nothing stands before the colon"),
+    "a folder": ((".",), ". is a folder: give file.py:attribute, or attncheck judge . for all files in it"),
+    "a list": (("kernel.py:listed",), "it returned list, not an array of numpy"),
+    "an async function": (("kernel.py:later",), "it returned coroutine, as an async function does, not an array of numpy"),
     "not an attention": (("kernel.py:np",), "kernel.py:np is not callable, but of type module"),
     "a misspelt property": (("kernel.py:attention", "--property", "rows_sum_to_on"), "did you mean rows_sum_to_one"),
     "a misspelt theme": (("kernel.py:attention", "--property", "sofmax"), "no property is named 'sofmax'; did you mean softmax"),
@@ -137,11 +147,21 @@ def test_what_cannot_be_run_exits_2_with_one_sentence(mistake: str, kernel: str,
     assert err.startswith("attncheck: ") and says in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("--time", "soon"), ("--time", "-3s"), ("--dtype", "float31"), ("--no-such",)])
-def test_arguments_that_are_none_exit_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--time", "soon"), "argument --time: 'soon' is not a duration such as 90s, 30m or 2h"),
+        (("--time", "-3s"), "argument --time: expected one argument, which does not begin with -"),
+        (("--round", "x"), "argument --round: 'x' is not a whole number"),
+        (("--like", ""), "argument --like: it is empty; leave the option out, or give it a value"),
+        (("--dtype", "float31"), "argument --dtype: invalid choice: 'float31'"),
+        (("--no-such",), "unrecognized arguments: --no-such"),
+    ],
+)
+def test_arguments_that_are_none_exit_2(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["kernel.py:attention", *arguments])
-    assert caught.value.code == 2 and "attncheck: error: " in capsys.readouterr().err
+    assert caught.value.code == 2 and f"attncheck: error: {says}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "status"), one_in(3, [("future", 1), ("attention", 0), ("missing", 2)]))

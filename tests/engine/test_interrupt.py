@@ -21,6 +21,7 @@ from nightly import some_by_night
 
 from impls import numpy_matmul
 from properties import catalogue
+from properties.__main__ import entry
 from properties.engine.search import interrupt, run, search
 from properties.engine.search.probe import make_target
 
@@ -146,6 +147,22 @@ def test_the_status_says_which_signal_ended_a_run(usual: None, number: signal.Si
 def test_before_any_run_the_status_is_that_of_control_c() -> None:
     asked = "import os; from properties.engine.search import interrupt; interrupt.check(); os._exit(interrupt.status())"
     assert subprocess.run([sys.executable, "-c", asked], cwd=ROOT).returncode == 130
+
+
+class Interrupts:
+    """Of the import of a module."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == "properties.engine.doors.cli":
+            raise KeyboardInterrupt
+
+
+def test_while_modules_are_imported_it_is_told_in_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delitem(sys.modules, "properties.engine.doors.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        entry()
+    assert ended.value.code == 130 and capsys.readouterr().err == "attncheck: interrupted\n"
 
 
 def test_what_python_drops_is_not_printed(usual: None, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 import properties
 from properties.attention.case import Case
@@ -142,6 +144,16 @@ def test_what_cannot_be_tried_again_is_an_error(folder: Path, capsys: pytest.Cap
     assert "run.json is no report of --json" in capsys.readouterr().err
 
 
+def test_what_is_no_line_is_told_without_its_bytes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where something else has written into the folder of what is kept."""
+    for content in (b"\x1b[2J'\xff", b"\x00\xfe" * 500, b"attncheck mine.py:attention", b"attncheck --no-such"):
+        DirectoryBasedExampleDatabase(replay.DATABASE).save(replay.KEY, content)
+    assert main(["replay"]) == 2
+    out = capsys.readouterr().out
+    assert out.count("ERROR       no replay line\n") == 4 and "4 findings: 0 fixed, 0 still wrong, 4 error" in out
+    assert out.replace("\n", "").isprintable() and len(out) < 2000 and "            attncheck mine.py:attention\n" in out
+
+
 # ---------------------------------------------------------------- init
 
 
@@ -176,9 +188,11 @@ def test_init_writes_what_passes(folder: Path, capsys: pytest.CaptureFixture[str
         ("two.py", "one of one, two"),
         ("kernel.toml", "is no FILE.py"),
         ("two.py:three", "has no attribute 'three'"),
+        ("pipe.py", "pipe.py is no file, but a pipe or a device"),
     ],
 )
 def test_init_says_what_it_needs(given: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "two.py").write_text("def one(q, k, v): ...\n\n\ndef two(q, k, v): ...\n")
+    os.mkfifo(folder / "pipe.py")
     assert main(["init", given]) == 2
     assert says in capsys.readouterr().err and not list(folder.glob("test_*"))

@@ -81,7 +81,23 @@ def test_a_replay_line_says_what_was_declared(kernel: Any, capsys: pytest.Captur
 SAID = {
     "a target that ends the process": (["kernel_of_mine.py:leaves"], "it raised SystemExit: 3"),
     "nothing tried": (["loops.attention", "--property", "layer*"], "nothing was tried"),
-    "no folder for the report": (["kernel_of_mine.py:attention", "--json", "nowhere/report.json"], "nowhere/report.json"),
+    "no folder for the report": (
+        ["kernel_of_mine.py:attention", "--json", "nowhere/report.json"],
+        "attncheck: nowhere/report.json: No such file or directory; there is no folder nowhere\n",
+    ),
+    "a folder for the report": (["kernel_of_mine.py:attention", "--json", "."], "attncheck: .: Is a directory; give a file\n"),
+    "a full disk for what was learned": (
+        ["kernel_of_mine.py:attention", "--handshake", "--write-supports", "/dev/full"],
+        "attncheck: /dev/full: No space left on device; make room, or give another place\n",
+    ),
+    "no plain file for the record": (
+        ["kernel_of_mine.py:attention", "--record", "/dev/full"],
+        "attncheck: /dev/full: Invalid argument; give a plain file\n",
+    ),
+    "no baseline": (
+        ["kernel_of_mine.py:attention", "--baseline", "no.json"],
+        "attncheck: there is no baseline no.json; --write-baseline writes one\n",
+    ),
     "no name": ([""], "the target is empty"),
     "no number": (["kernel_of_mine.py:attention", "--supports", "zero.toml"], "supports['max_length'] is 0"),
     "no TOML": (["kernel_of_mine.py:attention", "--supports", "broken.toml"], "broken.toml is not TOML"),

@@ -92,6 +92,7 @@ def test_it_is_the_key_that_is_named(key: str, value: Any) -> None:
         Supports.read({key: value})
 
 
+TOO_LONG = [f"{'9' * 400}/sqrt(dim)", f"0.{'0' * 400}1", f"1/sqrt({'9' * 400})", f"1/sqrt({'9' * 5000})"]
 BORDERS: dict[str, tuple[list[Any], list[Any]]] = {  # what is just taken, what is just refused
     "mask_rank": ([0, 4], [-1, 5]),
     "max_length": ([1, None], [0]),
@@ -100,10 +101,10 @@ BORDERS: dict[str, tuple[list[Any], list[Any]]] = {  # what is just taken, what 
     "head_dims": ([1, [1, 64]], [0, [64, 0], []]),
     "groups": ([1, [1, 2]], [0, [2, 0], []]),
     "memory": (["contiguous", ["contiguous", "offset"], None], [[], ["diagonal"]]),
-    "eps": ([1e-30, 1], [0, -1e-5]),
+    "eps": ([1e-30, 1], [0, -1e-5, 10**400]),
     "default_scale": (
         ["1", "1/sqrt(dim)", "1/sqrt(64)", "2/sqrt(dim)", "0.5/dim", "0.3"],
-        [1, 0.125, "1/sqrt(0)", "1/sqrt(-1)", "1/sqrt(x)", "1/64", "0/dim", "0", "-1/dim", "1/sqrt(dim", "1/dim)"],
+        [1, 0.125, "1/sqrt(0)", "1/sqrt(-1)", "1/sqrt(x)", "1/64", "0/dim", "0", "-1/dim", "1/sqrt(dim", "1/dim)", *TOO_LONG],
     ),
 }
 
@@ -231,6 +232,33 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     for read in (deviations.read_deviations, Supports.in_file):
         with pytest.raises(ValueError, match="cannot be read: Is a directory"):
             read(tmp_path)
+
+
+UNREADABLE = {
+    "many lists": ("a = " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
+    "ten lists": ("a = " + "[" * 10 + "]" * 10, "is nested too deeply"),
+    "many tables": (".".join("a" * 3000) + " = 1", "is nested too deeply"),
+    "many digits": ("max_length = 1" + "0" * 5000, "is not TOML: a whole number in it has more than 64 bits"),
+    "many digits that Python can read": ("max_length = 0x1" + "0" * 5000, "is not TOML: a whole number in it has more than 64 bits"),
+    "a few digits more": ("a = [{b = -9223372036854775809}]", "is not TOML: a whole number in it has more than 64 bits"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_cannot_be_told_is_named(name: str, tmp_path: Path) -> None:
+    text, says = UNREADABLE[name]
+    (tmp_path / "facts.toml").write_text(text)
+    for read in (deviations.read_deviations, Supports.in_file):
+        with pytest.raises(ValueError) as caught:
+            read(tmp_path / "facts.toml")
+        assert str(caught.value) == f"{tmp_path / 'facts.toml'} {says}"
+
+
+def test_a_key_beside_the_table_of_supports_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "facts.toml"
+    path.write_text('causal = "bottom-right"\n[supports]\nmax_length = 8\n')
+    with pytest.raises(ValueError, match=r"facts\.toml: 'causal' stands outside of its table \[supports\]; put it there$"):
+        Supports.in_file(path)
 
 
 def test_what_declares_nothing_is_refused_where_something_must_be() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Support
 from properties.engine.core.target import CannotRun
 from properties.engine.frameworks import framework
 from properties.engine.search import probe
-from properties.engine.search.find_target import Builtins, find_targets
+from properties.engine.search.find_target import NEVER, OWN, Builtins, containing, find_targets
 from properties.engine.search.probe import known_target, make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, inapplicable, search
@@ -527,6 +528,13 @@ def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
     raising = tmp_path / "raising.py"
     raising.write_text("raise RuntimeError('first\\nsecond')")
     assert lost(f"{raising}:attention").startswith(f"{raising} cannot be imported: RuntimeError: first")
+
+
+@pytest.mark.parametrize("which", [NEVER, OWN])
+def test_a_pipe_is_not_waited_for(which: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    with containing(which):
+        assert lost(f"{tmp_path / 'pipe.py'}:attention") == f"{tmp_path / 'pipe.py'} is no file, but a pipe or a device"
 
 
 def test_two_files_of_one_name_are_two_targets(tmp_path: Path) -> None:

@@ -20,9 +20,13 @@ ADD_SEALS = 1033  # F_ADD_SEALS
 
 
 def shared_file(name: str) -> int:
-    """A file in memory that keeps its size."""
+    """A file in memory that keeps its size. Raises OSError."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, SIZE)
+    try:
+        os.ftruncate(fd, SIZE)
+    except OSError as error:
+        os.close(fd)
+        raise OSError(error.errno, error.strerror, "memory shared with the target's process") from None
     fcntl.fcntl(fd, ADD_SEALS, SEALS)
     return fd
 

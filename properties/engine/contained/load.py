@@ -54,8 +54,12 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
         )
     if not colon and text.endswith(".py"):
         raise NotLoaded(f"which callable of {text}? Give {text}:attribute")
+    if colon and not place:
+        raise NotLoaded(f"which module or file has {attribute or 'it'}? Nothing stands before the colon")
     if colon and not attribute:
         raise NotLoaded(f"which callable of {place}? Nothing stands after the colon")
+    if not colon and Path(text).is_dir():
+        raise NotLoaded(f"{text} is a folder: give file.py:attribute, or attncheck judge {text} for all files in it")
     if not colon:
         near = difflib.get_close_matches(text, entries, 3, 0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "give module:attribute, file.py:attribute or a built-in name"
@@ -192,6 +196,8 @@ def _load_file(path: Path) -> Any:
         folder = path.parent if path.parent.exists() else Path()
         near = difflib.get_close_matches(path.name, [p.name for p in folder.glob("*.py")], 3, 0.5)
         raise NotLoaded(f"there is no file {path}" + (f"; did you mean {', '.join(near)}?" if near else ""))
+    if not path.is_file():
+        raise NotLoaded(f"{path} is no file, but a pipe or a device")
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     if spec is None or spec.loader is None:

@@ -113,6 +113,9 @@ class ToldDict(dict[str, Any]):
     call, at = 0, 0
 
 
+ToldList.__name__, ToldDict.__name__ = "list", "dict"  # what they are called in messages
+
+
 class Earlier(Protocol):
     """Answers that are still kept over there."""
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import math
 import re
+import sys
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Wrong = Callable[[Any], str]  # what is wrong with a value, in the words that follow its name; empty if nothing is
 SEVERAL = (list, tuple, set, frozenset)
+DEEPEST = 9  # levels of tables and lists in a file of TOML
+LEFT_OUT = "leave it out, if nothing is to be declared"
+TOO_LONG = "a whole number in it has more than 64 bits"
 LARGEST = 2**16  # of the sizes that a target can be declared to need: larger arrays take more memory than a machine has
 
 
@@ -21,6 +26,31 @@ class Key:
 
     wrong: Wrong
     needed: bool = False
+
+
+def in_toml(path: str | Path) -> dict[str, Any]:
+    """What a file of TOML holds. Raises ValueError with one sentence if it cannot be read, or is none."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {TOO_LONG if 'int_max_str_digits' in str(error) else error}") from None
+    if wrong := _unfit(content, DEEPEST):
+        raise ValueError(f"{path} {wrong}")
+    return content
+
+
+def _unfit(value: Any, levels: int) -> str:
+    """Why a value of TOML can be no part of a sentence; empty if it can."""
+    if whole(value) and not -(2**63) <= value < 2**63:
+        return f"is not TOML: {TOO_LONG}"
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if inner and not levels:
+        return "is nested too deeply"
+    return next(filter(None, (_unfit(one, levels - 1) for one in inner)), "")
 
 
 def checked(what: str, values: Mapping[str, Any], schema: Mapping[str, Key], named: str = "{what}[{key!r}]") -> None:
@@ -57,7 +87,7 @@ TEXTS: Wrong = _unless(
 NAME: Wrong = _unless(lambda value: isinstance(value, str) and bool(value.strip()), "a text that is not empty")
 DATE: Wrong = _unless(lambda value: type(value) is datetime.date, "a date such as 2027-01-31")
 POSITIVE: Wrong = _unless(
-    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf, "a number above 0"
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max, "a number above 0"
 )
 
 
@@ -87,15 +117,15 @@ def one_of(words: Callable[[], Collection[str]]) -> Wrong:
     return wrong
 
 
-def some_of(words: Collection[str] | None = None, empty: bool = False) -> Wrong:
-    """One of some words, or several of them; any texts where no words are given."""
+def some_of(words: Collection[str] | None = None, empty: bool = False, least: str = LEFT_OUT) -> Wrong:
+    """One of some words, or several of them; any texts where no words are given. ``least``: what to do about none, where that is not ``empty``."""
 
     def wrong(value: Any) -> str:
         values = (value,) if isinstance(value, str) else value
         if not isinstance(values, SEVERAL) or not all(isinstance(one, str) and (one or words) for one in values):
             return f"may hold {words or 'texts'}, got {value!r}"
         if not values and not empty:
-            return "is empty; leave it out, if nothing is to be declared"
+            return f"is empty; {least}"
         return "" if words is None or set(values) <= set(words) else f"may hold {words}, got {tuple(values)}"
 
     return wrong
@@ -125,4 +155,4 @@ def sizes(value: Any) -> str:
     values = (value,) if whole(value) else value
     if not isinstance(values, SEVERAL) or not all(whole(one) and 0 < one <= LARGEST for one in values):
         return f"is {value!r}; it can be one or several whole numbers from 1 to {LARGEST:,}"
-    return "" if values else "is empty; leave it out, if nothing is to be declared"
+    return "" if values else f"is empty; {LEFT_OUT}"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...exact.arithmetic import KINDS, Arithmetic, arithmetic, default_arithmetic
+from ..cases.case import shortened
 from ..cases.dtypes import DTYPES
 from ..cases.masks import MASK_AXES, MASK_KINDS
 from ..frameworks import LAYOUTS
 from .contract import contracts
-from .schema import FLAG, LARGEST, NAME, POSITIVE, TEXTS, Key, checked, number, one_of, optional, sides, sizes, some_of
+from .schema import FLAG, LARGEST, NAME, POSITIVE, TEXTS, Key, checked, in_toml, number, one_of, optional, sides, sizes, some_of
 
 FEATURES = ("window_size", "softcap", "alibi_slopes", "sinks", "kv_lengths", "return_lse")
 PARAMETERS = ("attn_mask", "is_causal", "scale", "enable_gqa", "dropout_p", *FEATURES, "key_padding_mask", "need_weights")
@@ -139,13 +140,12 @@ class Supports:
     @classmethod
     def in_file(cls, path: str | Path) -> dict[str, Any]:
         """What a TOML file declares, at its top level or in a table ``[supports]``. Raises ValueError as ``read`` does."""
-        try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not TOML: {error}") from None
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+        content = in_toml(path)
         declared: dict[str, Any] = content.get("supports", content)
+        if "supports" in content and len(content) > 1:
+            raise ValueError(
+                f"{path}: {next(key for key in content if key != 'supports')!r} stands outside of its table [supports]; put it there"
+            )
         cls.read(declared)
         return declared
 
@@ -181,8 +181,14 @@ def _has(dtype: str, kind: str) -> bool:
 
 def _wrong_scale(value: Any) -> str:
     """One of the words, a multiple of one, or one over the root of a number, as of a kernel that is right for one head dim alone."""
-    if value == FOURTH_ROOT or (isinstance(value, str) and A_SCALE.fullmatch(value)):
+    if value == FOURTH_ROOT:
         return ""
+    if isinstance(value, str) and A_SCALE.fullmatch(value):
+        try:
+            fits = 0 < scale_of(value, 1, 1) < math.inf
+        except (OverflowError, ValueError):  # numbers of hundreds and of thousands of digits
+            fits = False
+        return "" if fits else f"is {shortened(value)}, whose numbers are too long"
     return f"{one_of(lambda: CHOICES['default_scale'])(value)}, '2/sqrt(dim)', or '1/sqrt(64)' for every head dim"
 
 

@@ -15,6 +15,7 @@ from ..contained.link import Gone
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
 from .pace import NoMoreCalls, Pace
+from .words import type_of
 
 if TYPE_CHECKING:
     from .contract import Contract
@@ -155,7 +156,7 @@ class Target:
     def read(self, result: Any) -> Array:
         """The answer as a carrier (B, H, L, Dv). Raises Raised if it is no array of the framework."""
         if not self.framework.is_array(result):
-            what = f"a dictionary of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(result).__name__
+            what = f"a dictionary of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type_of(result)
             raise Raised(TypeError(f"returned {what}, not an array of {self.framework.name}"))
         with raising({}):  # what looks like an array may be none
             out = self.framework.read(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from importlib import metadata
+from typing import Any
 
 
 def ranges(numbers: Iterable[int], to: str = " to ", most: int = 6) -> str:
@@ -26,6 +27,12 @@ def cases(count: int, width: int = 0) -> str:
 def without_measured(text: str) -> str:
     """What was found out, but for numbers that were measured, which differ from machine to machine."""
     return re.sub(r",? off by [\d.e+-]+", "", text)
+
+
+def type_of(result: Any) -> str:
+    """The type of what a call has returned; that of an async function is told to be that."""
+    name = type(result).__name__
+    return f"{name}, as an async function does" if name in ("coroutine", "async_generator") else name
 
 
 def version() -> str:

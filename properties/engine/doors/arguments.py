@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import NoReturn
 
 YEAR = 366 * 24 * 3600.0
+
+
+class Parser(argparse.ArgumentParser):
+    """Says where a value is missing that one with a dash before it is taken for an option."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message + ", which does not begin with -" * message.endswith("expected one argument"))
+
+
+def integer(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def count(text: str) -> int:
@@ -27,6 +43,13 @@ def given(text: str) -> str:
     """Anything but nothing."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty; leave the option out, or give it a value")
+    return text
+
+
+def location(text: str) -> str:
+    """A file, a folder, or ``-``."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a file, a folder, or -")
     return text
 
 

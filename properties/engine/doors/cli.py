@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from functools import partial
 from typing import Any, TextIO
 
@@ -51,7 +52,7 @@ from .guard import guarded, killed
 from .known import beside, known_by_effect
 from .options import device_of, parser, which_contained
 from .progress import Progress
-from .streams import steady
+from .streams import Output, sentence, steady
 from .terminal import page_line, paint
 
 DATABASE = replay.DATABASE
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         print(f"attncheck: interrupted{resume.hint(options.journal)}", file=sys.stderr)
         return interrupted_status()
     except (CannotRun, ValueError, OSError) as error:
-        print(f"attncheck: {error}", file=sys.stderr)
+        print(f"attncheck: {sentence(error)}", file=sys.stderr)
         return 2
     except MemoryError as error:
         return no_memory(error)
@@ -143,7 +144,7 @@ def word(name: str, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return reader_gone()
     except (CannotRun, ValueError, OSError) as error:
-        print(f"attncheck: {error}", file=sys.stderr)
+        print(f"attncheck: {sentence(error)}", file=sys.stderr)
         return 2
     except MemoryError as error:
         return no_memory(error)
@@ -299,7 +300,7 @@ def write_supports(path: str, targets: Sequence[Target], reports: Sequence[Repor
     facts = targets[0].kind.learned_supports(targets[0], edges if reports else None) | {"dtypes": targets[0].dtypes}
     if reports and (kinds := dialect.tightest(reports[0])):
         facts["arithmetic"] = kinds
-    with open(path, "w", encoding="utf-8") as file:
+    with closing(Output(path)) as file:
         file.write(dialect.supports_text(targets[0], facts))
 
 

@@ -115,6 +115,8 @@ def read_baseline(path: str) -> dict[str, Any]:
     """Raises ValueError if it is none."""
     try:
         content = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"there is no baseline {path}; --write-baseline writes one") from None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or not all(map(_is_known, content.values())):

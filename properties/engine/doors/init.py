@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def only_callable(path: Path) -> str:
     """The one function of a file. Raises CannotRun if there are several, or none."""
-    code = path.read_text(encoding="utf-8") if path.exists() else ""
+    code = path.read_text(encoding="utf-8") if path.is_file() else ""
     names = re.findall(r"^def ([a-zA-Z]\w*)\(", code, re.MULTILINE)
     if len(names) != 1:
         if users() != NEVER:

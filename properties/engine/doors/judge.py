@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
+import difflib
 import itertools
 import json
 import math
@@ -33,6 +35,7 @@ from ..contained.limits import without_gpus
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
+from ..core.contract import contracts
 from ..core.pace import NoMoreCalls
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
@@ -46,10 +49,10 @@ from ..search.pairs import pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import gates, resume
-from .arguments import count, duration, given, processes
+from .arguments import Parser, count, duration, given, integer, location, processes
 from .known import known_of, next_to
 from .options import DEVICE
-from .streams import Output
+from .streams import Output, sentence
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
@@ -59,7 +62,7 @@ NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"},
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="attncheck judge",
         description="Judge many candidates, each in a process of its own.",
         epilog="exit status: 0 nothing found in any, 1 one is refuted, or worse than the baseline, 2 one cannot be judged",
@@ -67,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "paths",
         nargs="+",
-        type=given,
+        type=location,
         metavar="PATH",
         help="file.py, file.py:attribute, a folder of files, or - for JSON Lines with name and code",
     )
@@ -80,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
     parser.add_argument("--device", type=given, help=DEVICE)
     parser.add_argument("--all", action="store_true", help="go on past the first finding")
-    parser.add_argument("--round", type=int, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
+    parser.add_argument("--round", type=integer, metavar="N", help="the round of cases (default: a secret one, which the scores tell)")
     parser.add_argument(
         "--supports", type=given, metavar="FILE.toml", help="what all candidates support; what they say themselves is theirs"
     )
@@ -108,6 +111,11 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     if sys.platform != "linux":
         raise ValueError("judge shares memory with the candidates' processes, as Linux alone can")
     warnings.simplefilter("ignore")
+    if options.contract not in (known := (*contracts(), "any")):
+        near = difflib.get_close_matches(options.contract, known, 1)
+        raise ValueError(
+            f"there is no contract {options.contract!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+        )
     names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
     supports = Supports.in_file(options.supports) if options.supports else None
     without_gpus(options.device or "cpu")
@@ -181,6 +189,8 @@ def candidates(paths: Sequence[str], folder: str) -> Iterator[Asked]:
 
     No two have the same name. Raises ValueError for a place that holds none.
     """
+    if "-" in paths and sys.stdin is None:
+        raise ValueError("the standard input is closed: no candidate can be read from it")
     asked = itertools.chain.from_iterable([_streamed(sys.stdin.fileno(), folder) if path == "-" else _lying_at(path) for path in paths])
     names: set[str] = set()
     return ((gates.numbered(name, names), text) for name, text in asked)
@@ -274,7 +284,7 @@ def judge_all(
     except BaseException:
         for worker in multiprocessing.active_children():
             worker.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
         raise
 
 
@@ -312,7 +322,7 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         with containing(), redirect_stdout(sys.stderr), link.allowing(how["seconds"]):
             made = _judged(name, text, how, began)
     except (CannotRun, link.Gone, ValueError, OSError) as error:
-        made = gate.cannot(name, " ".join(str(error).split()).replace(text, name), 0.0)
+        made = gate.cannot(name, " ".join(sentence(error).split()).replace(text, name), 0.0)
     except NoMoreCalls:
         made = gate.cannot(name, "time was over before the first case: give more time", 0.0, "incomplete")
     except Exception as error:  # ours: the others are judged all the same
@@ -405,6 +415,10 @@ def whole(reference: str) -> str:
     for name in ("Model", "attention"):
         if name in gates.defined_in(place):
             return f"{place}:{name}"
+    try:
+        ast.parse(Path(place).read_bytes(), place)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{place} cannot be read as Python: {error}") from None
     raise ValueError(f"{place} defines no Model and no attention: give --reference {place}:NAME")
 
 
@@ -424,4 +438,4 @@ class Scores:
             self.to.write(json.dumps(one) + "\n")
         except OSError as error:
             self.to, self.lost = None, True
-            print(f"attncheck: the scores cannot be written: {error}", file=sys.stderr, flush=True)
+            print(f"attncheck: the scores cannot be written: {sentence(error)}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from ..cases.dtypes import DTYPES
 from ..core.target import CannotRun
 from ..search.find_target import ALWAYS, NEVER, users
 from . import gates
-from .arguments import count, duration, given, processes
+from .arguments import Parser, count, duration, given, integer, processes
 
 DEVICE = "cpu or cuda (default: cpu, and cuda, where there is one, for what cannot be called on the CPU)"
 
@@ -30,7 +30,7 @@ def which_contained(options: argparse.Namespace) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The options. ``list`` is a word in the place of a target; those of ``WORDS`` have a parser of their own."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="attncheck",
         description="Find the smallest case on which an attention is wrong, or say what was verified.",
         epilog="exit status: 0 nothing found, 1 refuted, 2 cannot be run, or too little was tried, 130 after Ctrl-C, "
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--round",
-        type=int,
+        type=integer,
         metavar="N",
         help="another round than 0 draws other cases; one that is given, the same whatever was found before",
     )

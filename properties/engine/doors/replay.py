@@ -14,6 +14,7 @@ from pathlib import Path
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 from ... import catalogue
+from ..cases.case import shortened
 from ..contained.link import Gone
 from ..core.crash import isolated
 from ..core.finding import Finding
@@ -25,6 +26,7 @@ from ..report.text import replay_line
 from ..search.find_target import Builtins, containing, find_targets
 from ..search.search import try_only, written_cases
 from . import options
+from .streams import sentence
 
 DATABASE = ".hypothesis/attncheck"
 KEY = b"attncheck\0findings"
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.redirect_stdout(sys.stderr):  # what a target prints is no part of the report
             state, says = again(line)
         states.append(state)
-        print(f"{state:<12}{says}\n            {line}", flush=True)
+        print(f"{state:<12}{says}\n            {line if line.isprintable() else shortened(line)}", flush=True)
         if state == "FIXED" and not report:
             database.delete(KEY, line.encode(errors="surrogateescape"))
     counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in ("FIXED", "STILL WRONG", "ERROR"))
@@ -85,7 +87,7 @@ def again(line: str) -> tuple[str, str]:
         with isolated(target.framework.forks):
             outcome = try_only(target, prop, case)
     except (CannotRun, ValueError, OSError) as error:
-        return "ERROR", str(error)
+        return "ERROR", sentence(error)
     except Gone as gone:
         return "ERROR", f"a first call {gone}"
     if not outcome.cases:
@@ -95,13 +97,16 @@ def again(line: str) -> tuple[str, str]:
 
 def _read(line: str) -> tuple[Target, str, str]:
     """The target, the property and the case of a replay line. Raises ValueError for another line, CannotRun."""
-    words = shlex.split(line)
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise ValueError("no replay line") from None
     for command in (command_name().split(), ["attncheck"], ["python", "-m", "properties"]):
         if words[: len(command)] == command:
             words = words[len(command) :]
             break
     else:
-        raise ValueError("a finding in a function of Python is replayed there")
+        raise ValueError("a finding in a function of Python is replayed there" if line.startswith("verify(") else "no replay line")
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             given = options.parser().parse_args(words)

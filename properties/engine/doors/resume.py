@@ -17,6 +17,7 @@ from ..report.dialect import command_name
 from ..report.text import replay_line
 from ..search import journal
 from ..search.journal import Journal
+from .streams import sentence
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,7 +68,7 @@ def begin(arguments: Sequence[str], to: str | None, **more: Any) -> Journal | No
     except OSError as error:
         if to:
             raise
-        print(f"attncheck: nothing is written down for a resume: {error}", file=sys.stderr, flush=True)
+        print(f"attncheck: nothing is written down for a resume: {sentence(error)}", file=sys.stderr, flush=True)
         return None
     if not to:
         journal.forget()

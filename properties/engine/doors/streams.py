@@ -1,7 +1,8 @@
-"""Standard output and error as the command line needs them: they are there, and they take every character. Files that it writes."""
+"""Standard output, error and files as the command line needs them: they are there, they take every character, and their errors name them."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -9,6 +10,15 @@ import stat
 import sys
 from contextlib import suppress
 from typing import Any, TextIO
+
+# What to do about an error of the system.
+HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or give another place"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give a place with the rights for it"),
+    errno.EFBIG: "allow larger files (ulimit -f)",
+    errno.EISDIR: "give a file",
+    errno.EINVAL: "give a plain file",
+}
 
 
 def steady() -> None:
@@ -49,7 +59,7 @@ class Output:
         except OSError as error:
             with suppress(OSError):
                 self.file.close()
-            raise OSError(error.errno, error.strerror, self.path) from None
+            raise named(error, self.path) from None
 
     def close(self) -> None:
         """Nothing is left of one that is new, and was not written."""
@@ -57,3 +67,17 @@ class Output:
         if self.new:
             with suppress(OSError):
                 os.unlink(self.path)
+
+
+def named(error: OSError, path: Any) -> OSError:
+    """The error with the name of the file that it is about."""
+    return OSError(error.errno, error.strerror, path)
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says; of the system's, which file it is about, and what to do."""
+    if not (isinstance(error, OSError) and error.strerror):
+        return str(error)
+    folder = os.path.dirname(str(error.filename or ""))
+    hint = f"there is no folder {folder}" if folder and not os.path.isdir(folder) else HINTS.get(error.errno or 0)
+    return f"{error.filename}: " * bool(error.filename) + error.strerror + f"; {hint}" * bool(hint)

@@ -11,16 +11,15 @@ import datetime
 import difflib
 import fnmatch
 import operator
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..cases.case import Case
+from ..cases.case import Case, shortened
 from ..core.declare import Property, declared
-from ..core.schema import DATE, NAME, TEXT, Key, checked, like, one_of, optional, some_of
+from ..core.schema import DATE, NAME, TEXT, Key, checked, in_toml, like, one_of, optional, some_of
 from ..frameworks.machine import FACTS, LIBRARIES, numbers
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -96,30 +95,28 @@ class Deviation:
         if self.over(facts):
             return False
         try:
-            return not self.where or bool(_evaluate(ast.parse(self.where, mode="eval").body, lambda name: _fact(name, facts)))
-        except TypeError as error:  # threads > 'two'
-            raise ValueError(f"the condition {self.where!r} makes no sense: {error}") from None
+            return not self.where or bool(_evaluate(_parsed(self.where), lambda name: _fact(name, facts)))
+        except (TypeError, ArithmeticError, RecursionError) as error:  # threads > 'two', threads % 0
+            raise ValueError(f"the condition {shortened(self.where)} makes no sense: {error}") from None
 
     def matches(self, case: Case) -> bool:
-        """Whether the case is one on which the target is known to be wrong; a case of another contract without such fields is not."""
+        """Whether the case is one on which the target is known to be wrong; a case of another contract without such fields is not.
+
+        Raises ValueError if the condition makes no sense of it.
+        """
         try:
-            return bool(_evaluate(ast.parse(self.when, mode="eval").body, lambda name: _field(name, case)))
+            return bool(_evaluate(_parsed(self.when), lambda name: _field(name, case)))
         except UnknownField:
             if isinstance(case, type(self.case)):
                 raise
             return False
-        except TypeError as error:  # scale <= 0, where there is no scale
-            raise ValueError(f"the condition {self.when!r} makes no sense of {case!r}: {error}") from None
+        except (TypeError, ArithmeticError, RecursionError) as error:  # scale <= 0, where there is no scale; keys % (queries - 3)
+            raise ValueError(f"the condition {shortened(self.when)} makes no sense of {case!r}: {error}") from None
 
 
 def read_deviations(path: str | Path) -> tuple[Deviation, ...]:
     """From TOML, a table ``[[deviation]]`` each; those that are over are left out. Raises ValueError naming a wrong entry."""
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    content = in_toml(path)
     checked(f"{path}", content, {"deviation": Key(_tables)}, "{key!r} in {what}")
     entries = content.get("deviation", [])
     made = [_entry(number, entry) for number, entry in enumerate(entries, 1)]
@@ -131,8 +128,11 @@ def _tables(value: Any) -> str:
     return "" if fits else f"is {value!r}; it can be one or several tables [[deviation]]"
 
 
+_NAMES = some_of(least="name one or several")
+
+
 def _globs(value: Any) -> str:
-    if wrong := some_of()(value):
+    if wrong := _NAMES(value):
         return wrong
     strange = [glob for glob in _several(value) if not fnmatch.filter(declared(), glob)]
     near = difflib.get_close_matches(strange[0], declared(), 3, 0.5) if strange else []
@@ -142,7 +142,7 @@ def _globs(value: Any) -> str:
 KINDS = ("library bug", "undocumented", "convention", "crash")
 NUMBERS = r"\d+(\.\d+)*"
 SCHEMA: dict[str, Key] = {
-    "targets": Key(some_of(), needed=True),
+    "targets": Key(_NAMES, needed=True),
     "properties": Key(_globs, needed=True),
     "when": Key(NAME, needed=True),
     "kind": Key(one_of(lambda: KINDS), needed=True),
@@ -182,9 +182,19 @@ def _entry(number: int, entry: dict[str, Any]) -> Deviation:
         made.matches(type(made.case)())  # a condition has to make sense of every case
         if not made.matches(made.case):
             raise ValueError("its own case does not match its condition")
-    except (KeyError, ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise ValueError(f"known deviation {number}: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(f"known deviation {number}: {error}") from error
     return made
+
+
+def _parsed(condition: str) -> ast.expr:
+    """Raises ValueError for a text that is no expression."""
+    try:
+        return ast.parse(condition.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{shortened(condition)} is no condition: {error.msg}") from None
+    except (RecursionError, MemoryError):  # that of the parser
+        raise ValueError(f"{shortened(condition)} is no condition: it is nested too deeply") from None
 
 
 def _evaluate(node: ast.expr, value_of: Callable[[str], Any]) -> Any:
@@ -229,7 +239,7 @@ def _shown(name: str) -> Property:
 
 
 def _names(condition: str) -> list[str]:
-    return [node.id for node in ast.walk(ast.parse(condition or "True", mode="eval")) if isinstance(node, ast.Name)]
+    return [node.id for node in ast.walk(_parsed(condition or "True")) if isinstance(node, ast.Name)]
 
 
 def _fact(name: str, facts: Mapping[str, Any]) -> Any:

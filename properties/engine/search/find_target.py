@@ -164,9 +164,7 @@ def _prepare(text: str, builtins: Builtins) -> None:
 
 def _written(text: str) -> bytes:
     """The file of a target, of which nothing is imported; nothing if there is none."""
-    with suppress(OSError):
-        return Path(file_of(text)).read_bytes()
-    return b""
+    return _content(Path(file_of(text)))
 
 
 def file_of(text: str) -> str:
@@ -188,6 +186,13 @@ def _origin(module: str) -> str:
             return ""
         origin, path = spec.origin or "", list(spec.submodule_search_locations or ())
     return origin
+
+
+def _content(path: Path) -> bytes:
+    """What is in a file; nothing if it cannot be read, or is a pipe, which might not end."""
+    with suppress(OSError):
+        return path.read_bytes() if path.is_file() else b""
+    return b""
 
 
 def _varied(target: Target, variant: str, device: str, builtins: Builtins) -> Target:

@@ -56,7 +56,10 @@ class Journal:
             size = os.fstat(self.file).st_size
             if size and os.pread(self.file, 1, size - 1) != b"\n":  # the line that was being written
                 os.write(self.file, b"\n")
-        os.write(self.file, written(what).encode() + b"\n")
+        try:
+            os.write(self.file, written(what).encode() + b"\n")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def begin(self, arguments: Sequence[str], **more: Any) -> None:
         """The first line: how the run was called, and what says that a file is still the same. What an earlier run has written stays until
