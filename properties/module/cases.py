@@ -18,7 +18,9 @@ from ..engine.core.schema import table_of
 from ..engine.core.target import Target
 from .names import Sizes
 from .subject import Facts
+from .weights import NORMAL, SMALL, UNIFORM
 
+PLAIN, GAUSSIAN = "normal", "gaussian"
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65)
 EDGES = {
     (15, 16, 17, 31, 32, 33, 64, 65): "a tile, a window or a table ends here",
@@ -117,6 +119,24 @@ class Case(BaseCase):
         },
         often={0: "tokens as a norm makes them: what modules are made for"},
     )
+    values: str = field(
+        PLAIN,
+        choices=(PLAIN, GAUSSIAN, UNIFORM),
+        drawn=(PLAIN,),
+        says="values {}",
+        why="what the numbers of tokens look like: normal without tails, normal with them (torch.randn), or uniform from 0 to 1 (torch.rand)",
+        unusual={GAUSSIAN: "what most tests and benchmarks feed", UNIFORM: "what KernelBench feeds"},
+        often={PLAIN: "where a property is about other things"},
+    )
+    weights: str = field(
+        NORMAL,
+        choices=(NORMAL, UNIFORM, SMALL),
+        drawn=(NORMAL,),
+        says="weights {}",
+        why="what the weights look like: drawn so that mistakes show, or as layers have them at first: uniform, or small without biases",
+        unusual={UNIFORM: "those of nn.Linear when it is made", SMALL: "those of GPT-2 and BERT when they are made"},
+        often={NORMAL: "where the effect of a token, or of a weight, is asked for"},
+    )
     dtype: str = dtype_field()
     device: str = device_field()
     seed: int = seed_field()
@@ -128,8 +148,12 @@ class Case(BaseCase):
 
 
 # The order in which fields are drawn.
-FIELDS: dict[str, tuple[Any, ...]] = {
-    name: Case.fields()[name].drawn for name in ("batch", "length", "memory", "heads", "head_dim", "is_causal", "padded", "magnitude")
+NAMES = ("batch", "length", "memory", "heads", "head_dim", "is_causal", "padded", "magnitude", "values", "weights")
+FIELDS: dict[str, tuple[Any, ...]] = {name: Case.fields()[name].drawn for name in NAMES}
+# Of properties that ask for no effect, where these leave little: what people call a module with, as it is when it is made.
+FIRST: dict[str, Any] = {
+    "values": (PLAIN, PLAIN, GAUSSIAN, UNIFORM),
+    "weights": (NORMAL, NORMAL, NORMAL, UNIFORM, SMALL),
 }
 # What modules a property is about, of all that there are.
 ABOUT = (

@@ -5,7 +5,7 @@ from functools import partial
 
 from ..engine.core.declare import declare
 from ..engine.core.target import NotTaken
-from .cases import MODULE
+from .cases import FIRST, MODULE
 from .composition import compose
 from .confirm import called
 from .sharing import serving_twice
@@ -14,7 +14,7 @@ from .trial import ModuleTrial
 module = partial(declare, contract=MODULE.name)
 
 
-@module("|out − softmax(q kᵀ/√d) v W_o| ≤ propagated bound", about=("structure",), dtypes="all", heads=4, head_dim=8)
+@module("|out − softmax(q kᵀ/√d) v W_o| ≤ propagated bound", about=("structure",), dtypes="all", heads=4, head_dim=8, **FIRST)
 def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     """The answer is that of the attention composed of its own projections: scaled, grouped and turned as is usual, or as the module says."""
     structure, subject = t.subject.structure, t.subject

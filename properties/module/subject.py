@@ -102,10 +102,19 @@ class Subject:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError(f"{self.name} is a module: it is made anew for every case")
 
-    def module(self, dtype: str, device: str, seed: int, gain: float = 1.0, sizes: Sizes = Sizes(), luck: int = 0) -> Any:  # noqa: B008
+    def module(
+        self,
+        dtype: str,
+        device: str,
+        seed: int,
+        gain: float = 1.0,
+        sizes: Sizes = Sizes(),  # noqa: B008
+        luck: int = 0,
+        how: str = weights.NORMAL,
+    ) -> Any:
         """The module in eval mode, without dropout, with weights that follow from the seed. Raises CannotRun.
 
-        ``luck``: what random numbers its constructor draws, for all that is no parameter.
+        ``luck``: what random numbers its constructor draws, for all that is no parameter; ``how``: what weights look like.
         """
         fw = self.framework
         sizes = replace(sizes, ungrouped=self.facts.ungrouped, whole=self.facts.whole, usual=self.facts.usual)
@@ -114,7 +123,7 @@ class Subject:
         set_dropout(made, sizes.dropout)
         made.eval()  # one of its own may return nothing
         made = as_type(made, fw, "float64")
-        weights.draw(made, seed, gain, fw)
+        weights.draw(made, seed, gain, fw, how)
         weights.silence(made, self.silent, fw)
         return as_type(made, fw, dtype, device)
 

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.cases.coordinates import Array
+from ..engine.cases.coordinates import Array, uniform
 from ..engine.cases.dtypes import round_to
 from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, NotTaken, Raised
 from ..engine.core.trial import Trial
 from . import bound
+from .cases import GAUSSIAN
 from .names import Sizes
 from .readings import formal_of
 from .speech import Saying, Tokens, arguments_of, call, first_array, hooks, read, unspoken
 from .subject import Facts, Subject
+from .weights import UNIFORM
 
 
 class ModuleTrial(Trial):
@@ -58,7 +60,7 @@ class ModuleTrial(Trial):
         case = self.case
         try:
             return dataclasses.replace(self.subject, silent=silent).module(
-                case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other
+                case.dtype, case.device, case.seed + other, gain, sizes or case.sizes, luck=other, how=case.weights
             )
         except Gone as error:
             raise Raised(error) from None
@@ -106,8 +108,16 @@ class ModuleTrial(Trial):
 
     def tokens(self, name: str, length: int, width: int) -> Array:
         """(B, length, width) numbers of the type."""
-        drawn = self.noise(name, (self.case.batch, length, width)) * 2.0**self.case.magnitude
+        drawn = self.numbers(name, (self.case.batch, length, width)) * 2.0**self.case.magnitude
         return round_to(self.case.dtype, drawn)
+
+    def numbers(self, name: str, shape: tuple[int, ...]) -> Array:
+        """What tokens are made of, as the case says."""
+        if self.case.values == UNIFORM:
+            return uniform(self.case.seed, f"{name} uniform", shape)
+        drawn = self.noise(name, shape)
+        more = [self.noise(f"{name} {number}", shape) for number in (2, 3)] if self.case.values == GAUSSIAN else []
+        return np.asarray(sum(more, drawn) / np.sqrt(1 + len(more)))
 
     @cached_property
     def saying(self) -> Saying:

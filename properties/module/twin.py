@@ -3,13 +3,13 @@
 from functools import partial
 
 from ..engine.core.declare import declare
-from .cases import MODULE
+from .cases import FIRST, MODULE
 from .trial import ModuleTrial
 
 module = partial(declare, contract=MODULE.name)
 
 
-@module("|out − out of the twin in float64| ≤ propagated bound", about=("steady",), dtypes=("float32", "bfloat16", "float16"))
+@module("|out − out of the twin in float64| ≤ propagated bound", about=("steady",), dtypes=("float32", "bfloat16", "float16"), **FIRST)
 def module_is_as_near_to_its_twin_as_rounding_explains(t: ModuleTrial) -> None:
     """Every element is as near to that of the same module in float64 as one rounding for every operation explains."""
     out, (exact, allowed) = t.run(), t.exact()

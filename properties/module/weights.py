@@ -1,4 +1,4 @@
-"""Weights drawn anew: the default initialisation hides mistakes.
+"""Weights drawn anew: the default initialisation hides mistakes, but is what a shortcut may be made for.
 
 A matrix gets normal numbers that keep the size of what passes through, so that queries, keys and logits are of order one; biases are
 not zero, norms not one. Every number is a hash of the seed, the parameter's name and its coordinates.
@@ -16,11 +16,17 @@ from ..engine.cases import coordinates
 from ..engine.cases.coordinates import Array
 from ..engine.frameworks import Framework
 
+NORMAL, UNIFORM, SMALL = "normal", "uniform", "small"
+LITTLE = 0.02  # the standard deviation of matrices at first in BERT and GPT-2 (Devlin et al. 2018; Radford et al. 2019), whose biases are 0
 BIAS, NORM = 0.5, 0.25  # standard deviations: of what starts at zero, and relative ones of what starts at another number
 
 
-def draw(module: Any, seed: int, gain: float, fw: Framework) -> None:
-    """Give every floating-point parameter of a module new numbers; ``gain`` multiplies matrices. Buffers stay as they are."""
+def draw(module: Any, seed: int, gain: float, fw: Framework, how: str = NORMAL) -> None:
+    """Give every floating-point parameter of a module new numbers; ``gain`` multiplies matrices. Buffers stay as they are.
+
+    ``how``: as above, or as layers have them at first, where norms stay as they are: uniform within one over the square root of what is
+    summed over, biases, too (``nn.Linear``), or small, without biases.
+    """
     owners = {
         f"{place}.{name}".lstrip("."): kind for place, kind in module.named_modules() for name, _ in kind.named_parameters(recurse=False)
     }
@@ -29,14 +35,21 @@ def draw(module: Any, seed: int, gain: float, fw: Framework) -> None:
             continue
         shape = tuple(parameter.shape)
         drawn = noise(seed, name, shape)
-        kind = type(owners.get(name)).__name__
+        owner = owners.get(name)
+        kind = type(owner).__name__
         now = fw.read(parameter.data)
-        if len(shape) > 1 and prod(shape) > max(shape):
+        is_matrix, is_bias = len(shape) > 1 and prod(shape) > max(shape), kind.endswith("Linear") or "Conv" in kind
+        if is_matrix and how == NORMAL:
             new = gain * scale(shape, kind, name) * drawn
-        elif kind.endswith("Linear") or "Conv" in kind:  # a bias, whatever a few random numbers look like
+        elif is_matrix:
+            new = gain * (LITTLE * drawn if how == SMALL else scale(shape, kind, name) * _within(seed, name, shape))
+        elif is_bias and how != NORMAL:
+            weight = tuple(getattr(getattr(owner, "weight", None), "shape", ())) or (1,)
+            new = 0.0 * drawn if how == SMALL else scale(weight, kind, "") * _within(seed, name, shape)
+        elif is_bias:  # whatever a few random numbers look like
             new = BIAS * drawn
         else:
-            new = _near(now, drawn)
+            new = _near(now, drawn) if how == NORMAL else now
         fw.assign(parameter.data, new)
 
 
@@ -52,6 +65,11 @@ def noise(seed: int, name: str, shape: tuple[int, ...]) -> Array:
     if len(shape) <= 4:
         return coordinates.normal(seed, name, shape) if shape else coordinates.normal(seed, name, (1,)).reshape(())
     return coordinates.normal(seed, name, (prod(shape),)).reshape(shape)
+
+
+def _within(seed: int, name: str, shape: tuple[int, ...]) -> Array:
+    """Uniform between −1 and 1."""
+    return 2 * coordinates.uniform(seed, f"{name} uniform", (prod(shape),)).reshape(shape) - 1
 
 
 def scale(shape: tuple[int, ...], kind: str, name: str) -> float:
