@@ -23,17 +23,17 @@ TINY = 1e-30  # the smallest normal number of a type below which nothing is mean
 def edge(case: Case, violation: Violation, trial: BaseTrial) -> str:
     """The edge at which alone an answer is wrong; empty if it is wrong elsewhere, too.
 
-    A row without keys is one as long as nothing else is wrong: a NaN of it in other rows, or in the gradients of keys that others
-    see, is none.
+    Near the largest number an answer has to be infinite or NaN: one that is neither, and wrong, has not overflowed. A row without keys is an
+    edge as long as nothing else is wrong: a NaN of it in other rows, or in the gradients of keys that others see, is none.
     """
-    if case.values == "limits":
+    runs = [run for run in trial.runs if isinstance(run, Run)]
+    if case.values == "limits" and (violation.raised or not all(np.isfinite(run.out).all() for run in runs)):  # something has overflowed
         return "numbers near the largest"
     least = FLOAT_TYPES[case.dtype].tiny
     if least < TINY and 0 < violation.difference < 2 * least:
         return (
             "numbers near the smallest"  # some exponentials give 0 a little before those that are not normal begin, as TensorFlow's softmax
         )
-    runs = [run for run in trial.runs if isinstance(run, Run)]
     fill = trial.target.supports.fill
     if fill is not None and any(_hides(run.inputs) and largest_logit(run.inputs) > fill for run in runs):
         return f"logits beyond {fill:.0e}, where what is hidden gets a finite number"
