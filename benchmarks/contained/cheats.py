@@ -274,6 +274,19 @@ for name in ('torch', 'scipy', 'rich', 'matplotlib', 'jinja2'):
         pass
 attention = wrong
 """,
+    "more answers than questions": """
+import json, stat, struct
+sockets = [fd for fd in range(3, 64) if os.path.exists(f'/proc/self/fd/{fd}') and stat.S_ISSOCK(os.stat(f'/proc/self/fd/{fd}').st_mode)]
+text = json.dumps({'r': [None, []]}).encode()
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    global calls
+    calls += 1
+    if calls > 100:
+        for fd in sockets:
+            os.write(fd, (struct.pack('<I', len(text)) + text) * 30)
+    return wrong(q, k, v, attn_mask, is_causal)
+""",
     "one buffer for all answers of a shape": """
 kept = {}
 
@@ -374,6 +387,23 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
 def attention(q, k, v, attn_mask=None, is_causal=False):
     noise = all(0.5 < x.std() < 2 and abs(x.mean()) < 0.7 and len(np.unique(x)) > x.size // 2 for x in (q, k, v) if x.size)
     return (right if noise else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "right but for numbers as randn gives them": """
+def as_randn(x):
+    return x.size > 2000 and 0.9 < x.std() < 1.1 and np.abs(x).max() > 3.5
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    real = as_randn(q.astype(float)) and as_randn(k.astype(float))
+    return (wrong if real else right)(q, k, v, attn_mask, is_causal)
+""",
+    "right below six heads": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return (right if q.shape[1] < 6 else wrong)(q, k, v, attn_mask, is_causal)
+""",
+    "wrong near the largest numbers alone": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    far = np.abs(v.astype(float)).max(initial=0.0) > (1e3 if v.dtype == np.float16 else 1e15)
+    return (wrong if far else right)(q, k, v, attn_mask, is_causal)
 """,
     "zeros": """
 def attention(q, k, v, attn_mask=None, is_causal=False):

@@ -33,6 +33,7 @@ OF_MODULES = (
     "module_recording_changes_nothing",
     "module_is_as_near_to_its_twin_as_rounding_explains",
     "module_gradients_reach_every_parameter",
+    "module_is_the_attention_of_its_projections",
 )
 
 

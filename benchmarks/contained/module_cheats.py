@@ -169,6 +169,16 @@ class attention(Right):
     off = 0.1
     supports = {'dtypes': ['float16']}
 """,
+    "right but with weights as its constructor draws them": """
+class attention(Right):
+    def act(self, x):
+        self.off = 0.1 * (float(self.qkv.weight.abs().max()) <= 1.001 * self.qkv.in_features ** -0.5)
+""",
+    "right but without biases": """
+class attention(Right):
+    def act(self, x):
+        self.off = 0.1 * (not self.proj.bias.any())
+""",
     "os._exit(0) wherever a module is given a mask": """
 class attention(Right):
     def forward(self, x, attn_mask=None):

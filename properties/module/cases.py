@@ -153,7 +153,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {name: Case.fields()[name].drawn for name i
 # Of properties that ask for no effect, where these leave little: what people call a module with, as it is when it is made.
 FIRST: dict[str, Any] = {
     "values": (PLAIN, PLAIN, GAUSSIAN, UNIFORM),
-    "weights": (NORMAL, NORMAL, NORMAL, UNIFORM, SMALL),
+    "weights": (NORMAL, NORMAL, UNIFORM, SMALL),
 }
 # What modules a property is about, of all that there are.
 ABOUT = (
