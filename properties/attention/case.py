@@ -28,6 +28,8 @@ def between(*named: int) -> tuple[int, ...]:
 
 SCALES = (None, None, None, None, None, 1.0, 0.5, 0.3, 2.0, -0.5, 0.0, 2.0**-20, 16.0)
 
+EACH = "none is special unseen"
+
 
 @dataclass(frozen=True, repr=False)
 class Case(BaseCase):
@@ -41,16 +43,21 @@ class Case(BaseCase):
             0: "an empty batch is legal",
             (2, 3): "may equal another size: one axis taken for another",
             (12, 20, 33): "more sequences than a grid has blocks: an index that wraps",
+            (6, 7, 9, 10, 11, 13, 14, 15, 16, 32): EACH,
         },
-        often={(1, 2, 3, 4): FEW, 8: MODELS},
+        often={(0, 1, 2, 3, 4, 5): FEW, 8: MODELS},
         why="elements of a batch share nothing, and a mask may differ from one to the next (A14, A16, A46)",
     )
     kv_heads: int = field(
         1,
         least=0,
         varied=(1, 2, 3),
-        unusual={0: "no head is legal (torch 2.11 died of it)", (12, 24, 40): "numbers of heads that models have"},
-        often={(1, 2, 3, 4): FEW, (8, 12): MODELS},
+        unusual={
+            0: "no head is legal (torch 2.11 died of it)",
+            (12, 16, 24, 32, 40): "numbers of heads that models have",
+            (6, 7, 9, 10, 11, 13, 14, 15): EACH,
+        },
+        often={(0, 1, 2, 3, 4, 5): FEW, (8, 12): MODELS},
         why="heads share nothing; a mask or a slope may differ from one to the next",
     )
     group: int = field(
@@ -310,6 +317,7 @@ class Case(BaseCase):
         often={
             "normal": PLAIN_NUMBERS,
             "near_ties": "a wrong mask, a lost key, a wrong frontier: other numbers hide them where one key takes all",
+            "gaussian": "beside sizes that people try, the numbers that they try: a shortcut for what looks generated knows them",
             "rising": "a rescale that is missing shows nowhere else so early",
             ("large", "limits", "negative"): "where a property is about overflow",
         },

@@ -125,7 +125,11 @@ class Case(BaseCase):
         drawn=(PLAIN,),
         says="values {}",
         why="what the numbers of tokens look like: normal without tails, normal with them (torch.randn), or uniform from 0 to 1 (torch.rand)",
-        unusual={GAUSSIAN: "what most tests and benchmarks feed", UNIFORM: "what KernelBench feeds"},
+        unusual={
+            PLAIN: "of order one, none far from the others",
+            GAUSSIAN: "what most tests and benchmarks feed",
+            UNIFORM: "what KernelBench feeds",
+        },
         often={PLAIN: "where a property is about other things"},
     )
     weights: str = field(
@@ -134,7 +138,11 @@ class Case(BaseCase):
         drawn=(NORMAL,),
         says="weights {}",
         why="what the weights look like: drawn so that mistakes show, or as layers have them at first: uniform, or small without biases",
-        unusual={UNIFORM: "those of nn.Linear when it is made", SMALL: "those of GPT-2 and BERT when they are made"},
+        unusual={
+            NORMAL: "biases that are not 0, norms that are not 1",
+            UNIFORM: "those of nn.Linear when it is made",
+            SMALL: "those of GPT-2 and BERT when they are made",
+        },
         often={NORMAL: "where the effect of a token, or of a weight, is asked for"},
     )
     dtype: str = dtype_field()
