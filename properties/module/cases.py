@@ -223,4 +223,9 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
         often = [d for d in allowed if d in wanted]
     else:
         often = allowed if wanted == "all" or len(allowed) == 1 else allowed[:1] * 4 + allowed[1:]
-    return independent(either([record(Case, fields | {"dtype": st.just(d)}) for d in often]))
+    usual = [fields | {"dtype": st.just(d)} for d in often]
+    if facts.given and prop.domain.get("values") == FIRST["values"]:
+        batch, length = facts.given
+        numbers = {"values": pick((GAUSSIAN, UNIFORM)), "magnitude": st.just(0)}
+        usual += [each | {"batch": st.just(batch), "length": st.just(length)} | numbers for each in usual]
+    return independent(either([record(Case, each) for each in usual]))

@@ -16,6 +16,7 @@ from ..engine.core.target import CannotRun, Raised, Target, blame
 from .subject import Subject, of_instance
 
 MOST = 10_000  # parameters
+MOST_TOKENS, LONGEST = 2048, 256  # of inputs that cases are drawn with, and of one sequence: more cost too much
 USUAL = "float32"  # the type of what ``get_inputs`` gives
 
 
@@ -31,7 +32,8 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
     if not stub.is_module:
         raise CannotRun(f"it is no module, and {reference.name} is one")
     prototype = other.module("float64", "cpu", 0)
-    makes = getattr(type(prototype).forward, "__globals__", {}).get("get_init_inputs") if stub.is_class else None
+    beside = getattr(type(prototype).forward, "__globals__", {})
+    makes = beside.get("get_init_inputs") if stub.is_class else None
     given, pace = list(makes()) if callable(makes) else [], Pace()
 
     def run(weights: Sequence[Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -47,10 +49,23 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
         raise CannotRun(f"{name} {gone}") from None
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
-    subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True)
+    facts = replace(other.facts, given=_given(beside.get("get_inputs"), other))
+    subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts)
     target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=pace)
     with pace.ending(until):
         return _in_its_types(target, reference.kind)
+
+
+def _given(makes: Any, subject: Subject) -> tuple[int, int] | None:
+    """Sequences, and tokens of each, of the first inputs that the reference is called with; None where they are none that a case can have."""
+    try:
+        shape = tuple(makes()[0].shape)
+    except Exception:  # there are none, or they are made otherwise
+        return None
+    facts = subject.facts
+    fits = len(shape) == 3 and shape[2] == subject.speech.width and subject.speech.layout == "bld" and shape[0] * shape[1] <= MOST_TOKENS
+    allowed = fits and (shape[1] in facts.lengths if facts.lengths else facts.shortest <= shape[1] <= LONGEST)
+    return (shape[0], shape[1]) if allowed else None
 
 
 def _in_its_types(target: Target, kind: Any) -> Target:

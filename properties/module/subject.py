@@ -64,6 +64,7 @@ class Facts:
     usual: bool = False  # it can be called only with what its constructor has as defaults
     weighed: str = ""  # what gives each feature of a head a weight of its own after it is turned, so that distances alone do not tell
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
+    given: tuple[int, int] | None = None  # sequences, and tokens of each, that ``get_inputs`` of the reference gives (KernelBench)
 
 
 @dataclass(frozen=True, eq=False)
