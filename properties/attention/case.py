@@ -89,6 +89,7 @@ class Case(BaseCase):
             (2, 3, 4, 5, 6, 7, 8): SHORT,
             TILES: EDGE,
             LONG: "several tiles; the other sizes of the table are there to shrink to",
+            100: MODELS,
         },
     )
     keys: int = field(
@@ -111,6 +112,7 @@ class Case(BaseCase):
             (2, 3, 4, 5, 6, 7, 8): SHORT,
             TILES: EDGE,
             LONG: "several tiles; the other sizes of the table are there to shrink to",
+            100: MODELS,
         },
     )
     dim: int = field(

@@ -62,11 +62,10 @@ DIRECTIVES: dict[str, Wrong] = {
     "widens": TRUE,
     "moves": TRUE,
     "fewer_heads": TRUE,
-    "models": number(1),  # the share of cases with sizes as models have them
+    "models": number(1),  # the share of cases with sizes as models have them, and of those with sizes as people try them
 }
 SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not drawn as such
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
-TRIED = 2  # such sizes cost less: how many times as often they are drawn
 UNSTEADY = "answers"  # under which it is told that a call is answered anew each time
 BESIDE = "a mask beside is_causal, where one of them is taken alone"
 TAKEN_WITH = {
@@ -158,7 +157,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     masked: list[Strategy] = []
     profiles = (*PROFILES, (2, LONG_BOTH)) if prop.exact else PROFILES
     if "models" in prop.domain:
-        profiles = (*profiles, (prop.domain["models"], OF_MODELS), (TRIED * prop.domain["models"], AS_TRIED))
+        profiles = (*profiles, (prop.domain["models"], OF_MODELS), (prop.domain["models"], AS_TRIED))
     for share, profile in ((1, ANY_SIZE),) if is_narrowed("queries") else profiles:
         least: dict[str, int] = prop.domain.get("at_least", {})
         tables = {
@@ -176,7 +175,7 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
             width = pick((None, *tables["dim"])) if is_narrowed("value_dim") else either((st.none(), st.none(), pick(tables["dim"])))
             drawn["value_dim"] = width
         as_called = profile in (OF_MODELS, AS_TRIED) and {*USUAL} <= {*prop.domain.get("values", USUAL)}
-        here = chosen | {"values": pick(USUAL), "magnitude": st.just(0), "value_dim": st.none()} if as_called else chosen
+        here = chosen | {"values": pick(USUAL), "magnitude": pick((0,))} if as_called else chosen
         plain += [_finished(_build(kind, drawn | causal, here, without=masks), prop, supports)] * share
         both = supports.mask_and_causal
         with_mask = _build(kind, drawn | masks | (causal if both else {}), here, without=() if both else causal)

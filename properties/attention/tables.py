@@ -104,11 +104,11 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
 )
 # As models call it: no axis is short, but the sizes to shrink to. Dear, and for the few properties that ask for it.
 OF_MODELS = {
-    "queries": (1, 64, 100, *(128,) * 3),
-    "keys": (1, 64, 100, *(128,) * 3),
+    "queries": (1, 2, *(64, 100) * 2, *(128,) * 6),
+    "keys": (1, 2, *(64, 100) * 2, *(128,) * 6),
     "batch": (1, 2, 2, 2, 2, 8),
-    "kv_heads": (1, 4, 8, 8, 12, 12, 16),
-    "dim": (1, 32, *(64,) * 4, 80, 128),
+    "kv_heads": (1, 2, 4, 8, 8, 12, 12, 16),
+    "dim": (1, 2, 32, 32, *(64,) * 8, 80, 80, 128, 128),
 }
 # As people try it out: the sizes, and with them the numbers (``regimes.USUAL``), of tests and benchmarks.
 AS_TRIED = {
@@ -116,7 +116,7 @@ AS_TRIED = {
     "keys": (1, 2, *(32,) * 4),
     "batch": (1, 2, 2, 4),
     "kv_heads": (1, 2, 4, 4, 8),
-    "dim": (1, 16, 16, 32, 64),
+    "dim": (1, 2, *(16, 16, 32, 64) * 2),
 }
 # Any of these sizes, where it is narrowed to one.
 ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size in profile[name])) for name in PROFILES[0][1]}

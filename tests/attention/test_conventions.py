@@ -272,9 +272,9 @@ def of_nothing_wrong(q: Any, k: Any, v: Any) -> Any:
 
 def test_what_is_wrong_at_an_edge_alone_is_told() -> None:
     name = "degenerate_output_is_inside_the_bound"
-    lax = verify(of_nothing_wrong, properties=(name,), cases=150)
+    lax = verify(of_nothing_wrong, properties=(name,), cases=400)
     assert lax.ok and list(lax.report.outcomes[name].edges) == ["sizes of zero"] and "  edge      sizes of zero: " in repr(lax)
-    assert not verify(of_nothing_wrong, properties=(name,), cases=150, strict=True).ok
+    assert not verify(of_nothing_wrong, properties=(name,), cases=400, strict=True).ok
 
 
 def test_an_edge_that_damages_what_is_none_is_no_edge() -> None:

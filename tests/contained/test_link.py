@@ -220,6 +220,19 @@ def test_waiting_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert report.findings and any("the time to wait for it is over" in o.not_exercised for o in report.outcomes.values())
 
 
+def test_where_the_first_target_was_may_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts processes was begun there."""
+    monkeypatch.setattr(links.Link, "templates", [])
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert contained(folder, "attention = right").parameters
+        (folder / "kernel.py").unlink()
+        folder.rmdir()
+    monkeypatch.chdir(tmp_path)
+
+
 def test_a_call_is_waited_for_no_longer_than_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the first ones took long; but five times as long as those."""
     monkeypatch.setattr(links, "LEAST", 10.0)

@@ -213,7 +213,9 @@ def test_what_a_target_does_not_remember_is_told_with_its_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        REMEMBERS.replace("SCALE.setdefault((q.shape[-2], k.shape[-2]), q.shape[-1] ** -0.5)", "0.9 * q.shape[-1] ** -0.5")
+        REMEMBERS.replace(
+            "SCALE.setdefault((q.shape[-2], k.shape[-2]), q.shape[-1] ** -0.5)", "(0.9 if k.shape[-2] > 8 else 1) * q.shape[-1] ** -0.5"
+        )
     )
     monkeypatch.chdir(tmp_path)
     assert main(["mine.py:attention", "--property", "output_is_inside_the_bound"]) == 1

@@ -201,7 +201,7 @@ def test_it_is_understood_and_let_go(cls: Any) -> None:
 
 @pytest.mark.parametrize("cls", one_in(2, WRONG))
 def test_a_wrong_one_is_refuted(cls: Any) -> None:
-    (finding,) = verify(cls, cases=60, properties=(WRONG[cls],)).findings
+    (finding,) = verify(cls, cases=240, properties=(WRONG[cls],)).findings
     assert finding.prop.name == WRONG[cls]
 
 
@@ -210,5 +210,5 @@ def test_what_is_said_of_rows_of_a_memory_is_no_mask() -> None:
 
 
 def test_what_a_mask_hides_from_one_row_it_hides_from_all() -> None:
-    (finding,) = verify(OnlyWhereBothSaySo, cases=60, properties=("module_hidden_tokens_are_ignored",)).findings
+    (finding,) = verify(OnlyWhereBothSaySo, cases=240, properties=("module_hidden_tokens_are_ignored",)).findings
     assert "which is hidden from another row (tgt_pad)" in finding.violation.says

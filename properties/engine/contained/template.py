@@ -132,6 +132,7 @@ def _run(link: socket.socket, files: socket.socket) -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
+    os.chdir(os.path.abspath(os.sep))  # where the judge is may be deleted one day
     gc.freeze()
     high = [os.dup(fd) for fd in (link.fileno(), files.fileno())]
     fds = [os.dup2(high[0], 3), os.dup2(high[1], 4)]
