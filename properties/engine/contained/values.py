@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import CO_VARARGS, CO_VARKEYWORDS
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -372,7 +372,8 @@ class Telling:
             if self.fw.is_array(part) and len(held) < 32:
                 held[name] = self.encode(part, depth + 1)
             elif callable(part) and len(methods) < 256:
-                methods[name] = signature_of(part)
+                plain = type(part) is MethodType and type(part.__func__) is FunctionType
+                methods[name] = _of_methods(part.__func__) if plain else signature_of(part)
         return ["o", self.keep(value), type(value).__name__, methods, held] if methods or held else ["u", type(value).__name__]
 
     def array(self, value: Any) -> Any:
@@ -393,6 +394,12 @@ class Telling:
         made = ["a", self.end, shape, dtype]
         self.end += (size + 63) // 64 * 64
         return made
+
+
+@lru_cache(4096)
+def _of_methods(function: FunctionType) -> list[Any] | None:
+    """The parameters of a method that many objects have."""
+    return signature_of(MethodType(function, object()))
 
 
 def _as_its_code_says(function: Any) -> Any:
