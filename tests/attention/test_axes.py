@@ -237,7 +237,7 @@ def test_lengths_that_are_refused_say_nothing_of_head_dims() -> None:
 
     right, wrong = spoken(lambda q, k, v: attention(q, k, v, lost=False)), spoken(lambda q, k, v: attention(q, k, v))
     assert right.supports.head_dims is None and right.supports.length_multiple == 16
-    assert not refuted(right, cases=6) and refuted(wrong, cases=6)
+    assert not refuted(right, cases=12) and refuted(wrong, cases=12)
 
 
 def test_lengths_that_are_refused_excuse_no_other_convention() -> None:
