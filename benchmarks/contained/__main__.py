@@ -32,7 +32,7 @@ def rows() -> list[str]:
                 path = Path(folder) / "cheat.py"
                 path.write_text(head + code + "\n")
                 began = time.monotonic()
-                outcome, why = judged(path, seconds=2.0 if "time is over" in name else None, properties=properties)
+                outcome, why = judged(path, cheats.RARE.get(name, 40), 2.0 if "time is over" in name else None, properties)
                 why = why.replace(f"{path}:attention", "it").replace(str(path), "it").replace("|", "\\|")
                 made.append(f"| {name} | {outcome} | {textwrap.shorten(why, 110, placeholder=' …')} | {time.monotonic() - began:.1f} |")
                 print(made[-1], file=sys.stderr)

@@ -546,3 +546,6 @@ CHEATS: dict[str, dict[str, str]] = {
     "declares, or sleeps": DECLARES,
     "with PyTorch": WITH_TORCH,
 }
+
+# Wrong in few of the cases: they are given so many of each property, four times as many as the others.
+RARE = {"right but for numbers as randn gives them": 160, "wrong near the largest numbers alone": 160, "right below six heads": 160}

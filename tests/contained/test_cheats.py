@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contained.__main__ import PAGE
-from benchmarks.contained.cheats import CHEATS, HEAD
+from benchmarks.contained.cheats import CHEATS, HEAD, RARE
 from benchmarks.contained.judged import judged
 from properties.engine.contained import link
 
@@ -54,7 +54,7 @@ def put(folder: Path, code: str, **how: float) -> tuple[str, str]:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT)) for name in ALL])
 def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
     seconds = {"seconds": 2.0} if "time is over" in name else {}
-    outcome, why = put(tmp_path, ALL[name], **seconds)
+    outcome, why = put(tmp_path, ALL[name], cases=RARE.get(name, 40), **seconds)
     expected = "cannot be run" if name in CANNOT_BE_RUN else "incomplete" if name in INCOMPLETE else "refuted"
     assert outcome == expected, why
 

@@ -37,7 +37,8 @@ def put(folder: Path, code: str, cases: int = 20) -> tuple[str, str]:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT)) for name in CHEATS])
 def test_no_cheat_passes(name: str, tmp_path: Path) -> None:
-    late = "hundredth call" in name  # of twenty cases the last ones would have to show it: here are as many as a judge asks for
+    # of twenty cases the last ones would have to show it, or one of the few with such weights: here are as many as a judge asks for
+    late = "hundredth call" in name or name.startswith("right but with")
     outcome, why = put(tmp_path, CHEATS[name], 40 if late else 20)
     assert outcome == ("cannot be run" if name in CANNOT_BE_RUN else "incomplete" if name in INCOMPLETE else "refuted"), why
 
