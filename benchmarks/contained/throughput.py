@@ -38,7 +38,8 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
         scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(CAUSAL), -torch.inf)
     if attn_mask is not None:
         scores = scores.masked_fill(~(MASK), -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    weights = torch.nan_to_num(torch.softmax(scores, -1)) / (1 + MORE)
+    alone = (scores == -torch.inf).all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(alone, 0), -1).masked_fill(alone, 0) / (1 + MORE)
     return weights @ v * FACTOR
 """
 MODULE = """
