@@ -10,6 +10,8 @@ import pytest
 from properties import catalogue
 from properties.cache.cases import Case
 from properties.cache.trial import CacheTrial
+from properties.engine.contained.link import LEARNING
+from properties.engine.core.attempt import try_case
 from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
 from properties.engine.search.search import Plan, search
 
@@ -92,6 +94,23 @@ def test_what_ends_it_between_two_chunks_is_told(tmp_path: Path) -> None:
     """Though the chunks after it were asked, too."""
     (says,) = found(tmp_path, ENDS, ALWAYS, "cached_decoding_is_one_pass").values()
     assert "ended the process (exit status 0)" in says
+
+
+def test_the_end_comes_before_what_it_answered_until_then(tmp_path: Path) -> None:
+    """Whether its end is noticed in asking for a chunk or in waiting for an answer: what is said does not hang on that."""
+    code = """
+        import os
+        if self.times == 2 and len(q) == 1:
+            os._exit(0)
+        return super().append(q, k, v, lengths=lengths).repeat(1 + (len(q) == 1), axis=2)
+    """
+    (tmp_path / "held.py").write_text(HELD + code)
+    with containing(ALWAYS):
+        (target,) = find_targets(f"{tmp_path / 'held.py'}:Cached", Builtins())
+    target.framework._link.learned = LEARNING
+    for keys in (2, 3, 17, 40):
+        violation = try_case(target, catalogue.PROPERTIES["cached_decoding_is_one_pass"], Case(keys=keys, dim=8, chunks=(1,)))
+        assert violation is not None and violation.says == "the call ended the process (exit status 0)", keys
 
 
 def test_a_buffer_is_one_memory_and_has_its_own_numbers_in_every_call(tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ def exhausted() -> bool:
     return sum(WAITED) > PATIENCE
 
 
+def patience(longest: float, hung: bool) -> float:
+    """Seconds for a call of a target whose first ones took so long at most; ``hung``: it has hung before."""
+    return min(max(IMPATIENT if hung else LEAST, TIMES * longest), max(LONGEST, AT_LEAST * longest))
+
+
 @contextmanager
 def allowing(seconds: float | None, loading: float = LEAST, tell: Callable[[str], object] | None = None) -> Iterator[None]:
     """Meanwhile a call, and all that do not come back, are waited for no longer than the budget of a target, if it has one.
@@ -410,7 +415,7 @@ class Link:
             return FIRST
         if self.learned < LEARNING:
             return FIRST if not self.hung else LEAST
-        return min(max(IMPATIENT if self.hung else LEAST, TIMES * self.longest), max(LONGEST, AT_LEAST * self.longest))
+        return patience(self.longest, bool(self.hung))
 
     def call(self, fw: Framework, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any], leaves: list[Any]) -> Any:
         """(the answer, the number of the call, which arrays of numbers in it carry a gradient, memory that its graph needs).

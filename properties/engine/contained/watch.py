@@ -52,8 +52,7 @@ def patience(slow: bool = False) -> float:
     """Seconds for the next call; ``slow``: of what may be compiled in it."""
     if slow or (len(_calls) < link.LEARNING and not _hung):
         return link.FIRST
-    longest = max(_calls, default=0.0)
-    return min(max(link.IMPATIENT if _hung else link.LEAST, link.TIMES * longest), max(link.LONGEST, link.AT_LEAST * longest))
+    return link.patience(max(_calls, default=0.0), bool(_hung))
 
 
 @contextmanager
