@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -309,18 +310,33 @@ class Away(Part):
     def under(self, mode: str, *arguments: Any) -> Iterator[list[str]]:
         """Meanwhile calls are made in a mode of ``Modules``; under ``watched`` the names of what is computed come into the list."""
         before, names = self._how, self._names
-        self.__dict__.update(
-            _how={**before, "watch": True, "logits": True in arguments} if mode == "watched" else {**before, "mode": [mode, *arguments]},
-            _names=[],
-        )
+        match mode:
+            case "watched":
+                how: dict[str, Any] = {"watch": True, "logits": True in arguments}
+            case "single":
+                how = {"single": True}
+            case _:
+                how = {"mode": [mode, *arguments]}
+        self.__dict__.update(_how={**before, **how}, _names=names if mode == "single" else [])
         try:
             yield self._names
         finally:
             self.__dict__.update(_how=before, _names=names)
 
-    def through(self, variant: str) -> Callable[..., Any]:
+    def through(self, variant: str) -> Varied:
         """It, seen through a variant that is made of it over there."""
-        return lambda *arguments, **options: self.called({"variant": variant}, arguments, options)
+        return Varied(self, variant)
+
+
+class Varied:
+    """A module that is seen through a variant."""
+
+    def __init__(self, module: Away, variant: str) -> None:
+        self.under = module.under
+        self.called = partial(module.called, {"variant": variant})
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.called(arguments, options)
 
 
 class State(dict[str, Any]):

@@ -392,6 +392,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words[name] = "zeros"
     if subject.said_narrow:
         words["casts"] = "to narrower types, as its documentation says: their rounding is a part of the bound"
+    if speech.single:
+        words["computes"] = "in float32 whatever it is given: in calls in float64 that type stands for float32"
     if facts.by_type:
         words["types"] = facts.by_type
     if facts.routed:

@@ -41,6 +41,11 @@ OTHER_LENGTHS = (
     50,
     65,
 )  # for modules that take one length alone: of images, the token of a class beside them
+MANY = 33  # tokens of which a kernel makes more than one block
+ANOTHER, ALIKE = (
+    1e-2,
+    1e-4,
+)  # of its size: by how much float32 is another function than float64, and by how much rounding may explain at most
 LINES = 6  # tokens of an image of two lines
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
@@ -69,9 +74,8 @@ def _understood(subject: Subject, device: str) -> Subject:
     """The same, made in the one way that the subject says. Raises CannotRun."""
     try:
         spoken = _called(subject, subject.module("float64", device, 1), device)
+        spoken = _as_in_float32(spoken, device)
     except CannotRun as first:
-        if subject.fixed:
-            raise _asking(subject, first) from None
         spoken = _otherwise(subject, first, device)
     try:
         return _known(spoken, device)
@@ -82,12 +86,38 @@ def _understood(subject: Subject, device: str) -> Subject:
 
 
 def _otherwise(subject: Subject, first: CannotRun, device: str) -> Subject:
-    """The same, made without groups of heads, as latent attention is, or with what its constructor has as defaults. Raises ``first``."""
-    for facts in (replace(subject.facts, ungrouped=True), replace(subject.facts, usual=True)):
-        other = replace(subject, facts=facts)
-        with suppress(CannotRun):
-            return _called(other, other.module("float64", device, 1), device)
+    """The same of what computes in float32 alone; made without groups of heads, as latent attention is, or with what its constructor has as
+    defaults. Raises ``first``.
+    """
+    for single in (False, True):
+        for facts in (subject.facts, replace(subject.facts, ungrouped=True), replace(subject.facts, usual=True)):
+            other = replace(subject, facts=facts)
+            if (facts is subject.facts) is single or not subject.fixed:
+                with suppress(CannotRun):
+                    return _called(other, other.module("float64", device, 1), device, single)
     raise _asking(subject, first)
+
+
+def _as_in_float32(subject: Subject, device: str) -> Subject:
+    """The same, called so that float64 stands for float32, where it answers in float64 what it does not in float32.
+
+    As where a mask that is made in float32 is given to a kernel that reads it as float64.
+    """
+    length = (subject.facts.lengths or (MANY,))[0]
+    tokens = tokens_for(subject.speech, BATCH, length, length if subject.speech.name("memory") else None)
+    single = replace(subject, speech=replace(subject.speech, single=True))
+    try:
+        outs = [
+            answer(one, one.module(dtype, device, 1), tokens, dtype=dtype)
+            for one, dtype in ((subject, "float64"), (subject, "float32"), (single, "float64"))
+        ]
+    except (Exception, SystemExit):
+        return subject
+    here, right, there = (np.nan_to_num(out, nan=np.inf) for out in outs)
+    size = np.abs(right).max(initial=0.0)
+    with np.errstate(invalid="ignore"):
+        another = not (np.abs(here - right) <= ANOTHER * size).all()
+        return single if another and (np.abs(there - right) <= ALIKE * size).all() else subject
 
 
 def _once_more(subject: Subject, device: str, error: Exception) -> str:
@@ -130,12 +160,12 @@ def _asking(subject: Subject, said: CannotRun) -> CannotRun:
 # ---------------------------------------------------------------- a first call
 
 
-def _called(subject: Subject, module: Any, device: str) -> Subject:
-    """With roles, axes and widths under which a call answers."""
+def _called(subject: Subject, module: Any, device: str, single: bool = False) -> Subject:
+    """With roles, axes and widths under which a call answers; ``single``: of what computes in float32 alone."""
     formal = formal_of(module)
     said: list[str] = []
     nothing = False
-    speeches = list(speeches_of(subject.fixed, module, formal))
+    speeches = [replace(speech, single=single) for speech in speeches_of(subject.fixed, module, formal)]
     speeches += [told for layout in ("bld", "lbd", "bdl") for told in _masked(speech for speech in speeches if speech.layout == layout)]
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     first = [(length, one) for speech in speeches for length, one in _of_pixels(speech)]  # of images, as of several lines and as of one

@@ -21,7 +21,7 @@ from ..engine.contained.watch import in_time
 from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers, Framework, Modules
-from .away import Away
+from .away import Away, Varied
 from .names import FORWARD_ROLES, role
 
 LAYOUTS = {
@@ -204,6 +204,7 @@ class Speech:
     oblong: bool = False  # or four times as wide, so that height and breadth can be told apart
     classed: bool = False  # before the tokens of the image stands that of a class
     flat: bool = False  # images are of one row of pixels
+    single: bool = False  # it computes in float32 alone: in a call in float64 that type stands for it
     aside: bool = False  # the memory of an image is none: (batch, length, features), as of text
 
     @property
@@ -309,7 +310,7 @@ def hooks(fw: Framework) -> Modules:
 
 def under(module: Any, fw: Framework, mode: str, *arguments: Any) -> AbstractContextManager[Any]:
     """A mode of ``Modules``, for calls of the module, wherever it is."""
-    if isinstance(module, Away):
+    if isinstance(module, Away | Varied):
         return module.under(mode, *arguments)
     opened: AbstractContextManager[Any] = getattr(hooks(fw), mode)(*arguments)
     return opened
@@ -320,6 +321,9 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
 
     A call that hangs ends this process, where another one waits for it.
     """
+    if speech.single and dtype == "float64":
+        with under(module, fw, "single"):
+            return call(module, replace(speech, single=False), tokens, fw, buffers, dtype, device)
     saying = tokens.by or speech.mask
     if saying is not None and saying.own and tokens.visible is not None and tokens.memory is not None:
         raise NotTaken(f"a memory of which {saying.parameter} says nothing")

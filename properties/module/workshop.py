@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,6 +142,7 @@ class Workshop:
             match how.get("mode"):
                 case [str(mode), *arguments] if mode in MODES:
                     stack.enter_context(getattr(hooks(self.fw), mode)(*arguments))
+            stack.enter_context(self._single(how))
             result = self._function(number, how)(*map(self._own, given), **{name: self._own(value) for name, value in named.items()})
         self.fw.show(module.parameters())
         return {"result": _told(result), "names": list(names)}
@@ -168,7 +169,8 @@ class Workshop:
             return self._own(value)
 
         function = self._function(number, how)
-        result = _told(function(*map(swapped, arguments), **{name: swapped(value) for name, value in named.items()}))
+        with self._single(how):
+            result = _told(function(*map(swapped, arguments), **{name: swapped(value) for name, value in named.items()}))
         out = first_array(result, self.fw)
         if isinstance(result, Mapping):  # the first array of an answer is the one whose gradient is sent back
             result = {name: value for name, value in result.items() if value is out} | dict(result)
@@ -184,6 +186,9 @@ class Workshop:
         if (number, variant) not in self.varied:
             self.varied[number, variant] = make_variant(self.fw, variant, module)
         return self.varied[number, variant]
+
+    def _single(self, how: dict[str, Any]) -> AbstractContextManager[Any]:
+        return hooks(self.fw).single() if how.get("single") is True else nullcontext()
 
     def _own(self, value: Any) -> Any:
         return self.caches[value.kept] if isinstance(value, SimpleNamespace) and hasattr(value, "kept") else value

@@ -371,6 +371,16 @@ class TorchModules:
     def widened(self, instead: str, narrows: bool = False) -> Any:
         return self._plainly(Perturbed(0, {}, True, instead, narrows))
 
+    @contextmanager
+    def single(self) -> Iterator[None]:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with self.widened("float32"):
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
     def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str, narrows: bool = False) -> Any:
         return self._plainly(Perturbed(seed, units, elementwise, instead, narrows))
 
