@@ -269,6 +269,47 @@ def test_no_target_is_overwritten(
     assert (tmp_path / "kernel.py").read_text() == KERNEL
 
 
+def test_nothing_that_is_read_is_overwritten_and_no_file_is_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    few = ["kernel.py:attention", "--property", "rows_sum_to_one", "--cases", "3", "-n", "1"]
+    assert main([*few, "--baseline", "b.json", "--write-baseline"]) == 0
+    (tmp_path / "s.toml").write_text('causal = "top-left"\n')
+    (tmp_path / "d.toml").write_text("deviation = []\n")
+    before = {place.name: place.read_bytes() for place in tmp_path.iterdir() if place.is_file()}
+    for option, file in (("supports", "s.toml"), ("deviations", "d.toml"), ("baseline", "b.json")):
+        for words in (few, ["judge", *few]):
+            if "judge" not in words or option != "deviations":
+                assert main([*words, f"--{option}", file, "--junit", f"./{file}"]) == 2
+                assert f"--junit ./{file} would overwrite what --{option} reads" in capsys.readouterr().err
+    for words in (["--json", "it", "--junit", "./it"], ["--junit", "it", "--sarif", "it"], ["--json", "it", "--record", "it"]):
+        assert main([*few, *words]) == 2 == main(["judge", *few, *words])
+        assert "would overwrite each other in" in capsys.readouterr().err
+    assert {place.name: place.read_bytes() for place in tmp_path.iterdir() if place.is_file()} == before
+    assert main([*few, "--junit", "/dev/null", "--sarif", "/dev/null"]) == 0
+
+
+def test_what_is_written_to_standard_output_stays_beside_the_rest(tmp_path: Path) -> None:
+    ran = attncheck(tmp_path, "", shell="-q --junit /dev/stdout > out.txt")
+    said = (tmp_path / "out.txt").read_text()
+    assert ran.returncode == 0 and "NOTHING FOUND" in said and "</testsuites>" in said
+
+
+@pytest.mark.parametrize("place", ["a@b/kernel.py", "a@py/kernel.py", "k@v2.py"])
+def test_an_at_sign_in_a_path_begins_no_variant(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(KERNEL)
+    few = ["--property", "rows_sum_to_one", "--cases", "3", "-n", "1"]
+    assert main([f"{place}:attention", *few]) == 0 == main(["judge", place, *few])
+    assert main([f"{place}:attention@none", *few]) == 2
+    assert f"{place}:attention takes arrays of numpy, which has no variants" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- how much was tried
 
 

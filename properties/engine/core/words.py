@@ -29,6 +29,16 @@ def without_measured(text: str) -> str:
     return re.sub(r",? off by [\d.e+-]+", "", text)
 
 
+def without_variant(text: str) -> tuple[str, str]:
+    """(what names a target, the variant behind its ``@``; "" if there is none). An ``@`` in the name of a file or of a folder begins none."""
+    parts = text.split("@")
+    for at in range(1, len(parts)):
+        variant = "@".join(parts[at:])
+        if not re.search(r"[/:)]|\.py$", variant):
+            return "@".join(parts[:at]), variant
+    return text, ""
+
+
 def type_of(result: Any) -> str:
     """The type of what a call has returned; that of an async function is told to be that."""
     name = type(result).__name__

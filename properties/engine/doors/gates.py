@@ -15,13 +15,14 @@ from typing import Any, Self, TextIO
 
 from ..contained.load import ANY
 from ..contained.template import hide
-from ..core.words import version
+from ..core.words import version, without_variant
 from ..report import record as gate
 from ..search.find_target import file_of
 from .arguments import given
 from .streams import Output
 
 WRITTEN = ("json", "html", "junit", "sarif", "record", "baseline", "write_supports")  # options that name a file to be written
+READ = ("supports", "deviations")  # and that are read
 TOLD_TO_GITHUB = ("GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE")  # files that it believes
 
 
@@ -102,13 +103,25 @@ class Gates:
 
 
 def _overwrite_none(options: argparse.Namespace, judged: Iterable[str]) -> None:
-    """Raises ValueError for a file to be written in which lies what is judged."""
-    files = [file for file in ("/dev/stdin" if text == "-" else file_of(text) for text in judged) if os.path.isfile(file)]
-    written = {name: getattr(options, name, None) for name in WRITTEN if name != "baseline" or options.write_baseline}
-    for name, path in written.items():
-        if path and os.path.isfile(path) and any(os.path.samefile(path, file) for file in files):
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} {path} would overwrite what is judged, or what that is held to: give another file")
+    """Raises ValueError for a file to be written that is to be read, too, or written twice."""
+    judged = ["/dev/stdin" if text == "-" else file_of(text) for text in judged]
+    read = dict.fromkeys(judged, "what is judged, or what that is held to")
+    read |= {path: f"what --{name} reads" for name in READ if (path := getattr(options, name, None))}
+    if options.baseline and not options.write_baseline:
+        read[options.baseline] = "what --baseline reads"
+    places: dict[str, str] = {}  # where each is → its option
+    for name in WRITTEN:
+        path = getattr(options, name, None)
+        if not path or (name == "json" and path == "-") or (name == "baseline" and not options.write_baseline):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        for file, what in read.items():
+            if os.path.isfile(path) and os.path.isfile(file) and os.path.samefile(path, file):
+                raise ValueError(f"{option} {path} would overwrite {what}: give another file")
+        place = os.path.realpath(path)
+        if place in places and (os.path.isfile(path) or not os.path.exists(path)):
+            raise ValueError(f"{places[place]} and {option} would overwrite each other in {path}: give two files")
+        places[place] = option
 
 
 def read_baseline(path: str) -> dict[str, Any]:
@@ -159,7 +172,7 @@ def file_told(text: str) -> str:
 def first_line(text: str) -> int:
     """Where a candidate is defined in its file, as far as reading the file shows."""
     place = file_of(text)
-    attribute = text.partition("@")[0].removeprefix(place).partition("(")[0].rpartition(":")[2]
+    attribute = without_variant(text)[0].removeprefix(place).partition("(")[0].rpartition(":")[2]
     defined = defined_in(place)
     return defined.get(attribute, min(defined.values(), default=1) if attribute == ANY else 1)
 

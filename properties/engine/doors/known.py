@@ -12,6 +12,7 @@ from ..core.attempt import try_case
 from ..core.crash import isolated
 from ..core.declare import declared
 from ..core.target import CannotRun, Target
+from ..core.words import without_variant
 from ..search.alike import recorded
 from ..search.deviations import Deviation
 from ..search.find_target import Builtins, find_targets
@@ -40,7 +41,7 @@ def known_by_effect(target: Target, deviations: tuple[Deviation, ...], builtins:
                 reason = f"as {name}: {deviation.reason}"
                 shared[repr(deviation.case) + deviation.shows] = dataclasses.replace(
                     deviation,
-                    targets=(glob.escape(target.name.partition("@")[0]),),
+                    targets=(glob.escape(without_variant(target.name)[0]),),
                     reason=reason,
                     like="" if deviation.kind == "crash" else name,
                 )

@@ -45,8 +45,10 @@ class Output:
     """A file that can be written, and keeps what it holds until there is something to write; ``adds``: what it holds stays. Raises OSError."""
 
     def __init__(self, path: str, adds: bool = False) -> None:
-        self.path, self.keeps, self.new = path, adds, not os.path.lexists(path)
-        self.file = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  ``close`` does
+        shared = next((stream for stream in (1, 2) if _is(stream, path)), None)  # where standard output goes, at whose end it is written
+        self.path, self.keeps, self.new = path, adds or shared is not None, not os.path.lexists(path)
+        place: Any = path if shared is None else os.dup(shared)
+        self.file = open(place, "a" if shared is None else "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  ``close`` does
 
     def write(self, text: str) -> None:
         """In the place of what it held at first, then after what was written. Raises OSError with its name, and is closed then."""
@@ -54,6 +56,8 @@ class Output:
             if not self.keeps and stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
                 self.file.truncate(0)
             self.keeps, self.new = True, False
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
             self.file.write(text)
             self.file.flush()
         except OSError as error:
@@ -67,6 +71,13 @@ class Output:
         if self.new:
             with suppress(OSError):
                 os.unlink(self.path)
+
+
+def _is(stream: int, path: str) -> bool:
+    """Whether a stream of this process goes to a file."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(stream), os.stat(path))
+    return False
 
 
 def named(error: OSError, path: Any) -> OSError:

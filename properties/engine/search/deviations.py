@@ -20,6 +20,7 @@ from typing import Any
 from ..cases.case import Case, shortened
 from ..core.declare import Property, declared
 from ..core.schema import DATE, NAME, TEXT, Key, checked, in_toml, like, one_of, optional, some_of
+from ..core.words import without_variant
 from ..frameworks.machine import FACTS, LIBRARIES, numbers
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -61,7 +62,7 @@ class Deviation:
 
     def concerns(self, target: str, prop: str) -> bool:
         """Whether it is about this property of this target."""
-        name = target.partition("@")[0]  # what is wrong with a target is wrong with its variants
+        name, _ = without_variant(target)  # what is wrong with a target is wrong with its variants
         return any(fnmatch.fnmatchcase(name, glob) for glob in self.targets) and any(
             fnmatch.fnmatchcase(prop, glob) for glob in self.properties
         )

@@ -18,6 +18,7 @@ from ..contained.load import NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
 from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target, innermost
+from ..core.words import without_variant
 from ..frameworks import framework, make_variant, no_device
 from .deviations import Deviation, read_deviations
 from .probe import make_target
@@ -32,7 +33,7 @@ class Builtins:
 
     def has(self, name: str) -> bool:
         """Whether a target is a built-in, or a variant of one."""
-        return name.partition("@")[0] in self.entries
+        return without_variant(name)[0] in self.entries
 
     def unavailable(self, name: str, device: str) -> str | None:
         """Why a built-in implementation cannot run here; None if it can."""
@@ -54,7 +55,7 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
 
     Raises CannotRun with one sentence: a typo lists near matches, a target that cannot run says why.
     """
-    text, _, variant = text.partition("@")
+    text, variant = without_variant(text)
     if variant:
         return [_varied(target, variant, device, builtins) for target in find_targets(text, builtins, supports, device)]
     names = builtins.matching(text)
@@ -169,7 +170,7 @@ def _written(text: str) -> bytes:
 
 def file_of(text: str) -> str:
     """The file in which lies what a text names, as far as can be told without an import; empty if that cannot be told."""
-    text = text.partition("@")[0]
+    text, _ = without_variant(text)
     place, colon, _ = (text.partition("(")[0] if text.endswith(")") else text).rpartition(":")
     if text.endswith(".py"):
         return text

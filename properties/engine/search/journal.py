@@ -25,6 +25,7 @@ from ..core.declare import Property
 from ..core.finding import Finding
 from ..core.target import Target
 from ..core.trial import Notes, Violation, describe
+from ..core.words import without_variant
 from .ranges import Ranges
 from .search import Edge, Outcome, Plan
 
@@ -155,7 +156,7 @@ def _read_back(text: bytes) -> dict[str, Any]:
 
 def digests(texts: Iterable[str | None]) -> dict[str, str]:
     """Of each file that a text names, what shows whether it is still the same."""
-    places = [text.partition("@")[0].rpartition(":")[0] for text in texts if text and ".py:" in text]
+    places = [without_variant(text)[0].rpartition(":")[0] for text in texts if text and ".py:" in text]
     return {place: hashlib.sha256(Path(place).read_bytes()).hexdigest() for place in places if Path(place).is_file()}
 
 
