@@ -57,6 +57,10 @@ class Shop:
             found = self.ask("begin", self.name)
         except Gone as gone:
             raise CannotRun(f"{self.name} cannot be made: it {gone}") from None
+        except CannotRun:
+            raise
+        except Exception as error:
+            raise CannotRun(f"{self.name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
         return found if isinstance(found, dict) else None
 
     def make(self, sizes: Sizes) -> Away:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
 import subprocess
@@ -33,6 +34,7 @@ from properties.engine.contained.values import Answers, Unfit
 from properties.engine.core import attempt as attempts
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import CannotRun, Target
+from properties.engine.doors.cli import main
 from properties.engine.frameworks import framework
 from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target
@@ -441,3 +443,36 @@ def test_an_import_has_more_time_than_a_call(tmp_path: Path, monkeypatch: pytest
     assert [line.partition("kernel.py:attention")[2] for line in told] == [" takes long to import; it has 20 s more"]
     with links.allowing(0.1, 0.6), pytest.raises(CannotRun, match=r"gave no answer in 1 s: it hangs, or takes longer \(a longer --time"):
         contained(tmp_path, slow.format(60.0))
+
+
+LIES = {
+    "a method that Python itself calls": "values.Telling.encode = lambda *_: ['o', 0, 'X', {'__getattribute__': []}, {}]",
+    "attributes that Python itself reads": "values.Telling.encode = lambda *_: ['o', 0, 'X', {'a': []}, {'__class__': 3}]",
+    "a module that is none": "lie = {'modules': ['torch']}",
+    "a module of what is not there": "lie = {'modules': ['torch'], 'shop': 99, 'held': 99}",
+    "a module that is a function": "lie = {'modules': ['torch'], 'shop': 0, 'held': 0}",
+    "parameters without end": "lie = {'signature': [[f'x{i}', 3, True, None] for i in range(100_000)]}",
+}
+LIAR = """
+import numpy as np
+from properties.engine.contained import values, wire
+lie, send = {}, wire.Wire.send
+def changed(self, message):
+    if isinstance(message.get("r"), dict) and "handle" in message["r"]:
+        message["r"].update(lie)
+    return send(self, message)
+wire.Wire.send = changed
+def attention(q, k, v):
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+"""
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_it_says_of_itself_and_is_not_true_is_no_mistake_of_the_checker(lie: str, tmp_path: Path) -> None:
+    (tmp_path / "liar.py").write_text(LIAR + LIES[lie] + "\n")
+    assert main(["judge", str(tmp_path / "liar.py"), "--cases", "4", "--round", "1", "-n", "1", "--json", str(tmp_path / "it.json")]) in (
+        1,
+        2,
+    )
+    (score,) = map(json.loads, (tmp_path / "it.json").read_text().splitlines())
+    assert "the checker failed" not in score["why"] and "positional arguments" not in score["why"]

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any
 
 from ..cases.coordinates import Array
-from ..frameworks import Framework, frameworks
+from ..frameworks import Framework, framework, frameworks
 from ..frameworks.protocol import Answered
 from .documentation import LONGEST
 from .link import LEARNING, Coming, Gone, Link
 from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
 from .watch import by_another_process
+
+MOST = 1000  # parameters of a callable
 
 
 class Stub:
@@ -30,8 +32,8 @@ class Stub:
         self.is_class = bool(known.get("is_class"))
         self.library = str(known.get("library", ""))
         self.words = str(known.get("words", ""))[:LONGEST]  # what is written about it
-        modules = known.get("modules")
-        self.modules = tuple(name for name in modules if name in frameworks()) if isinstance(modules, list) else ()  # of which it is one
+        modules = known.get("modules") if link.shop >= 0 else None
+        self.modules = tuple(filter(_is_here, modules)) if isinstance(modules, list) else ()  # of which it is one
         self.is_module = bool(self.modules)
         self.__signature__: Any = signature(known.get("signature"))
         self.supports: Any = known.get("supports")
@@ -153,7 +155,7 @@ def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, An
     parts: dict[str, Any] = {}
     generation = link.generation
     for method, formal in methods.items():
-        if not (isinstance(method, str) and method.isidentifier()) or method == "handle":
+        if not _public(method) or method == "handle":
             continue
 
         def run(self: Any, *arguments: Any, method: str = method, **options: Any) -> Any:
@@ -174,9 +176,22 @@ def remote(link: ContainedLink, handle: int, name: str, methods: Mapping[str, An
 
     made = type(identifier(name), (Remote,), {**parts, "handle": alive, "__del__": forget})()
     for key, value in held.items():
-        if key.isidentifier() and key not in parts:
+        if _public(key) and key not in parts:
             setattr(made, key, value)
     return made
+
+
+def _is_here(name: Any) -> bool:
+    """Whether it is that of a framework which this process can import."""
+    try:
+        return name in frameworks() and bool(framework(name))
+    except ImportError:
+        return False
+
+
+def _public(name: Any) -> bool:
+    """Whether it can be the name of an attribute that somebody is to see: others have a meaning of their own."""
+    return isinstance(name, str) and name.isidentifier() and not name.startswith("_")
 
 
 class _Method:
@@ -195,7 +210,7 @@ class _Method:
 
 def signature(formal: Any) -> Any:
     """A signature from plain data; 0, which is none and raises where one is asked for, if there is none."""
-    if not isinstance(formal, list):
+    if not isinstance(formal, list) or len(formal) > MOST:
         return 0
     parameters = []
     try:
