@@ -8,6 +8,7 @@ and finds what else there is.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..engine.cases.dtypes import FLOAT_TYPES, round_to
 from ..engine.core.supports import CHOICES, FOURTH_ROOT
-from ..engine.core.target import Raised, Target
+from ..engine.core.target import Left, Raised, Target
 from ..exact import bound
 from ..exact.arithmetic import arithmetic
 from .axes import ANSWERS
@@ -48,6 +49,7 @@ class Conventions:
     wrong: dict[str, str] = field(default_factory=dict)
     observed: dict[str, Any] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
+    narrower: dict[str, str] = field(default_factory=dict)  # a type → the one in which it is computed
 
     def learned(self) -> Target:
         if unsteady := self._unsteady():
@@ -91,8 +93,25 @@ class Conventions:
             differs={**target.differs, **self.differs},
             wrong={**target.wrong, **self.wrong},
             observed={**target.observed, **self.observed},
+            left={**target.left, **{wide: self._asked_again(function, wide, narrow) for wide, narrow in self.narrower.items()}},
             untried={**target.untried, **target.pace.untried()},
         )
+
+    def _asked_again(self, function: Callable[..., Any], wide: str, narrow: str) -> Left:
+        """How a type that is computed in a narrower one is asked again: with numbers of that one, and answers that are rounded to it."""
+        target, fw = self.target, self.target.framework
+
+        def cast(value: Any, dtype: str, to: str) -> Any:
+            if not fw.is_array(value) or fw.describe(value)[1] != dtype:
+                return value
+            shape, _, device = fw.describe(value)
+            return fw.assign(fw.full(shape, 0.0, to, device), fw.read(value))
+
+        def run(*arguments: Any, **options: Any) -> Any:
+            given = {name: cast(value, narrow, wide) for name, value in options.items()}
+            return cast(target.first(function(*(cast(value, narrow, wide) for value in arguments), **given)), wide, narrow)
+
+        return Left(target={"function": run, "dtypes": (narrow,)}, computes=f"in {narrow}")
 
     def _interface(self) -> None:
         """Hugging Face's functions of attention answer with the length before the heads: their modules join heads and features next."""
@@ -468,6 +487,7 @@ class Conventions:
             elif off < SINGLE and (by := self._scaled_in_single()):
                 self.differs["float64"] = f"its scale is computed in float32, off by {by:.2g}; not tried"
             if "float64" in self.differs:
+                self.narrower["float64"] = "float32"
                 self.question = replace(self.question, dtype="float32")  # the others are asked where its bound is the right one
         if not {"dtypes", "arithmetic"} & self.target.declared:
             self._halved()
@@ -489,6 +509,8 @@ class Conventions:
                     continue
                 if np.array_equal(there, here):
                     record = self.wrong if wide == "float32" else self.differs
+                    if record is self.differs:
+                        self.narrower[wide] = half
                     record[wide] = f"computed in {half}, off by {self._gap(plain, plain):.2g}; not tried"
             if self.question.dtype in {**self.differs, **self.wrong}:
                 self.question = replace(self.question, dtype=half)

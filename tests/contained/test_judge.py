@@ -699,6 +699,15 @@ def test_nothing_that_is_there_is_overwritten_by_a_record(folder: Path, capsys: 
     assert judge("candidates/right.py", "--record", "run.jsonl") == 0 == judge("candidates/right.py", "--record", "run.jsonl")
 
 
+def test_a_type_in_which_all_is_nan_is_no_type_that_is_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nan = "\ndef attention(q, k, v):\n    return right(q, k, v) * (np.nan if q.dtype == np.float16 else 1)\n"
+    (folder / "candidates" / "nan.py").write_text(HEAD + nan)
+    assert judge("candidates/nan.py") == 2
+    assert "the target answers NaN in float16: say in a file for --supports which dtypes it takes" in capsys.readouterr().out
+    (folder / "types.toml").write_text('dtypes = ["float64", "float32"]\n')
+    assert judge("candidates/nan.py", "--supports", "types.toml") == 0
+
+
 def test_a_new_model_goes_before_what_else_its_file_defines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decoy = "\nclass ModelNew:\n    def __call__(self, q, k, v):\n        return wrong(q, k, v)\n\ndef get_init_inputs():\n    return []\n"
     (folder / "candidates" / "decoy.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n" + decoy)

@@ -58,6 +58,7 @@ class Left:
     domain: Mapping[str, Any] = field(default_factory=dict)  # which cases are of the class
     needs: tuple[str, ...] = ()  # parameters that every case of the class has
     prop: str = "output_is_inside_the_bound"  # what must be true of what is answered
+    computes: str = ""  # what else it does with the class than refuse it
 
 
 @dataclass(frozen=True, eq=False)

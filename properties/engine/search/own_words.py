@@ -17,6 +17,7 @@ from .search import FIRST_PASS, Plan, search
 # Calls that are left out where it says so: what does not take them raises.
 CALLS = ("head_dims", "length_multiple", "max_length", "groups", "value_dim", "mask_kinds", "mask_axes", "mask_and_causal", "scales")
 LONGER = (1, 2, 5, 16, 65)  # tokens beyond the longest sequence that it names
+NAN = "NaN comes back of numbers of size one"  # what is said of a type in which nothing else is tried
 SECONDS = 5.0  # for each class of calls that it refuses
 ASKED = 40  # cases that are asked of what it says that it does not take, for each of these keys
 
@@ -42,6 +43,8 @@ def contradicted(target: Target, plan: Plan) -> str:
         return f"the target says of itself {words_text(strange)}, as which it is held right: say so in a file for --supports if it is meant"
     if target.differs.get("scale"):
         return f"{target.differs['scale']} in a file for --supports"
+    if nan := [dtype for dtype, how in target.differs.items() if how.startswith(NAN)]:
+        return f"the target answers NaN in {', '.join(nan)}: say in a file for --supports which dtypes it takes"
     facts = {key: {key: _beyond(key, said[key])} for key in CALLS if key in said}
     wider = {key: dataclasses.replace(target, supports=dataclasses.replace(target.supports, **fact)) for key, fact in facts.items()}
     if "dtypes" in said and (others := tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes)):
@@ -78,7 +81,8 @@ def answers_what_it_refuses(target: Target, like: Plan, properties: Collection[P
             continue
         domain, needs = {**prop.domain, **left.domain}, (*prop.needs, *left.needs)
         if found := search(wide, _if_answered(dataclasses.replace(prop, domain=domain, needs=needs), False), plan).finding:
-            return f"it refuses {words} in the calls that it is asked first, and answers others wrongly: {found.case!r}"
+            did = f"computes {words} {left.computes}" if left.computes else f"refuses {words}"
+            return f"it {did} in the calls that it is asked first, and answers others wrongly: {found.case!r}"
     return ""
 
 
