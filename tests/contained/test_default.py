@@ -70,6 +70,14 @@ def test_a_module_of_a_package_is(folder: Path) -> None:
     assert MINE not in (folder / "process").read_text().split()
 
 
+@pytest.mark.parametrize("how", [(), ("--in-process",)])
+def test_a_call_may_import_what_lies_beside_its_file(how: tuple[str, ...], folder: Path) -> None:
+    (folder / "apart").mkdir()
+    (folder / "apart" / f"lies{len(how)}.py").write_text(HEAD)
+    (folder / "apart" / "mine.py").write_text(f"def attention(q, k, v):\n    from lies{len(how)} import right\n    return right(q, k, v)\n")
+    assert main(["apart/mine.py:attention", *FEW, *how]) == 0
+
+
 def test_a_cache_may_go_on_reading_what_it_was_told() -> None:
     """It remembers the padding that it was given, and no copy: that memory is not written to again."""
     with containing(OWN):

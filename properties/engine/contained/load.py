@@ -204,7 +204,8 @@ def _load_file(path: Path) -> Any:
         raise NotLoaded(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)
-    sys.path.insert(0, str(path.parent.resolve()))
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:
@@ -213,6 +214,8 @@ def _load_file(path: Path) -> Any:
         raise NotLoaded(f"{path} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
     finally:
         sys.path.pop(0)
+    if folder not in sys.path:
+        sys.path.append(folder)  # a call may import what lies beside it
     return module
 
 
