@@ -708,6 +708,15 @@ def test_a_type_in_which_all_is_nan_is_no_type_that_is_taken(folder: Path, capsy
     assert judge("candidates/nan.py", "--supports", "types.toml") == 0
 
 
+def test_candidates_have_the_same_cases_whatever_they_are_called(folder: Path) -> None:
+    files = ["candidates/right.py", "candidates/other.py", "candidates/yet another.py"]
+    for name in files[1:]:
+        Path(name).write_bytes(Path(files[0]).read_bytes())
+    assert judge(*files, "--json", "scores.jsonl") == 0
+    tried = [json.loads(line)["tried"] for line in (folder / "scores.jsonl").read_text().splitlines()]
+    assert len(tried) == 3 and tried[0] == tried[1] == tried[2]
+
+
 def test_a_new_model_goes_before_what_else_its_file_defines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decoy = "\nclass ModelNew:\n    def __call__(self, q, k, v):\n        return wrong(q, k, v)\n\ndef get_init_inputs():\n    return []\n"
     (folder / "candidates" / "decoy.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n" + decoy)

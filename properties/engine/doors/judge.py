@@ -355,7 +355,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     if not reference and how["contract"] not in ("any", target.contract):
         hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
-    plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, deadline=deadline)
+    plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, alike=True, deadline=deadline)
     away = ""
     if reference:
         with target.pace.ending(until):

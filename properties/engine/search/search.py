@@ -128,6 +128,7 @@ class Plan:
     strict: bool = True  # what is wrong at an edge alone is a finding, too
     part: int = 0  # the pass that ``search_pass`` makes
     journal: Journal | None = None  # where what is tried and found is written down
+    alike: bool = False  # every target has the same cases, whatever its name
     late: float = SHRINK_LATE  # seconds after the deadline in which a case is still made smaller
 
     def passes(self) -> list[int]:
@@ -312,7 +313,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
                 suppress_health_check=list(HealthCheck),
                 phases=[Phase.generate, *([Phase.shrink] if plan.shrink else [])],
             ),
-            random=Random(seed_of(prop.name, target.name, plan.round, *([plan.part] if plan.part else []))),
+            random=Random(seed_of(prop.name, "" if plan.alike else target.name, plan.round, *([plan.part] if plan.part else []))),
         )
     except (NoSuchExample, TimeIsOver):
         pass
