@@ -204,8 +204,8 @@ def _load_file(path: Path) -> Any:
         raise NotLoaded(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)
-    folder = str(path.parent.resolve())
-    sys.path.insert(0, folder)
+    beside = str(path.parent.resolve())
+    sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:
@@ -214,8 +214,8 @@ def _load_file(path: Path) -> Any:
         raise NotLoaded(f"{path} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
     finally:
         sys.path.pop(0)
-    if folder not in sys.path:
-        sys.path.append(folder)  # a call may import what lies beside it
+    if beside not in sys.path:
+        sys.path.append(beside)  # a call may import what lies beside it
     return module
 
 
