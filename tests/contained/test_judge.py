@@ -73,6 +73,15 @@ def test_every_candidate_has_a_verdict(folder: Path, capsys: pytest.CaptureFixtu
     assert run["invocations"][0]["executionSuccessful"] is False  # one could not be run
 
 
+def test_what_is_installed_or_hidden_below_a_folder_is_no_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in (".git", "__pycache__", "node_modules", "env/lib", ".mine/a", "a/.b", "a/_b"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "kernel.py").write_text("")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("")
+    assert [name for name, _ in door.candidates([".", ".mine"], "")] == ["a/_b/kernel.py", ".mine/a/kernel.py"]  # or where it is asked for
+
+
 def given(folder: Path, monkeypatch: pytest.MonkeyPatch, lines: bytes) -> None:
     """Put it on standard input."""
     (folder / "lines").write_bytes(lines)

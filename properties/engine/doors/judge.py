@@ -56,6 +56,7 @@ from .streams import Output, sentence
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
+SKIPPED = ("__pycache__", "node_modules")  # folders below a folder of candidates that are not looked into
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
 NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}, whose values are texts'
 
@@ -201,13 +202,20 @@ def _lying_at(path: str) -> list[Asked]:
     if colon and place.endswith(".py"):
         return [(printable(path), path)]
     if Path(path).is_dir():
-        files = sorted(file for file in Path(path).rglob("*.py") if not file.name.startswith((".", "_")))
+        files = sorted(_files_in(path))
         if not files:
             raise ValueError(f"there is no file of Python in {path}")
         return [(printable(str(file)), f"{file}:{ANY}") for file in files]
     if Path(path).is_file():
         return [(printable(path), f"{path}:{ANY}")]
     raise ValueError(f"there is no file or folder {path}")
+
+
+def _files_in(folder: str) -> Iterator[Path]:
+    """Its files of Python, those in folders below it, too; none that is hidden or private, and nothing of a virtual environment."""
+    for place, below, files in os.walk(folder):
+        below[:] = [one for one in below if not (one.startswith(".") or one in SKIPPED or Path(place, one, "pyvenv.cfg").exists())]
+        yield from (Path(place, one) for one in files if one.endswith(".py") and not one.startswith((".", "_")))
 
 
 def _streamed(stream: int, folder: str) -> Iterator[Asked]:
