@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -93,6 +95,22 @@ def test_a_working_directory_that_is_gone_is_told_and_ends_nobody_else_s_program
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     ran = attncheck(tmp_path, "", shell="> /dev/full")
     assert ran.returncode == 2 and "No space left on device" in ran.stderr and "Traceback" not in ran.stderr
+
+
+class Full(io.StringIO):
+    """A buffer before a disk that is full."""
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["list", "--property", "softmax"]], ids=" ".join)
+def test_a_full_disk_is_told_whatever_is_asked_for(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(words) == 2
+    assert capsys.readouterr().err == "attncheck: No space left on device; make room, or give another place\n"
 
 
 def test_an_encoding_that_lacks_characters_loses_no_report(tmp_path: Path) -> None:

@@ -90,20 +90,19 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     options.given, options.journal, options.began = given, journal, time.monotonic()
     options.placed, options.device = bool(options.device), device_of(options)
     without_gpus(options.device)
-    if options.version:
-        print(f"attncheck {version()}")
-        if options.verbose:
-            print(machine_text(machine(richest(), options.device)))
-        return 0
-    if options.target == "":
+    if options.target == "" and not options.version:
         print("attncheck: the target is empty", file=sys.stderr)
         return 2
     if options.in_process:
         do_not_wait()
     warnings.simplefilter("ignore")  # those of the targets; what matters is in the report
     try:
+        if options.version:
+            more = [machine_text(machine(richest(), options.device))] if options.verbose else []
+            print(f"attncheck {version()}", *more, sep="\n", flush=True)
+            return 0
         if options.target == "list":
-            print(text.list_text(catalogue.select(tuple(options.property))))
+            print(text.list_text(catalogue.select(tuple(options.property))), flush=True)
             return 0
         which = which_contained(options)
         if which == NEVER:
