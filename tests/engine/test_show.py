@@ -192,6 +192,7 @@ CANNOT = {
     "no format": (("numpy_matmul.attention", "-o", "weights.jpeg"), "a picture is written as .png, .svg, .pdf"),
     "no word": (("numpy_matmul.attention", "--text", " "), "there is no word in the text"),
     "several": (("online_softmax.*",), "a picture is of one target, online_softmax.* names"),
+    "nothing": (("",), "attncheck: the target is empty"),
     "a typo": (("numpy_matmul.atention",), "did you mean"),
     "one weight": (("numpy_matmul.attention", "--case", "Case()"), "has one weight or none"),
     "a layer": (("transformer_numpy.encoder",), "the weights of transformer_numpy.encoder cannot be read"),

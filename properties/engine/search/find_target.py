@@ -56,6 +56,8 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
     Raises CannotRun with one sentence: a typo lists near matches, a target that cannot run says why.
     """
     text, variant = without_variant(text)
+    if not text:
+        raise CannotRun("the target is empty")
     if variant:
         return [_varied(target, variant, device, builtins) for target in find_targets(text, builtins, supports, device)]
     names = builtins.matching(text)
