@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -139,9 +138,18 @@ def test_what_cannot_be_tried_again_is_an_error(folder: Path, capsys: pytest.Cap
     assert replay.again(line.replace("gone.py", "kernel.py").replace("keys=2", "kees=2"))[0] == "ERROR"
     assert replay.again(line.replace("gone.py", "kernel.py").replace("rows_sum_to_one", "masked_keys_are_deleted"))[0] == "ERROR"
     assert replay.again("verify(attention)") == ("ERROR", "a finding in a function of Python is replayed there")
-    (folder / "run.json").write_text(json.dumps({"reports": 3}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"reports": 3}', "[" * 200_000, '{"reports": [{"properties": {"one": {"finding": {"alone": true, "replay": 3}}}}]}'],
+    ids=("a number", "nested too deeply", "no text"),
+)
+def test_what_is_no_report_is_told(content: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "run.json").write_text(content)
     assert main(["replay", "run.json"]) == 2
-    assert "run.json is no report of --json" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("attncheck: run.json is no report of --json: ") and said.count("\n") == 1
 
 
 def test_what_is_no_line_is_told_without_its_bytes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

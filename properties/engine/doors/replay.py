@@ -71,8 +71,11 @@ def in_report(path: Path) -> list[str]:
     try:
         reports = json.loads(path.read_text(encoding="utf-8"))["reports"]
         found = [p["finding"] for report in reports for p in report["properties"].values() if p["finding"]]
-        return [finding["replay"] for finding in found if finding["alone"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        lines = [finding["replay"] for finding in found if finding["alone"]]
+        if not all(isinstance(line, str) for line in lines):
+            raise TypeError("a replay line is a text")
+        return lines
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is no report of --json: {type(error).__name__}: {error}") from None
 
 
