@@ -18,6 +18,7 @@ import permissive
 import pytest
 
 from properties.catalogue import PROPERTIES
+from properties.engine.doors import cli
 from properties.engine.doors.cli import main
 from properties.engine.search import journal
 from properties.engine.search.probe import make_target
@@ -181,6 +182,35 @@ def test_what_cannot_be_gone_on_with_gets_a_sentence(
         (folder / "run.jsonl").write_text(content)
     assert main(["resume", *["run.jsonl"] * (content is not None)]) == 2
     assert says in capsys.readouterr().err
+
+
+BEGUN = {"arguments": ["kernel.py:attention"], "folder": "."}
+PLACE = {"target": "kernel.py:attention", "property": "symmetry", "round": 0, "part": 0, "at": 0.5}
+UNUSABLE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "arguments": ({**BEGUN, "arguments": 3}, {}, "it has no such 'arguments'"),
+    "one argument": ({**BEGUN, "arguments": [3]}, {}, "it has no such 'arguments'"),
+    "more arguments": ({**BEGUN, "more": 3}, {}, "it has no such 'arguments'"),
+    "no finding": (BEGUN, {**PLACE, "outcome": {"cases": 1, "set_aside": 0, "seconds": 0.5}}, "it has no such 'outcome'"),
+    "a time": (BEGUN, {"target": "kernel.py:attention", "at": []}, "it has no such 'at'"),
+    "a verdict": (BEGUN, {"judged": {"candidate": "a"}, "digest": "a"}, "it has no such 'judged'"),
+    "an exit status": (BEGUN, {"ended": "1"}, "it has no such 'ended'"),
+    "itself": ({**BEGUN, "arguments": ["resume", "run.jsonl"]}, {}, "attncheck resume is no run that can be gone on with"),
+    "a folder that is gone": ({**BEGUN, "folder": "gone"}, {}, "the folder gone, in which that run was, is gone"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_a_journal_that_does_not_say_what_it_should_gets_a_sentence(what: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, other, says = UNUSABLE[what]
+    Path("run.jsonl").write_text("".join(journal.written(line) + "\n" for line in (first, other)))
+    assert main(["resume", "run.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.startswith("attncheck: ") and said.count("\n") == 1
+
+
+def test_a_run_without_arguments_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "main", lambda given, own: len(given))
+    assert cli.gone_on([], None) == 0
 
 
 def test_where_nothing_can_be_written_the_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

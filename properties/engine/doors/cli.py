@@ -135,7 +135,7 @@ def word(name: str, arguments: Sequence[str]) -> int:
             parsers = {word: door.parser() for word, door in WORDS.items()}
             status = completion.main(arguments, parser(), parsers)
         elif name == "resume":
-            status = resume.main(arguments, lambda given, own: judge.main(given[1:], own) if given[0] == "judge" else main(given, own))
+            status = resume.main(arguments, gone_on)
         else:
             status = WORDS[name].main(arguments)
         sys.stdout.flush()
@@ -149,6 +149,14 @@ def word(name: str, arguments: Sequence[str]) -> int:
         return no_memory(error)
     except Exception as error:
         return mistaken(error)
+
+
+def gone_on(given: list[str], own: Journal | None) -> int:
+    """A run that was ended, as it was called; the exit status. Raises ValueError for what writes nothing down."""
+    first = given[0] if given else ""
+    if first in WORDS and first != "judge":
+        raise ValueError(f"attncheck {first} is no run that can be gone on with")
+    return judge.main(given[1:], own) if first == "judge" else main(given, own)
 
 
 def no_memory(error: MemoryError) -> int:

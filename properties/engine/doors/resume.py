@@ -47,6 +47,8 @@ def main(arguments: Sequence[str], go_on: Callable[[list[str], Journal | None], 
         print(f"that run came to its end, with exit status {ended}")
         return int(ended)
     path = path.resolve()
+    if not os.path.isdir(first["folder"]):
+        raise ValueError(f"the folder {first['folder']}, in which that run was, is gone")
     os.chdir(first["folder"])
     given = [*first["arguments"], *["--isolate"] * options.isolate, *first.get("more", [])]
     changed = [place for place, digest in first.get("files", {}).items() if journal.digests([f"{place}:"]) != {place: digest}]
@@ -104,7 +106,7 @@ def told(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"  found     {line['target']}: documented {what}: {how}"
     for (target, name), said in refuted.items():
         yield f"  found     {target}: {name}, on {said['case']}: {said['line']}"
-        if name in declared():
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version
             yield f"            {replay_line(journal.finding(said, declared()[name], target))}"
     for line in lines:
         if "failing" in line and (line["target"], line["failing"]) not in refuted:

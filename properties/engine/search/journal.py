@@ -33,6 +33,35 @@ FOLDER = ".hypothesis/attncheck-runs"
 KEPT = 20  # runs whose files are kept there
 PLAIN = ("says", "actual", "expected", "allowed", "columns", "raised", "killed", "hint")  # of a violation; arrays are asked for again
 COUNTS = ("cases", "set_aside", "seconds", "not_exercised")
+NUMBER = (int, float)
+# What makes a line one of a kind, and what it holds then: a type, any of several, a list of such items, or a dictionary with such entries.
+FORMS: dict[str, Any] = {
+    "arguments": {"arguments": [str], "folder": str, "more": [str], "files": dict},
+    "wrong": {"target": str, "wrong": dict},
+    "failing": {"target": str, "failing": str, "case": str, "line": str},
+    "at": {"at": NUMBER},
+    "outcome": {
+        **{"target": str, "property": str, "round": int, "part": int},
+        "outcome": {"cases": int, "set_aside": int, "seconds": NUMBER, "finding": (type(None), {"case": str, "line": str})},
+    },
+    "judged": {
+        "digest": str,
+        "judged": {
+            **{
+                "candidate": str,
+                "verdict": str,
+                "why": str,
+                "held": [str],
+                "cases": int,
+                "seconds": NUMBER,
+                "speaks": dict,
+                "refuses": dict,
+            },
+            "findings": [{"property": str, "statement": str, "says": str, "case": str, "replay": str}],
+        },
+    },
+    "ended": {"ended": int},
+}
 
 
 class Journal:
@@ -108,7 +137,7 @@ class Journal:
         lines = [line for line in self.before if "outcome" in line and (line["target"], line["round"], line["part"]) == place]
         known = {}
         for line in lines:
-            with suppress(KeyError, TypeError, ValueError):  # of another version: it is tried again
+            with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: it is tried again
                 known[line["property"]] = _read(line["outcome"], named[line["property"]], target)
         return known
 
@@ -133,9 +162,24 @@ def forget() -> None:
 def lines(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a journal; what is none, such as one that was not finished, is left out. Raises OSError, and ValueError for no journal."""
     found = [line for text in Path(path).read_bytes().splitlines() if (line := _read_back(text))]
-    if not found or not {"arguments", "folder"} <= set(found[0]):
+    if not found or "arguments" not in found[0]:
         raise ValueError(f"{path} is not what a run has written down")
+    for line in found:
+        for kind, form in FORMS.items():
+            if kind in line and not _has({"more": [], "files": {}, **line}, form):
+                raise ValueError(f"{path} is not what a run has written down, or not one of this version: it has no such {kind!r}")
     return found
+
+
+def _has(value: Any, form: Any) -> bool:
+    """Whether a value is as ``FORMS`` says."""
+    if isinstance(form, tuple):
+        return any(_has(value, one) for one in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_has(item, form[0]) for item in value)
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(name in value and _has(value[name], entry) for name, entry in form.items())
+    return isinstance(value, form)
 
 
 def written(what: Mapping[str, Any]) -> str:
