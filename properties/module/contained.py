@@ -34,7 +34,7 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
     prototype = other.module("float64", "cpu", 0)
     beside = getattr(type(prototype).forward, "__globals__", {})
     makes = beside.get("get_init_inputs") if stub.is_class else None
-    given, pace = list(makes()) if callable(makes) else [], Pace()
+    given, pace = makes() if callable(makes) else [], Pace()
 
     def run(weights: Sequence[Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         pace.check()

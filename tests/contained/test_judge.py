@@ -589,6 +589,36 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     assert said["verdict"] == "cannot be run" and "--supports says nothing" in json.dumps(said)
 
 
+INITS = {
+    "both": "[[16], {'heads': 2}]",
+    "a dictionary": "{'width': 16, 'heads': 2}",
+    "by name alone": "[[], {'width': 16, 'heads': 2}]",
+}
+
+
+@pytest.mark.parametrize("inits", one_in(3, INITS))
+def test_what_a_module_is_made_with_may_be_named(inits: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For the reference, a candidate that says the same itself, and one that says nothing."""
+    pytest.importorskip("torch")
+    init = INIT.replace("[16, 2]", INITS[inits])
+    (folder / "reference.py").write_text(MODULE.replace("NAME", "Model") + init)
+    (folder / "says.py").write_text(MODULE.replace("NAME", "ModelNew") + init)
+    (folder / "says_nothing.py").write_text(MODULE.replace("NAME", "ModelNew"))
+    assert main(["judge", "says.py", "says_nothing.py", "--reference", "reference.py", "--cases", "2", "--round", "3"]) == 0
+    assert capsys.readouterr().out.count("NOTHING FOUND") == 2
+
+
+@pytest.mark.parametrize("returned", one_in(2, ["_Net(*sizes)", "torch.compile(_Net(*sizes), backend='eager')"]))
+def test_a_function_that_makes_a_module_is_one(returned: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    (folder / "reference.py").write_text(MODULE.replace("NAME", "Model") + INIT)
+    made = MODULE.replace("NAME", "_Net") + f"\ndef ModelNew(*sizes):\n    return {returned}\n" + INIT
+    (folder / "right.py").write_text(made)
+    (folder / "wrong.py").write_text(made.replace("triu(1)", "triu(2)"))
+    assert main(["judge", "right.py", "wrong.py", "--reference", "reference.py", "--cases", "2", "--round", "3"]) == 1
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if ".py  " in line] == ["NOTHING", "REFUTED"]
+
+
 def test_a_module_that_hangs_beside_a_reference_takes_nobody_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own process is ended, not the one that waits for it, whose own calls have an alarm."""
     pytest.importorskip("torch")

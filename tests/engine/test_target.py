@@ -27,7 +27,7 @@ from properties.attention.call import attend
 from properties.attention.case import Case
 from properties.attention.inputs import make_inputs
 from properties.catalogue import PROPERTIES
-from properties.engine.contained.load import NotLoaded, load_callable
+from properties.engine.contained.load import NotLoaded, load_callable, made_with
 from properties.engine.contained.stub import Stub
 from properties.engine.core.contract import contracts
 from properties.engine.core.supports import FEATURES, MEANT, PARAMETERS, Supports
@@ -621,6 +621,25 @@ def test_what_lies_in_a_module_and_is_none_is_found() -> None:
     for text, missing in (("torch.opps:relu", "torch.opps"), ("nosuch.mod:f", "nosuch")):
         with pytest.raises(NotLoaded, match=f"cannot be imported: ModuleNotFoundError: No module named '{missing}'"):
             load_callable(text, ())
+
+
+def sizes_of(width: int, heads: int = 1) -> tuple[int, int]:
+    return width + 0, heads + 0
+
+
+def layers_of(sizes: list[int], options: dict[str, int]) -> tuple[int, dict[str, int]]:
+    return sum(sizes), {**options}
+
+
+@pytest.mark.parametrize("inputs", [[16, 2], (16, 2), {"width": 16, "heads": 2}, [[16], {"heads": 2}], [(16, 2), {}]], ids=str)
+def test_what_a_module_is_made_with_is_read_in_the_usual_forms(inputs: Any) -> None:
+    assert made_with(inputs, sizes_of) == (16, 2)
+
+
+def test_a_list_and_a_dictionary_may_be_two_arguments() -> None:
+    assert made_with([[16, 2], {"heads": 2}], layers_of) == (18, {"heads": 2})
+    with pytest.raises(TypeError, match="missing"):
+        made_with([[16]], layers_of)
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,30 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
             raise NotLoaded(f"the arguments of {text} cannot be made: {type(error).__name__}: {_first_line(error)}") from error
         return _called_with(found, text, arguments, named), attribute
     makes = getattr(module, "get_init_inputs", None)
-    if inspect.isclass(found) and attribute in MODELS and callable(makes):  # as in KernelBench: a class beside what it is made with
+    # as in KernelBench: a class, or a function that makes one of its modules, beside what it is called with
+    if (inspect.isclass(found) or inspect.isfunction(found)) and attribute in MODELS and callable(makes):
         try:
-            return found(*makes()), attribute
+            return made_with(makes(), found), attribute
         except Exception as error:
             raise NotLoaded(f"{text} cannot be made with get_init_inputs(): {type(error).__name__}: {_first_line(error)}") from error
     return found, attribute
+
+
+def made_with(inputs: Any, maker: Callable[..., Any]) -> Any:
+    """What is made of what ``get_init_inputs()`` returns: arguments, or a dictionary of them by name, or, as in KernelBook, a list of both.
+
+    Such a list may also be two arguments, and is where the maker takes them. Raises as the maker does.
+    """
+    if isinstance(inputs, dict):
+        return maker(**inputs)
+    arguments = list(inputs)
+    try:
+        return maker(*arguments)
+    except TypeError:
+        match arguments:
+            case [list() | tuple() as positional, dict() as named]:
+                return maker(*positional, **named)
+        raise
 
 
 def _given(text: str) -> tuple[str, ast.Call | None]:

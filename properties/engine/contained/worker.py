@@ -23,7 +23,7 @@ from .apart import filtered, without_capabilities
 from .arena import Arena
 from .documentation import documentation
 from .limits import end_with_parent, restrict, without_gpus
-from .load import NotLoaded, called, instance_of, library_of, load
+from .load import NotLoaded, called, instance_of, library_of, load, made_with
 from .signatures import with_signature
 from .values import ITEMSIZE, LONGEST, Taking, Telling, numbers_in, signature_of
 
@@ -58,11 +58,11 @@ class Held:
         self.found = found
         self.made: dict[str, Any] = {}  # dtype → the module in it; what is cast twice is not what it was
 
-    def weights(self, given: list[Any]) -> list[tuple[str, Any]]:
-        """The names and arrays of its parameters. ``given``: what its class is made with."""
+    def weights(self, given: Any) -> list[tuple[str, Any]]:
+        """The names and arrays of its parameters. ``given``: what its class is ``made_with``."""
         return [(name, weight.data) for name, weight in self._in("float64", given).named_parameters()]
 
-    def answer(self, given: list[Any], weights: list[Any], arguments: list[Any], options: dict[str, Any]) -> Any:
+    def answer(self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any]) -> Any:
         """What it returns with these weights, in their type, without gradients."""
         fw = _library(with_modules(self.found)[0].name)
         assert fw.modules is not None
@@ -72,9 +72,9 @@ class Held:
                 fw.assign(parameter.data, fw.read(weight))
             return module(*arguments, **options)
 
-    def _in(self, dtype: str, given: list[Any]) -> Any:
+    def _in(self, dtype: str, given: Any) -> Any:
         if dtype not in self.made:
-            made = self.found(*given) if isinstance(self.found, type) else copy.deepcopy(self.found)
+            made = made_with(given, self.found) if isinstance(self.found, type) else copy.deepcopy(self.found)
             fw = _library(with_modules(self.found)[0].name)
             assert fw.modules is not None
             self.made[dtype] = fw.modules.cast(made.eval(), fw.named_dtype(dtype))
