@@ -317,11 +317,11 @@ class Away(Part):
         match mode:
             case "watched":
                 how: dict[str, Any] = {"watch": True, "logits": True in arguments}
-            case "single":
-                how = {"single": True}
+            case "defaulted" | "single":  # within another mode, and under a watch
+                how = {"doubled": mode}
             case _:
                 how = {"mode": [mode, *arguments]}
-        self.__dict__.update(_how={**before, **how}, _names=names if mode == "single" else [])
+        self.__dict__.update(_how={**before, **how}, _names=names if "doubled" in how else [])
         try:
             yield self._names
         finally:

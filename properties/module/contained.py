@@ -50,7 +50,7 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
     facts = replace(other.facts, given=_given(beside.get("get_inputs"), other))
-    speech = replace(other.speech, single=False)  # it is asked in the types that it takes, as it is
+    speech = replace(other.speech, doubled="")  # it is asked in the types that it takes, as it is
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts, speech=speech)
     target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=pace)
     with pace.ending(until):

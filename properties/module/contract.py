@@ -47,7 +47,7 @@ from .measure import measured
 from .pairing import paired
 from .readings import formal_of
 from .scales import read_off
-from .speech import LAYOUTS, Speech, never_given
+from .speech import DOUBLED, LAYOUTS, Speech, never_given
 from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
@@ -392,8 +392,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words[name] = "zeros"
     if subject.said_narrow:
         words["casts"] = "to narrower types, as its documentation says: their rounding is a part of the bound"
-    if speech.single:
-        words["computes"] = "in float32 whatever it is given: in calls in float64 that type stands for float32"
+    if speech.doubled:
+        words["computes"] = DOUBLED[speech.doubled]
     if facts.by_type:
         words["types"] = facts.by_type
     if facts.routed:

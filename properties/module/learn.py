@@ -42,10 +42,7 @@ OTHER_LENGTHS = (
     65,
 )  # for modules that take one length alone: of images, the token of a class beside them
 MANY = 33  # tokens of which a kernel makes more than one block
-ANOTHER, ALIKE = (
-    1e-2,
-    1e-4,
-)  # of its size: by how much float32 is another function than float64, and by how much rounding may explain at most
+ROUGHLY = 1e-2  # of its size: what float32 may be off by; this chooses how it is called, and holds it to nothing
 LINES = 6  # tokens of an image of two lines
 ANY_AXIS = ("bhwd", "bssd")  # features last: whatever comes before may be sequences
 SQUARE_IMAGES = (16, 64, 49, 9)  # lengths of these where sides are said apart: of the first one something is left where keys are fewer
@@ -74,7 +71,7 @@ def _understood(subject: Subject, device: str) -> Subject:
     """The same, made in the one way that the subject says. Raises CannotRun."""
     try:
         spoken = _called(subject, subject.module("float64", device, 1), device)
-        spoken = _as_in_float32(spoken, device)
+        spoken = _by_default(spoken, device)
     except CannotRun as first:
         spoken = _otherwise(subject, first, device)
     try:
@@ -86,38 +83,39 @@ def _understood(subject: Subject, device: str) -> Subject:
 
 
 def _otherwise(subject: Subject, first: CannotRun, device: str) -> Subject:
-    """The same of what computes in float32 alone; made without groups of heads, as latent attention is, or with what its constructor has as
-    defaults. Raises ``first``.
+    """The same, made without groups of heads, as latent attention is, or with what its constructor has as defaults; then of what computes in
+    float32 alone. Raises ``first``.
     """
-    for single in (False, True):
-        for facts in (subject.facts, replace(subject.facts, ungrouped=True), replace(subject.facts, usual=True)):
-            other = replace(subject, facts=facts)
-            if (facts is subject.facts) is single or not subject.fixed:
-                with suppress(CannotRun):
-                    return _called(other, other.module("float64", device, 1), device, single)
+    others = () if subject.fixed else (replace(subject.facts, ungrouped=True), replace(subject.facts, usual=True))
+    for facts, doubled in (*product(others, [""]), *product((subject.facts, *others), ["single"])):
+        other = replace(subject, facts=facts)
+        with suppress(CannotRun):
+            return _called(other, other.module("float64", device, 1), device, doubled)
     raise _asking(subject, first)
 
 
-def _as_in_float32(subject: Subject, device: str) -> Subject:
-    """The same, called so that float64 stands for float32, where it answers in float64 what it does not in float32.
+def _by_default(subject: Subject, device: str) -> Subject:
+    """The same, with float64 as the default type, where it is that alone by which float64 is another function than float32.
 
-    As where a mask that is made in float32 is given to a kernel that reads it as float64.
+    As where a mask that is made in the default type is given to a kernel that reads it as one of the type of the queries. What is wrong in
+    float64 for another reason is wrong in that type, too.
     """
     length = (subject.facts.lengths or (MANY,))[0]
     tokens = tokens_for(subject.speech, BATCH, length, length if subject.speech.name("memory") else None)
-    single = replace(subject, speech=replace(subject.speech, single=True))
+
+    def apart(one: Subject) -> float:
+        """By how much of its size float64 is off from float32."""
+        out = answer(one, one.module("float64", device, 1), tokens)
+        return float(np.nan_to_num(np.abs(out - right).max(initial=0.0) / (np.abs(right).max(initial=0.0) or 1.0), nan=np.inf))
+
     try:
-        outs = [
-            answer(one, one.module(dtype, device, 1), tokens, dtype=dtype)
-            for one, dtype in ((subject, "float64"), (subject, "float32"), (single, "float64"))
-        ]
+        right = answer(subject, subject.module("float32", device, 1), tokens, dtype="float32")
+        if not np.isfinite(right).all() or apart(subject) <= ROUGHLY:
+            return subject
+        defaulted = replace(subject, speech=replace(subject.speech, doubled="defaulted"))
+        return defaulted if apart(defaulted) <= ROUGHLY else subject
     except (Exception, SystemExit):
         return subject
-    here, right, there = (np.nan_to_num(out, nan=np.inf) for out in outs)
-    size = np.abs(right).max(initial=0.0)
-    with np.errstate(invalid="ignore"):
-        another = not (np.abs(here - right) <= ANOTHER * size).all()
-        return single if another and (np.abs(there - right) <= ALIKE * size).all() else subject
 
 
 def _once_more(subject: Subject, device: str, error: Exception) -> str:
@@ -160,12 +158,12 @@ def _asking(subject: Subject, said: CannotRun) -> CannotRun:
 # ---------------------------------------------------------------- a first call
 
 
-def _called(subject: Subject, module: Any, device: str, single: bool = False) -> Subject:
-    """With roles, axes and widths under which a call answers; ``single``: of what computes in float32 alone."""
+def _called(subject: Subject, module: Any, device: str, doubled: str = "") -> Subject:
+    """With roles, axes and widths under which a call answers; ``doubled``: how calls in float64 are made (``Speech``)."""
     formal = formal_of(module)
     said: list[str] = []
     nothing = False
-    speeches = [replace(speech, single=single) for speech in speeches_of(subject.fixed, module, formal)]
+    speeches = [replace(speech, doubled=doubled) for speech in speeches_of(subject.fixed, module, formal)]
     speeches += [told for layout in ("bld", "lbd", "bdl") for told in _masked(speech for speech in speeches if speech.layout == layout)]
     widths = list(dict.fromkeys(speech.width for speech in speeches))[:2]
     first = [(length, one) for speech in speeches for length, one in _of_pixels(speech)]  # of images, as of several lines and as of one

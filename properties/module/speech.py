@@ -178,6 +178,13 @@ class Past:
     cache: Any = None
 
 
+# Modes of ``Modules`` in which calls in float64 are made of what cannot do them as it is, and what is told of it.
+DOUBLED = {
+    "defaulted": "numbers in the default type, whatever it is given: in calls in float64 that type is float64",
+    "single": "in float32, whatever it is given: in calls in float64 that type stands for float32",
+}
+
+
 @dataclass(frozen=True)
 class Speech:
     """How ``forward`` is called."""
@@ -204,7 +211,7 @@ class Speech:
     oblong: bool = False  # or four times as wide, so that height and breadth can be told apart
     classed: bool = False  # before the tokens of the image stands that of a class
     flat: bool = False  # images are of one row of pixels
-    single: bool = False  # it computes in float32 alone: in a call in float64 that type stands for it
+    doubled: str = ""  # how calls in float64 are made of what cannot do them as it is: DOUBLED
     aside: bool = False  # the memory of an image is none: (batch, length, features), as of text
 
     @property
@@ -321,9 +328,9 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
 
     A call that hangs ends this process, where another one waits for it.
     """
-    if speech.single and dtype == "float64":
-        with under(module, fw, "single"):
-            return call(module, replace(speech, single=False), tokens, fw, buffers, dtype, device)
+    if speech.doubled and dtype == "float64":
+        with under(module, fw, speech.doubled):
+            return call(module, replace(speech, doubled=""), tokens, fw, buffers, dtype, device)
     saying = tokens.by or speech.mask
     if saying is not None and saying.own and tokens.visible is not None and tokens.memory is not None:
         raise NotTaken(f"a memory of which {saying.parameter} says nothing")

@@ -22,7 +22,7 @@ from .empties import SETUPS, empties, empty, set_up, setups
 from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_bases, written_unscaled
 from .names import Sizes
 from .sharing import shared
-from .speech import first_array, hooks
+from .speech import DOUBLED, first_array, hooks
 from .subject import Subject, duplicate, subject_of
 
 MODES = ("perturbed", "widened")  # of ``Modules``, under which a call can be asked
@@ -142,7 +142,7 @@ class Workshop:
             match how.get("mode"):
                 case [str(mode), *arguments] if mode in MODES:
                     stack.enter_context(getattr(hooks(self.fw), mode)(*arguments))
-            stack.enter_context(self._single(how))
+            stack.enter_context(self._doubled(how))
             result = self._function(number, how)(*map(self._own, given), **{name: self._own(value) for name, value in named.items()})
         self.fw.show(module.parameters())
         return {"result": _told(result), "names": list(names)}
@@ -169,7 +169,7 @@ class Workshop:
             return self._own(value)
 
         function = self._function(number, how)
-        with self._single(how):
+        with self._doubled(how):
             result = _told(function(*map(swapped, arguments), **{name: swapped(value) for name, value in named.items()}))
         out = first_array(result, self.fw)
         if isinstance(result, Mapping):  # the first array of an answer is the one whose gradient is sent back
@@ -187,8 +187,10 @@ class Workshop:
             self.varied[number, variant] = make_variant(self.fw, variant, module)
         return self.varied[number, variant]
 
-    def _single(self, how: dict[str, Any]) -> AbstractContextManager[Any]:
-        return hooks(self.fw).single() if how.get("single") is True else nullcontext()
+    def _doubled(self, how: dict[str, Any]) -> AbstractContextManager[Any]:
+        """How a call in float64 is made."""
+        opened: AbstractContextManager[Any] = getattr(hooks(self.fw), how["doubled"])() if how.get("doubled") in DOUBLED else nullcontext()
+        return opened
 
     def _own(self, value: Any) -> Any:
         return self.caches[value.kept] if isinstance(value, SimpleNamespace) and hasattr(value, "kept") else value

@@ -82,7 +82,7 @@ OF_PLAIN = (
 @pytest.mark.parametrize("cls", RIGHT)
 def test_a_right_one_is_confirmed_and_let_go(cls: type[Plain]) -> None:
     target = make_target("mine", cls)
-    assert "confirmed" in target.learned["structure"] and target.learned["computes"].startswith("in float32 whatever it is given")
+    assert "confirmed" in target.learned["structure"] and target.learned["computes"].startswith("numbers" if cls is Mask else "in float32")
     assert target.dtypes[:2] == ("float64", "float32")
     found = verify_target(target, select(), Plan(examples=4, shrink=False))
     assert found.ok and not found.findings, [(f.prop.name, f.case, f.violation.says) for f in found.findings]
@@ -92,6 +92,19 @@ def test_a_right_one_is_confirmed_and_let_go(cls: type[Plain]) -> None:
 def test_a_wrong_one_is_refuted(cls: type[Plain]) -> None:
     target = make_target("mine", type(f"Wrong{cls.__name__}", (cls,), {"power": -0.25}))
     assert target.wrong or search(target, COMPOSED, Plan(examples=8, shrink=False)).finding
+
+
+class InFloat64(Plain):
+    """Wrong there alone, for many tokens."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return super().attend(q, k, v) * (1.5 if q.dtype == torch.float64 and q.shape[-2] > 8 else 1)
+
+
+def test_what_is_wrong_in_float64_alone_is_refuted() -> None:
+    target = make_target("mine", InFloat64)
+    assert "computes" not in target.learned
+    assert search(target, PROPERTIES["module_tokens_twice_are_the_tokens"], Plan(examples=20, shrink=False)).finding
 
 
 def test_what_is_of_the_type_of_its_tokens_is_called_as_it_is() -> None:

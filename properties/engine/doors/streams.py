@@ -46,7 +46,8 @@ class Output:
 
     def __init__(self, path: str, adds: bool = False) -> None:
         shared = next((stream for stream in (1, 2) if _is(stream, path)), None)  # where standard output goes, at whose end it is written
-        self.path, self.keeps, self.new = path, adds or shared is not None, not os.path.lexists(path)
+        self.shared = shared is not None
+        self.path, self.keeps, self.new = path, adds or self.shared, not os.path.lexists(path)
         place: Any = path if shared is None else os.dup(shared)
         self.file = open(place, "a" if shared is None else "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  ``close`` does
 
@@ -56,8 +57,9 @@ class Output:
             if not self.keeps and stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
                 self.file.truncate(0)
             self.keeps, self.new = True, False
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+            if self.shared:
+                sys.stdout.flush()
+                sys.stderr.flush()
             self.file.write(text)
             self.file.flush()
         except OSError as error:

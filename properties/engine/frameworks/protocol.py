@@ -112,8 +112,11 @@ class Modules(Protocol):
         ``narrows``: what is cast to a narrower one than that is of that one.
         """
 
+    def defaulted(self) -> AbstractContextManager[Any]:
+        """While it is open, what is made without a type is of float64."""
+
     def single(self) -> AbstractContextManager[Any]:
-        """While it is open, float64 stands for float32 as in ``widened``, and is the type of what is made without one."""
+        """The same, and float64 stands for float32 as in ``widened``."""
 
     def shadow(self, held: Mapping[str, Any], run: Callable[..., Any]) -> Any:
         """A module with such parameters of which a call is ``run(its arrays, arguments, options)``. Raises for names that none can have."""

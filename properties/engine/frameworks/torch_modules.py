@@ -372,14 +372,18 @@ class TorchModules:
         return self._plainly(Perturbed(0, {}, True, instead, narrows))
 
     @contextmanager
-    def single(self) -> Iterator[None]:
+    def defaulted(self) -> Iterator[None]:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with self.widened("float32"):
-                yield
+            yield
         finally:
             torch.set_default_dtype(before)
+
+    @contextmanager
+    def single(self) -> Iterator[None]:
+        with self.defaulted(), self.widened("float32"):
+            yield
 
     def perturbed(self, seed: int, units: Mapping[str, float], elementwise: bool, instead: str, narrows: bool = False) -> Any:
         return self._plainly(Perturbed(seed, units, elementwise, instead, narrows))

@@ -17,7 +17,6 @@ from .search import FIRST_PASS, Plan, search
 # Calls that are left out where it says so: what does not take them raises.
 CALLS = ("head_dims", "length_multiple", "max_length", "groups", "value_dim", "mask_kinds", "mask_axes", "mask_and_causal", "scales")
 LONGER = (1, 2, 5, 16, 65)  # tokens beyond the longest sequence that it names
-NAN = "NaN comes back of numbers of size one"  # what is said of a type in which nothing else is tried
 SECONDS = 5.0  # for each class of calls that it refuses
 ASKED = 40  # cases that are asked of what it says that it does not take, for each of these keys
 
@@ -43,8 +42,8 @@ def contradicted(target: Target, plan: Plan) -> str:
         return f"the target says of itself {words_text(strange)}, as which it is held right: say so in a file for --supports if it is meant"
     if target.differs.get("scale"):
         return f"{target.differs['scale']} in a file for --supports"
-    if nan := [dtype for dtype, how in target.differs.items() if how.startswith(NAN)]:
-        return f"the target answers NaN in {', '.join(nan)}: say in a file for --supports which dtypes it takes"
+    for dtype in (dtype for dtype in target.differs if dtype in target.framework.dtypes and dtype not in target.left):
+        return f"in {dtype} {target.differs[dtype]}: say in a file for --supports which dtypes it takes"
     facts = {key: {key: _beyond(key, said[key])} for key in CALLS if key in said}
     wider = {key: dataclasses.replace(target, supports=dataclasses.replace(target.supports, **fact)) for key, fact in facts.items()}
     if "dtypes" in said and (others := tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes)):
