@@ -32,6 +32,7 @@ from .question import (
     dim_of_scale,
     exactly,
     meant,
+    off_of,
 )
 from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, UNLIKE, Reading, adapted, result_words
@@ -583,13 +584,12 @@ def _of_any_lengths(question: Question, reading: Reading, band: Reading) -> Read
 def _off(question: Question, reading: Reading) -> float | None:
     """How far off a reading is, whatever the scale is where none is given; the question goes on with the nearest."""
     found: list[tuple[float, str]] = []
+    answers = question.answers(reading, *question.both())  # the call is the same, whatever it should have been scaled by
+    if answers is None:
+        return None
     for scale in SCALES if reading.weights else (*SCALES, OF_THE_WIDTH):  # with weights the width is that of the tokens
-        asked = replace(question, scale=scale)
-        off = question.off(reading, *asked.both())
-        if off is None:
-            return None
-        found.append((off, scale))
-        if off < question.near:
+        found.append((off_of(answers, replace(question, scale=scale).both()), scale))
+        if found[-1][0] < question.near:
             break
     off, question.scale = found[-1] if found[-1][0] < question.near else found[0]
     return off

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -318,24 +319,25 @@ class Question:
         try:
             out = attend(self.view(reading), inputs)
         except Raised as raised:
-            if type(raised.error).__name__ in ("NameError", "UnboundLocalError"):  # of another process, too
-                self.target.pace.undefined = str(raised)
+            self.target.pace.note(raised.error, str(raised))
             return None
+        self.target.pace.strange = 0
         return out if out.shape == (*inputs.q.shape[:3], inputs.v.shape[3]) else None
 
     def off(self, reading: Reading, *asked: Inputs, causal: str = "top-left") -> float | None:
         """How far it is off at most, in rows that see a key; None where it gives no answer to one of them."""
-        worst = 0.0
+        answers = self.answers(reading, *asked)
+        return None if answers is None else off_of(answers, asked, causal)
+
+    def answers(self, reading: Reading, *asked: Inputs) -> list[Array] | None:
+        """What it answers to each; None where it gives no answer to one of them, and then the others are not asked."""
+        found = []
         for inputs in asked:
             out = self.answer(reading, inputs)
             if out is None:
                 return None
-            exact = exactly(inputs, causal)
-            where = np.ones(out.shape[:3], bool) if exact.empty is None else ~exact.empty
-            with np.errstate(invalid="ignore"):
-                gap = np.abs(out - exact.out)[where].max(initial=0.0)
-            worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
-        return worst
+            found.append(out)
+        return found
 
     def reads_other_batch_elements(self, reading: Reading, inputs: Inputs) -> bool:
         """Whether keys and values of the last batch element change what comes of the first."""
@@ -373,6 +375,18 @@ class Question:
         assert out is not None and exact.empty is not None
         free = exactly(replace(inputs, mask=None, is_causal=False), causal)
         return "all" if np.abs(out - free.out)[exact.empty].max(initial=0.0) < self.near else ""
+
+
+def off_of(answers: Iterable[Array], asked: Iterable[Inputs], causal: str = "top-left") -> float:
+    """How far answers are at most from those that these calls should have, in rows that see a key."""
+    worst = 0.0
+    for out, inputs in zip(answers, asked, strict=True):
+        exact = exactly(inputs, causal)
+        where = np.ones(out.shape[:3], bool) if exact.empty is None else ~exact.empty
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(out - exact.out)[where].max(initial=0.0)
+        worst = max(worst, float(gap) if np.isfinite(gap) else np.inf)
+    return worst
 
 
 def asked_in(target: Target) -> str:

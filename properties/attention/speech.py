@@ -14,6 +14,7 @@ import numpy as np
 
 from ..engine.contained.load import called
 from ..engine.core.contract import Formal
+from ..engine.core.pace import NoArray
 from ..engine.core.target import NotTaken, innermost
 from ..engine.core.words import type_of
 from ..engine.frameworks import Framework
@@ -491,7 +492,7 @@ def result_array(result: Any, fw: Framework) -> Any:
     fields = fields_of(result)
     if name := output_field(fields, fw):
         return fields[name]
-    raise TypeError(f"returned {type_of(result)}, not an array of {fw.name}")
+    raise NoArray(f"returned {type_of(result)}, not an array of {fw.name}")
 
 
 def fields_of(result: Any) -> Mapping[str, Any]:

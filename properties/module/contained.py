@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..engine.contained.link import Gone
-from ..engine.core.pace import NoMoreCalls, Pace
+from ..engine.contained.link import Gone, NoMoreCalls
+from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from .subject import Subject, of_instance
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from properties.attention import conventions
 from properties.catalogue import PROPERTIES, select
 from properties.engine.core import pace
 from properties.engine.core.pace import SECONDS
-from properties.engine.core.target import Target
+from properties.engine.core.target import CannotRun, Target
 from properties.engine.doors import cli
 from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
@@ -235,11 +236,11 @@ def test_a_busy_machine_makes_no_target_slow(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_quick_is_asked_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where other work shares the cores a call in another process takes a millisecond: thousands find the mask that a wrong one requires."""
+    """Where other work shares the cores a call in another process takes two milliseconds: thousands find the mask that a wrong one requires."""
     clock = [0.0]
 
     def busy(q: Any, k: Any, v: Any, mask: Any) -> Any:
-        clock[0] += 0.001
+        clock[0] += 0.002
         return numpy_libraries.tf_tutorial__weights_sum_to_one_downwards(q, k, v, mask)
 
     monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -500,3 +501,18 @@ def test_what_is_computed_in_float32_is_seen_beside_a_mistake() -> None:
     target = spoken(attention)
     assert target.differs["float64"] == "computed in float32; not tried" and "float64" not in target.dtypes
     assert all(not finding.violation.slight for finding in searched(target).findings)
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda v: v.tolist(), lambda v: None, lambda v: (x for x in v)], ids=["a list", "nothing", "a generator"]
+)
+def test_what_never_answers_with_an_array_is_not_asked_for_long(answer: Callable[[Any], Any]) -> None:
+    calls = [0]
+
+    def strange(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        calls[0] += 1
+        return answer(v)
+
+    with pytest.raises(CannotRun, match=f"no array has come back of {pace.STRANGE} calls"):
+        make_target("mine", strange, {"framework": "numpy"})
+    assert calls[0] < 2 * pace.STRANGE

@@ -741,13 +741,13 @@ def test_nothing_that_is_there_is_overwritten_by_a_record(folder: Path, capsys: 
 def test_a_type_in_which_all_is_nan_is_no_type_that_is_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nan = "\ndef attention(q, k, v):\n    return right(q, k, v) * (np.nan if q.dtype == np.float16 else 1)\n"
     (folder / "candidates" / "nan.py").write_text(HEAD + nan)
-    assert judge("candidates/nan.py") == 2
-    assert (
-        "in float16 NaN comes back of numbers of size one; not tried: say in a file for --supports which dtypes it takes"
-        in capsys.readouterr().out
-    )
+    few = ("candidates/nan.py:attention", "--cases", "8", "--property", "values")
+    for asked in (lambda: judge("candidates/nan.py"), lambda: main([*few])):
+        assert asked() == 2
+        said = " ".join(capsys.readouterr().out.split())
+        assert "in float16 NaN comes back of numbers of size one; not tried: say in a file for --supports which dtypes it takes" in said
     (folder / "types.toml").write_text('dtypes = ["float64", "float32"]\n')
-    assert judge("candidates/nan.py", "--supports", "types.toml") == 0
+    assert judge("candidates/nan.py", "--supports", "types.toml") == 0 == main([*few, "--supports", "types.toml"])
 
 
 def test_candidates_have_the_same_cases_whatever_they_are_called(folder: Path) -> None:
@@ -826,3 +826,20 @@ def test_a_module_that_is_no_composition_of_its_projections_does_not_pass(more: 
     (folder / "candidates" / "heads.py").write_text(HEADS.format(more=more))
     few = ("--contract", "module", "--property", "tokens", "--cases", "4", "--round", "3")
     assert main(["judge", "candidates/heads.py", *few]) == status
+
+
+def test_a_slow_one_is_not_asked_longer_than_its_budget(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for the calls that are to show what it takes, of which each may take long, nor for one that does not come back."""
+    monkeypatch.setattr(door, "MEETING", 2.0)
+    for file in (folder / "candidates").iterdir():
+        file.unlink()
+    for name, seconds in (("slow", 1.5), ("hangs", 1000)):
+        code = f"def attention(q, k, v):\n    time.sleep({seconds})\n    return right(q, k, v)\n"
+        (folder / "candidates" / f"{name}.py").write_text(HEAD + code)
+    assert judge("candidates", "-n", "1", "--time", "1s", "--json", "scores.jsonl") == 2
+    scores = {Path(one["candidate"]).stem: one for one in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
+    assert {one["verdict"] for one in scores.values()} == {"incomplete"}
+    assert all(one["why"].startswith("time was over before the first case") for one in scores.values())
+    assert "a call gave no answer in" in scores["hangs"]["why"]

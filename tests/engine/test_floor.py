@@ -62,7 +62,9 @@ def of(function: Any, parameters: tuple[str, ...], own: tuple[str, ...]) -> Any:
     made = target()
     kind = SimpleNamespace(options=made.kind.options)
     supports = SimpleNamespace(parameters=parameters, max_length=None)
-    return SimpleNamespace(function=function, parameters=parameters, supports=supports, kind=kind, own=frozenset(own), framework=None)
+    return SimpleNamespace(
+        function=function, parameters=parameters, supports=supports, kind=kind, own=frozenset(own), framework=None, differs={}
+    )
 
 
 def test_what_a_target_says_that_it_does_not_take() -> None:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from properties.engine.contained.link import NoMoreCalls
 from properties.engine.core import pace
-from properties.engine.core.pace import NoMoreCalls, Pace
+from properties.engine.core.pace import Pace
 
 CLOCK = [0.0]
 

@@ -12,8 +12,9 @@ import pytest
 from impls import numpy_matmul
 from properties import catalogue
 from properties.catalogue import PROPERTIES
+from properties.engine.contained.link import NoMoreCalls
 from properties.engine.core import pace
-from properties.engine.core.pace import NoMoreCalls, Pace
+from properties.engine.core.pace import Pace
 from properties.engine.explain import contrast
 from properties.engine.explain import explain as explaining
 from properties.engine.explain.explain import PART, SECONDS, explain, reading_time

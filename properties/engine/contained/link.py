@@ -42,6 +42,10 @@ AHEAD = 16  # calls that are made before the answer to the first of them is wait
 PATIENCE = 60.0  # seconds of waiting for calls that do not come back, in a run
 
 
+class NoMoreCalls(BaseException):
+    """The time for calls is over; no Exception, which would be taken for one of the target's."""
+
+
 class Gone(Exception):
     """The target's process did not come back from a call; the message says what it did, in the words that follow "the call"."""
 
@@ -50,6 +54,7 @@ _load = cache(load)
 _cores = cache(lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 ENDS: list[str] = []  # what ended each target's process so far
 WAITED: list[float] = []  # seconds for calls that did not come back
+OVER = math.inf  # the time.monotonic() after which no call is made or waited for
 _tell: Callable[[str], object] | None = None  # what is told of an import that takes long
 
 
@@ -81,6 +86,17 @@ def allowing(seconds: float | None, loading: float = LEAST, tell: Callable[[str]
         yield
     finally:
         LEAST, FIRST, PATIENCE, LOADING, LONGEST, _tell = before
+
+
+@contextmanager
+def ending(until: float) -> Iterator[None]:
+    """Meanwhile a call after that time raises NoMoreCalls, also one that is on its way, whose process is ended."""
+    global OVER
+    before, OVER = OVER, min(OVER, until)
+    try:
+        yield
+    finally:
+        OVER = before
 
 
 _ERRORS: dict[str, type[Exception]] = {}
@@ -390,6 +406,9 @@ class Link:
         try:
             yield
         except wire.Late:
+            if time.monotonic() >= OVER:
+                self._broken("was on its way when the time for calls was over")
+                raise NoMoreCalls(f"a call gave no answer in {seconds:.0f} s" if seconds >= 1 else "") from None
             self.hung += 1
             WAITED.append(seconds)
             self._crowded()
@@ -422,11 +441,13 @@ class Link:
 
         Raises as the target does, and Gone.
         """
+        if time.monotonic() >= OVER:
+            raise NoMoreCalls
         self.settle()
         number, sent = self._called(fw, handle, method, arguments, options, leaves, ahead=False)
         began = time.monotonic()
         try:
-            answer = self._receive("call", self.patience())
+            answer = self._receive("call", min(self.patience(), max(OVER - began, 0.0)))
         finally:
             sent.write_back()
         took = time.monotonic() - began

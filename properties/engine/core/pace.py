@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ..contained.link import NoMoreCalls
+
 # For the answers of one that takes long for each; what is long; and for those of any other, on a busy machine, too.
 SECONDS, SLOW, MOST = 6.0, 0.05, 20.0
+STRANGE = 24  # so many calls of which no array has come back are enough
 
 
-class NoMoreCalls(BaseException):
-    """The time for calls is over; no Exception, which would be taken for one of the target's."""
+class NoArray(TypeError):
+    """Something else has come back of a call than an array, or several."""
 
 
 @dataclass
@@ -26,6 +29,7 @@ class Pace:
     shortest: float = math.inf
     unasked: int = 0
     undefined: str = ""  # what it raised of a name that is not defined, which no other call mends
+    strange: int = 0  # calls one after the other of which something else came back than arrays, which no other call mends
     until: float = math.inf  # time.monotonic() after which it is not called
 
     @contextmanager
@@ -42,8 +46,16 @@ class Pace:
         if time.monotonic() > self.until:
             raise NoMoreCalls
 
+    def note(self, error: BaseException, words: str) -> None:
+        """What a call has raised."""
+        if type(error).__name__ in ("NameError", "UnboundLocalError"):  # of another process, too
+            self.undefined = words
+        self.strange = self.strange + 1 if isinstance(error, NoArray) else 0
+
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""
+        if self.strange >= STRANGE:
+            return True
         slow = self.seconds - self.longest > SLOW * (self.calls - 1)
         return self.seconds > (SECONDS if slow and not compiles else MOST)
 
@@ -62,6 +74,8 @@ class Pace:
         """What is not tried because the target is too slow."""
         if not self.unasked:
             return {}
+        if self.strange >= STRANGE:
+            return {"all of its conventions": f"no array has come back of {STRANGE} calls one after the other"}
         each = self.seconds / self.calls
         why = f"a call takes {each:.2g} s, too long to ask for them" if each > SLOW else f"{self.calls:,} calls told too little"
         return {"all of its conventions": why}

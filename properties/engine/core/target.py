@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cases.coordinates import Array
-from ..contained.link import Gone
+from ..contained.link import Gone, NoMoreCalls
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
-from .pace import NoMoreCalls, Pace
+from .pace import NoArray, Pace
 from .words import type_of
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Target:
         """The answer as a carrier (B, H, L, Dv). Raises Raised if it is no array of the framework."""
         if not self.framework.is_array(result):
             what = f"a dictionary of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type_of(result)
-            raise Raised(TypeError(f"returned {what}, not an array of {self.framework.name}"))
+            raise Raised(NoArray(f"returned {what}, not an array of {self.framework.name}"))
         with raising({}):  # what looks like an array may be none
             out = self.framework.read(result)
         return out.transpose(0, 2, 1, 3) if self.supports.layout == "blhd" and out.ndim == 4 else out

@@ -32,11 +32,11 @@ from typing import Any, TextIO
 from ... import catalogue
 from ..contained import link
 from ..contained.limits import without_gpus
+from ..contained.link import NoMoreCalls
 from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
 from ..core.contract import contracts
-from ..core.pace import NoMoreCalls
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..frameworks import no_device
@@ -331,8 +331,9 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
             made = _judged(name, text, how, began)
     except (CannotRun, link.Gone, ValueError, OSError) as error:
         made = gate.cannot(name, " ".join(sentence(error).split()).replace(text, name), 0.0)
-    except NoMoreCalls:
-        made = gate.cannot(name, "time was over before the first case: give more time", 0.0, "incomplete")
+    except NoMoreCalls as over:
+        slow = f": {over}" if str(over) else ""
+        made = gate.cannot(name, f"time was over before the first case{slow}: give more time", 0.0, "incomplete")
     except Exception as error:  # ours: the others are judged all the same
         traceback.print_exception(error)
         made = gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", 0.0)
@@ -353,7 +354,8 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     link.WAITED.clear()
     deadline = None if how["seconds"] is None else began + how["seconds"]
     until = math.inf if deadline is None else max(deadline, began + MEETING)
-    (target, reference), device = on_either(text, partial(met, name, text, how, until), how["device"] or "cpu", bool(how["device"]))
+    with link.ending(until):
+        (target, reference), device = on_either(text, partial(met, name, text, how, until), how["device"] or "cpu", bool(how["device"]))
     place, _, attribute = text.rpartition(":")
     if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"

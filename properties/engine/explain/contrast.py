@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..cases.case import Case
+from ..contained.link import NoMoreCalls
 from ..core.attempt import subject, try_case
 from ..core.declare import Property
 from ..core.explanation import Reading
 from ..core.finding import Finding
-from ..core.pace import NoMoreCalls
 from ..search.run import Report
 from ..search.search import inapplicable, outside
 from .reading import Suspect, anew, read_closely

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..contained.link import NoMoreCalls
 from ..core.attempt import subject
 from ..core.explanation import Explanation, Reading
 from ..core.finding import Finding
-from ..core.pace import NoMoreCalls
 from ..core.picture import Picture, pictured
 from ..core.target import Target
 from ..search.run import Report

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from ..cases.case import Case
+from ..contained.link import NoMoreCalls
 from ..core.attempt import subject, try_case
 from ..core.declare import Property
 from ..core.finding import Finding
-from ..core.pace import NoMoreCalls
 from ..core.target import Target
 from ..core.trial import Violation
 from ..frameworks import has_layout

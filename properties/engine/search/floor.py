@@ -49,6 +49,8 @@ def too_little(target: Target, ends: Collection[str] = ()) -> str:
     """Why too little of it can be tried, whatever is searched; empty if enough can."""
     for what in ends:
         return f"a call that was to show what the target takes {what}: what it would have shown is not known"
+    for dtype in (dtype for dtype in target.differs if dtype in target.framework.dtypes and dtype not in target.left):
+        return f"in {dtype} {target.differs[dtype]}: say in a file for --supports which dtypes it takes"
     if target.supports.max_length is not None and target.supports.max_length < SHORT:
         length = f"sequences of at most {target.supports.max_length} are too short to tell right and wrong answers apart"
         return f"{length}: declare a max_length from {SHORT} on"

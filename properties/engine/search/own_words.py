@@ -42,8 +42,6 @@ def contradicted(target: Target, plan: Plan) -> str:
         return f"the target says of itself {words_text(strange)}, as which it is held right: say so in a file for --supports if it is meant"
     if target.differs.get("scale"):
         return f"{target.differs['scale']} in a file for --supports"
-    for dtype in (dtype for dtype in target.differs if dtype in target.framework.dtypes and dtype not in target.left):
-        return f"in {dtype} {target.differs[dtype]}: say in a file for --supports which dtypes it takes"
     facts = {key: {key: _beyond(key, said[key])} for key in CALLS if key in said}
     wider = {key: dataclasses.replace(target, supports=dataclasses.replace(target.supports, **fact)) for key, fact in facts.items()}
     if "dtypes" in said and (others := tuple(dtype for dtype in target.framework.dtypes if dtype not in target.dtypes)):

@@ -182,6 +182,7 @@ def _spoken(name: str, function: Callable[..., Any], supports: Supports, declare
             continue
         if not formal or device.partition(":")[0] not in fw.devices():
             continue
+        pace.strange = 0
         plain = Target(name, function, contract.name, supports, fw, (), fw.dtypes, pace=pace)
         try:
             learned = _checked(contract.learn(plain, formal, declared, device, False), device)
