@@ -16,7 +16,7 @@ import pytest
 import torch
 from drawing import ROUNDS, asks, cases_of
 from facts import FEATURES, MASKS, NUMBERS, SIZES, feature_facts, mask_differs, mask_facts, number_facts, size_facts
-from nightly import one_in
+from nightly import more_by_night, one_in
 
 from impls import torch_features, torch_manual
 from properties.attention.case import Case
@@ -368,7 +368,7 @@ def test_no_property_writes_a_mask_of_a_kind_that_is_not_taken(right: Any, kinds
         refused += why.startswith("declared as not supported: mask kind")
         given.clear()
         if not why:
-            search(target, prop, Plan(examples=2))
+            search(target, prop, Plan(examples=more_by_night(1, 4)))
             assert given <= {kinds == ("bool",)}, prop.name
     assert refused
 

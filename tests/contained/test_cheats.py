@@ -34,7 +34,13 @@ OF_NAMESPACES = {
     "SIGKILL to the process that started it",
     "right in a process that was not forked",
 }  # what keeps a worker apart shows in these
-LONG = {"one piece of memory claimed sixty times"}
+# These raise whatever is asked, so that every reading is asked.
+LONG = {
+    "one piece of memory claimed sixty times",
+    "GeneratorExit",
+    "an array that lies about its shape",
+    "a forged verdict on every descriptor",
+}
 BY_NIGHT = LONG | {name for number, name in enumerate(ALL) if number % 9 in (1, 3, 5, 7)} - OF_NAMESPACES  # of every group some
 INCOMPLETE = {"os._exit(0) in a question of the handshake", "no parameter", "a length of one", "sleeping until the time is over"}
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import some_by_night
 
 from benchmarks.contained.cheats import HEAD
 from impls.mutants import load_all
@@ -467,7 +468,7 @@ def attention(q, k, v):
 """
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", some_by_night(LIES, list(LIES)[2:]))
 def test_what_it_says_of_itself_and_is_not_true_is_no_mistake_of_the_checker(lie: str, tmp_path: Path) -> None:
     (tmp_path / "liar.py").write_text(LIAR + LIES[lie] + "\n")
     assert main(["judge", str(tmp_path / "liar.py"), "--cases", "4", "--round", "1", "-n", "1", "--json", str(tmp_path / "it.json")]) in (
