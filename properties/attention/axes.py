@@ -24,6 +24,7 @@ class Axes:
     words: str
     queries: str
     keys: str = ""  # where keys and values have other axes
+    values: str = ""  # where values have other axes than keys
     each: str = ""  # a call for each index along these; l: that of the queries alone
     packed: str = ""  # the form of the one array that has queries, keys and values
     listed: bool = False  # the first axis is a list
@@ -70,6 +71,10 @@ LAYOUTS = {
     "bhd": Axes("(batch, heads, dim), keys and values (batch, heads, length, dim); a call for each query", "bhd", "bhld", each="l"),
     "bhd, blhd": Axes("(batch, heads, dim), keys and values (batch, length, heads, dim); a call for each query", "bhd", "blhd", each="l"),
     "hd": Axes("(heads, dim), keys and values (length, heads, dim); a call for each query of each sequence", "hd", "lhd", each="bl"),
+    "bhld, bhdl": Axes(
+        "(batch, heads, length, dim), keys (batch, heads, dim, length)", "bhld", "bhdl", values="bhld", answers=("", "blhd", "bl(hd)")
+    ),
+    "bld, bdl": Axes("(batch · heads, length, dim), keys (batch · heads, dim, length)", "(bh)ld", "(bh)dl", values="(bh)ld"),
     "[bld]": Axes("lists of heads, each (batch, length, dim)", "hbld", listed=True, answers=("", "bl(hd)")),
     "[ld]": Axes("lists of heads, each (length, dim); a call for each sequence", "hld", each="b", listed=True, answers=("", "l(hd)")),
 }
@@ -147,8 +152,8 @@ def calls(axes: Axes, q: Any, k: Any, v: Any, fw: Framework) -> Iterator[tuple[d
             for letter, i in at.items():
                 if letter in have and (letter != "l" or name == "q"):
                     x, have = x[(slice(None),) * have.index(letter) + (i,)], have.replace(letter, "")
-            letters = "bhld" if axes.packed else axes.queries if name == "q" or not axes.keys else axes.keys
-            given.append(arrange(x, have, groups(letters, "".join(c for c in "kg" if c in have)), fw))
+            letters = {"q": axes.queries, "k": axes.keys or axes.queries, "v": axes.values or axes.keys or axes.queries}[name]
+            given.append(arrange(x, have, groups("bhld" if axes.packed else letters, "".join(c for c in "kg" if c in have)), fw))
         if axes.packed:
             given = [arrange(fw.stack(given), "tbhld", groups(axes.packed, "h"), fw)]
         yield at, [[x[i] for i in range(x.shape[0])] if axes.listed else x for x in given]

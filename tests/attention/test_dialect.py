@@ -82,6 +82,25 @@ def test_every_layout_is_learned_and_what_is_wrong_in_it_is_found(axes: str, rig
     assert bool(refuted(target, "output_is_inside_the_bound", examples=8 if right else 150)) != right
 
 
+@pytest.mark.parametrize(
+    "axes",
+    ["(batch, heads, length, dim), keys (batch, heads, dim, length)", "(batch · heads, length, dim), keys (batch · heads, dim, length)"],
+)
+@pytest.mark.parametrize("scale_of", [2, 1], ids=["of the queries", "of the number of keys"])
+def test_keys_may_be_given_turned(axes: str, scale_of: int) -> None:
+    """As GPT-1 and BLOOM give them: the width of a head is their last axis but one, and whoever divides by the last one is wrong."""
+    rank = 4 if axes.startswith("(batch, heads") else 3
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Any = None) -> Tensor:
+        assert query.ndim == rank
+        scores = query @ key / max(key.shape[-scale_of], 1) ** 0.5
+        return (scores if mask is None else scores + mask).softmax(-1) @ value
+
+    target = learned(attention)
+    assert target.learned["axes"].startswith(axes)
+    assert bool(refuted(target, "output_is_inside_the_bound", examples=8)) is (scale_of == 1)
+
+
 def softmax_of_matrices(divides: bool) -> Callable[..., Any]:
     def attention(Q: Any, K: Any, V: Any) -> Any:
         s = Q @ K.T / (np.sqrt(K.shape[1]) if divides else 1.0)
