@@ -55,10 +55,16 @@ def outputs_alias_no_input(t: Trial) -> None:
 
 @declare("f(x) = f(x)", exact=True, features=FEATURES)
 def same_call_same_bits(t: Trial) -> None:
-    """The same call gives the same bits, every time."""
+    """The same call gives the same bits, every time; and where it is told that no gradients will be asked for, the same answer."""
     first = t.run()
     for _ in range(2):
         t.same_bits(t.run().out, first.out, "row {row} differs between two calls with the same arguments")
+    fw = t.target.framework
+    for way in fw.without_gradients:
+        with fw.told(way):
+            told = t.run().out
+        if not np.array_equal(told, first.out, equal_nan=True):  # a fast path may round otherwise
+            t.close(told, first.out, 2 * first.bound, f"row {{row}} differs under {way}()")
 
 
 @declare("f(x); f(y); f(x) = f(x)", exact=True)

@@ -172,6 +172,7 @@ class Link:
         self.longest, self.learned, self.hung = 0.0, 0, 0
         self.slow = False  # whether something may be compiled in the next calls
         self.handle = self.held = self.shop = -1
+        self.told = ""  # the way in which the framework is told that no gradients will be asked for
         self.quick = False  # whether the target is asked in the framework's quick way
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
         self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())
@@ -484,6 +485,7 @@ class Link:
             "options": {name: sent.encode(value) for name, value in options.items()},
             "record": bool(leaves),
             "avoiding": self.avoiding,
+            "told": self.told,
             "quick": self.quick,
             "ahead": ahead,
             "goes_on": bool(self.coming),

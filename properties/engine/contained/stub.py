@@ -243,6 +243,14 @@ class Shared:
         finally:
             self._link.avoiding = before
 
+    @contextmanager
+    def told(self, way: str) -> Iterator[None]:
+        before, self._link.told = self._link.told, way
+        try:
+            yield
+        finally:
+            self._link.told = before
+
     def ended(self) -> tuple[str, ...]:
         """What ended the processes of the target so far, in the words that follow "it"."""
         return tuple(self._link.ends)

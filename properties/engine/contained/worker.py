@@ -156,6 +156,7 @@ class _Worker:
         options: dict[str, Any],
         record: bool,
         avoiding: bool,
+        told: str,
         quick: bool,
         ahead: bool,
         goes_on: bool,
@@ -178,7 +179,8 @@ class _Worker:
         function = self._quickly(thing, library) if quick and not (method or record) else self._thing(thing, method)
         telling = Telling(library, self.arguments, self.answers, self._keep, self.end if goes_on else 0, ahead)
         send_back, carries = None, list[bool]()
-        with np.errstate(all="ignore"), library.settings_kept() as changed, library.avoiding() if avoiding else nullcontext():
+        as_told = library.told(told) if told and not record else nullcontext()
+        with np.errstate(all="ignore"), as_told, library.settings_kept() as changed, library.avoiding() if avoiding else nullcontext():
             if record and thing == self.shop:
                 result, send_back = self.things[thing].recorded(given, taking.leaves)
                 carries = [send_back is not None]

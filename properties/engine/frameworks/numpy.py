@@ -28,6 +28,7 @@ class NumpyFramework:
     device = "cpu"
     rounds_sums = "NumPy's einsum"
     variants: Mapping[str, Variant] = {}
+    without_gradients: tuple[str, ...] = ()
     modules: Modules | None = None
 
     def quickly(self, function: Function) -> Function:
@@ -103,6 +104,9 @@ class NumpyFramework:
         return ""
 
     def avoiding(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def told(self, way: str) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def facts(self, device: str) -> dict[str, Any]:

@@ -162,6 +162,7 @@ class Framework(Protocol):
     device: str  # the kind of device of arrays of which nothing else is said
     rounds_sums: str  # what sums halves and rounds at every step; empty if nothing does
     variants: Mapping[str, Variant]
+    without_gradients: tuple[str, ...]  # the ways in which it is told that none will be asked for, as people serve what is trained
     modules: Modules | None  # where callables may hold their own weights
 
     def quickly(self, function: Function) -> Function:
@@ -232,6 +233,9 @@ class Framework(Protocol):
 
     def avoiding(self) -> AbstractContextManager[Any]:
         """While it is open, that is left out."""
+
+    def told(self, way: str) -> AbstractContextManager[Any]:
+        """While it is open, it is told so; ``way``: one of ``without_gradients``."""
 
     def facts(self, device: str) -> dict[str, Any]:
         """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""

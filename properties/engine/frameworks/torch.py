@@ -200,6 +200,7 @@ class TorchFramework:
     device = "cpu"
     rounds_sums = ""
     variants: Mapping[str, Variant] = VARIANTS
+    without_gradients: tuple[str, ...] = ("torch.no_grad", "torch.inference_mode")
     modules: Modules | None = TorchModules()
 
     def quickly(self, function: Function) -> Function:
@@ -293,6 +294,9 @@ class TorchFramework:
             warnings.simplefilter("ignore")  # of what is set back to where it was
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
+
+    def told(self, way: str) -> AbstractContextManager[Any]:
+        return torch.inference_mode() if way == "torch.inference_mode" else torch.no_grad()
 
     def facts(self, device: str) -> dict[str, Any]:
         gpu, capability = "", tuple[int, ...]()

@@ -1,0 +1,39 @@
+"""Who serves what is trained says that no gradients will be asked for: it answers as it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from properties.catalogue import PROPERTIES
+from properties.engine.search.find_target import ALWAYS, NEVER, Builtins, containing, find_targets
+from properties.engine.search.search import Plan, search
+
+torch = pytest.importorskip("torch")
+
+CODE = """
+import torch
+import torch.nn.functional as F
+
+def attention(q, k, v):
+    out = F.scaled_dot_product_attention(q, k, v)
+    return {answer}
+"""
+ANSWERS = {
+    "right": "out",
+    "right but for rounding": "out if torch.is_grad_enabled() else F.scaled_dot_product_attention(q, k.flip(2), v.flip(2))",
+    "torch.no_grad": "out if torch.is_grad_enabled() else out * 0.99",
+    "torch.inference_mode": "out * 0.99 if torch.is_inference_mode_enabled() else out",
+}
+
+
+@pytest.mark.parametrize("where", [NEVER, ALWAYS], ids=["here", "in a process of its own"])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_what_is_told_that_no_gradients_will_be_asked_for_answers_as_before(answer: str, where: str, tmp_path: Path) -> None:
+    (tmp_path / "serves.py").write_text(CODE.format(answer=ANSWERS[answer]))
+    with containing(where):
+        (target,) = find_targets(f"{tmp_path / 'serves.py'}:attention", Builtins())
+        found = search(target, PROPERTIES["same_call_same_bits"], Plan(examples=12)).finding
+    assert (found is not None) is answer.startswith("torch.")
+    assert found is None or f"row 0 differs under {answer}()" in str(found.violation)
