@@ -72,24 +72,47 @@ def spread(
     ``narrows``: what it casts to a type that is narrower than ``dtype`` is of that one, and its operations round as that does; else of float64.
     Of fewer runs than ``SAMPLES`` has, a part of what is allowed: what is within it is within the whole.
     """
+
+    def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
+        with hooks(subject.framework).still():
+            return [_run(subject, double, speech, tokens, device, mode)]
+
+    return scattered(subject, module, run, dtype, seed, runs, anew, narrows)[0]
+
+
+def scattered(
+    subject: Subject,
+    module: Any,
+    run: Callable[[Any, tuple[Any, ...]], list[Array]],
+    dtype: str,
+    seed: int,
+    runs: int = len(SAMPLES),
+    anew: Callable[[], Any] | None = None,
+    narrows: bool = False,
+) -> list[tuple[Array, Array]]:
+    """The same of all that ``run`` finds, given the module in float64 and a mode of ``Modules``, or nothing, for each array."""
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
     anew = anew if subject.facts.keeps else None
     module = anew() if anew else module
     double = twin(subject, module) if wide else module
-    plain = _run(subject, double, speech, tokens, device, ("widened", dtype, narrows) if wide else ())
-    squares = np.zeros_like(plain)
+    plain = run(double, ("widened", dtype, narrows) if wide else ())
+    squares = [np.zeros_like(x) for x in plain]
     for number, elementwise in enumerate(SAMPLES[:runs]):
         mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "", narrows)
         if anew:
             double = twin(subject, anew()) if wide else anew()
         with np.errstate(all="ignore"):
-            squares += (_run(subject, double, speech, tokens, device, mode) - plain) ** 2
-    squares /= len(SAMPLES)
+            for sum_, moved, x in zip(squares, run(double, mode), plain, strict=True):
+                sum_ += (moved - x) ** 2
+    return [(x, _allowed(x, sum_ / len(SAMPLES))) for x, sum_ in zip(plain, squares, strict=True)]
+
+
+def _allowed(plain: Array, squares: Array) -> Array:
     with np.errstate(invalid="ignore"):
         row = squares.mean(-1, keepdims=True)
         allowed = T * np.sqrt(np.maximum(squares, row))
-    return plain, np.where(np.isfinite(plain), np.where(np.isfinite(allowed), allowed, np.inf), 0.0)
+    return np.where(np.isfinite(plain), np.where(np.isfinite(allowed), allowed, np.inf), 0.0)
 
 
 def scatters(answer: Array, allowed: Array) -> bool:
@@ -106,5 +129,5 @@ def scatters(answer: Array, allowed: Array) -> bool:
 def _run(subject: Subject, module: Any, speech: Speech, tokens: Tokens, device: str, mode: tuple[Any, ...]) -> Array:
     fw = subject.framework
     opened = under(module, fw, *mode) if mode else nullcontext()
-    with np.errstate(all="ignore"), hooks(fw).still(), fw.chance(0), opened:
+    with np.errstate(all="ignore"), fw.chance(0), opened:
         return read(call(module, speech, tokens, fw, Buffers(fw), "float64", device), speech, fw)

@@ -20,6 +20,7 @@ from .names import Sizes
 from .subject import Facts
 from .weights import NORMAL, SMALL, UNIFORM
 
+USUAL = "float32"  # the type of what ``get_inputs`` gives
 PLAIN, GAUSSIAN = "normal", "gaussian"
 LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65)
 EDGES = {
@@ -184,7 +185,7 @@ ABOUT = (
         "one at a time",
     ),
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
-    *("angles", "turned last", "gradients", "named", "structure"),
+    *("angles", "turned last", "gradients", "named", "structure", "own size"),
 )
 
 
@@ -195,6 +196,22 @@ def wrong_dtypes(value: Any) -> str:
 
 MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), {"dtypes": wrong_dtypes, "about": table_of(lambda: ABOUT)})
 MANY = tuple(n for n in LENGTHS if n > 2)
+# Of properties about caches, and about gradients.
+CACHED: dict[str, Any] = {
+    "about": ("cache",),
+    "length": (2, *(3, 4, 5, 6, 7, 8, 9) * 3, 12, 16, 17, 31, 33, 64),
+    "memory": None,
+    "padded": False,
+    "is_causal": False,
+}
+LEARNING: dict[str, Any] = {
+    "about": ("gradients",),
+    "length": MANY,
+    "batch": (2, 3),
+    "magnitude": 0,
+    "padded": False,
+    "memory": (None, 3, 5, 8),
+}
 
 
 def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str, ...] | None) -> Strategy:
@@ -223,9 +240,13 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
         often = [d for d in allowed if d in wanted]
     else:
         often = allowed if wanted == "all" or len(allowed) == 1 else allowed[:1] * 4 + allowed[1:]
+    own = "own size" in prop.domain.get("about", ())
+    if own and USUAL in allowed:
+        often = [USUAL]
     usual = [fields | {"dtype": st.just(d)} for d in often]
     if facts.given and prop.domain.get("values") == FIRST["values"]:
         batch, length = facts.given
         numbers = {"values": pick((GAUSSIAN, UNIFORM)), "magnitude": st.just(0)}
-        usual += [each | {"batch": st.just(batch), "length": st.just(length)} | numbers for each in usual]
+        given = [each | {"batch": st.just(batch), "length": st.just(length)} | numbers for each in usual]
+        usual = given if own else usual if facts.large else usual + given
     return independent(either([record(Case, each) for each in usual]))

@@ -13,11 +13,14 @@ from typing import Any
 from ..engine.contained.link import Gone, NoMoreCalls
 from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
+from ..engine.frameworks import Answered
+from .cases import USUAL
+from .held import RECORDED
 from .subject import Subject, of_instance
 
 MOST = 10_000  # parameters
-MOST_TOKENS, LONGEST = 2048, 256  # of inputs that cases are drawn with, and of one sequence: more cost too much
-USUAL = "float32"  # the type of what ``get_inputs`` gives
+MOST_TOKENS, LONGEST = 2048, 256  # of inputs that many cases are drawn with, and of one sequence: more cost too much
+MOST_WORK, LARGEST = 2**31, 2**34  # multiplications of a call with larger ones, of which fewer sequences are taken, and of a single one
 
 
 def held_to(reference: Target, contain: Callable[[], Any], name: str, until: float) -> Target:
@@ -36,9 +39,9 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
     makes = beside.get("get_init_inputs") if stub.is_class else None
     given, pace = makes() if callable(makes) else [], Pace()
 
-    def run(weights: Sequence[Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def run(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         pace.check()
-        return stub.held(fw, "answer", given, list(weights), list(arguments), options)
+        return _asked(fw, stub, given, module, arguments, options)
 
     try:
         held = stub.held(fw, "weights", given)
@@ -49,24 +52,62 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
         raise CannotRun(f"{name} {gone}") from None
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
-    facts = replace(other.facts, given=_given(beside.get("get_inputs"), other))
+    size, untried = _given(beside.get("get_inputs"), other)
+    facts = replace(other.facts, given=size, large=size is not None and (size[0] * size[1] > MOST_TOKENS or size[1] > LONGEST))
     speech = replace(other.speech, doubled="")  # it is asked in the types that it takes, as it is
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts, speech=speech)
+    reference = replace(reference, untried={**reference.untried, **untried})
     target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=pace)
     with pace.ending(until):
         return _in_its_types(target, reference.kind)
 
 
-def _given(makes: Any, subject: Subject) -> tuple[int, int] | None:
-    """Sequences, and tokens of each, of the first inputs that the reference is called with; None where they are none that a case can have."""
+def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any]) -> Any:
+    """What is answered over there to the call of a shadow; gradients of its weights, and of the arguments, go back through what it gives."""
+    weights = list(module.parameters())
+    places: dict[int, tuple[Any, list[int | str]]] = {}  # one array may be several arguments
+    given_at: list[tuple[int | str, Any]] = [*enumerate(arguments), *options.items()]
+    for at, x in given_at:
+        if fw.is_array(x) and fw.asks(x):
+            places.setdefault(id(x), (x, []))[1].append(at)
+    leaves = [*(weight for weight in weights if fw.asks(weight)), *(x for x, _ in places.values())]
+    called = given, [weight.data for weight in weights], list(arguments), options, module.training
+    if not leaves:
+        return stub.held(fw, "answer", *called, fw.way())
+
+    def send_back(grad_out: Any, again: bool = False) -> list[Any]:
+        return list(stub.held(fw, "sent_back", *called, [at for _, at in places.values()], grad_out[0]))
+
+    def run(_: Sequence[Any]) -> Answered:
+        out, carries = stub.held(fw, "answer", *called, RECORDED)
+        return [out], [carries is True], send_back
+
+    return fw.bridged(run, leaves)[0]
+
+
+def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[str, str]]:
+    """(sequences, and tokens of each, of the first inputs that the reference is called with, or None; what of them is not tried).
+
+    Of one call: rounding is followed on the CPU, in float64.
+    """
+    if not callable(makes):
+        return None, {}
     try:
-        shape = tuple(makes()[0].shape)
-    except Exception:  # there are none, or they are made otherwise
-        return None
-    facts = subject.facts
-    fits = len(shape) == 3 and shape[2] == subject.speech.width and subject.speech.layout == "bld" and shape[0] * shape[1] <= MOST_TOKENS
-    allowed = fits and (shape[1] in facts.lengths if facts.lengths else facts.shortest <= shape[1] <= LONGEST)
-    return (shape[0], shape[1]) if allowed else None
+        shape = tuple(int(size) for size in makes()[0].shape)
+    except Exception as error:
+        return None, {"the size of its own inputs": f"get_inputs() raised {type(error).__name__}"}
+    facts, width = subject.facts, subject.speech.width
+    if len(shape) != 3 or shape[2] != width or subject.speech.layout != "bld":
+        return None, {"the size of its own inputs": f"{shape} are no sequences of {width} features"}
+    batch, length, _ = shape
+    if not (length in facts.lengths if facts.lengths else facts.shortest <= length):
+        return None, {"the size of its own inputs": f"of sequences of {length} tokens its reference says nothing"}
+    each = length * width * (4 * width + 2 * length)  # of projections, logits and sums
+    if each > LARGEST:
+        return None, {"the size of its own inputs": f"{length:,} tokens of {width:,} features are too many to follow their rounding"}
+    fewer = max(min(batch, MOST_WORK // each), 1)
+    told = {"the size of its own inputs": f"{fewer} of its {batch} sequences at a time"} if fewer < batch else {}
+    return (fewer, length), told
 
 
 def _in_its_types(target: Target, kind: Any) -> Target:

@@ -36,12 +36,12 @@ from ..engine.core.trial import Refuted, Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
+from .beside import BESIDE
 from .candidates import headed
 from .cases import MODULE, Case
 from .confirm import recognised, with_places
 from .contained import held_to
 from .facts import CHOSEN
-from .feeding import last_of_chunks, whole_of
 from .learn import learned
 from .measure import measured
 from .pairing import paired
@@ -52,7 +52,6 @@ from .subject import Facts, Subject, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
 
-CACHED_OR_NOT = "module_a_cache_answers_as_no_cache"
 OF_CHANCE = "module_the_same_call_gives_the_same_bits"  # what draws random numbers in eval mode is asked for this alone
 
 
@@ -63,7 +62,8 @@ class Module(Contract):
     call = "module(tokens) with tokens (batch, length, features)"
     arguments = 1
     topics = (MODULE,)
-    pair: tuple[str, ...] = ("module_the_same_call_gives_the_same_bits", CACHED_OR_NOT)
+    pair: tuple[str, ...] = (OF_CHANCE,)
+    beside = BESIDE
     readings = False  # other weights, other answers: no mutant answers like a module of somebody else
 
     def relatives(self, target: Target) -> Mapping[str, str]:
@@ -214,16 +214,6 @@ class Module(Contract):
     def held_to(self, reference: Target, contain: Callable[[], Any], name: str, until: float) -> Target:
         return held_to(reference, contain, name, until)
 
-    def answers(self, trial: Any, prop: Property) -> list[tuple[Any, Any]]:
-        """Where the rounding of a target cannot be followed, it may be off by as much as its reference."""
-        cached = prop.name == CACHED_OR_NOT
-        out = last_of_chunks(trial) if cached else trial.run()
-        if trial.subject.elsewhere:
-            return [(out, 0.0)]
-        twice = trial.like is not None and trial.like.subject.elsewhere
-        allowed = 2 * trial.allowed(whole_of(trial.speech.keeping, trial.inputs.x))[:, -out.shape[1] :] if cached else trial.allowed()
-        return [(out, allowed * (1 + twice))]
-
     def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
         fw, subject = target.framework, _of(target)
         make_variant(fw, variant, lambda: None)  # a typo is told here
@@ -323,6 +313,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "handed back": "" if speech.keeping and speech.keeping.kind == "handed back" else "its cache is none that comes back",
         "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
         "turned last": f"features of heads are weighed after they are turned ({facts.weighed})" if facts.weighed else "",
+        "own size": "" if facts.large else "its reference is called with no inputs that are larger than those of other cases",
         "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" if subject.unrecorded else "",
         "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",

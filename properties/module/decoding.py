@@ -5,13 +5,12 @@ from functools import partial
 import numpy as np
 
 from ..engine.core.declare import declare
-from .cases import MODULE
+from .cases import CACHED, MODULE
 from .feeding import begun, chunks, fed, last_of_chunks, whole_of
 from .speech import Tokens
 from .trial import ModuleTrial
 
-TOKENS = (2, *(3, 4, 5, 6, 7, 8, 9) * 3, 12, 16, 17, 31, 33, 64)
-module = partial(declare, contract=MODULE.name, length=TOKENS, memory=None, padded=False, is_causal=False)
+module = partial(declare, contract=MODULE.name, length=CACHED["length"], memory=None, padded=False, is_causal=False)
 
 
 @module("out(x_n … x_m | cache of x_0 … x_n−1) = out(x_0 … x_m)_n…m", about=("cache",), dtypes="all")

@@ -10,7 +10,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.core.declare import declare
 from ..engine.core.target import NotTaken, Raised
 from .candidates import by_heads
-from .cases import FIRST, MANY, MODULE
+from .cases import FIRST, LEARNING, MANY, MODULE
 from .names import FORWARD_ROLES, POSITIONS, role
 from .speech import Tokens, arrays, first_array, hooks, laid_out, under
 from .subject import dropouts, set_dropout
@@ -170,16 +170,6 @@ def module_recording_changes_nothing(t: ModuleTrial) -> None:
 
 
 # ---------------------------------------------------------------- weights
-
-
-LEARNING: dict[str, Any] = {
-    "about": ("gradients",),
-    "length": MANY,
-    "batch": (2, 3),
-    "magnitude": 0,
-    "padded": False,
-    "memory": (None, 3, 5, 8),
-}
 
 
 def lesson(t: ModuleTrial) -> Tokens:

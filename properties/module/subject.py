@@ -65,6 +65,7 @@ class Facts:
     weighed: str = ""  # what gives each feature of a head a weight of its own after it is turned, so that distances alone do not tell
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
     given: tuple[int, int] | None = None  # sequences, and tokens of each, that ``get_inputs`` of the reference gives (KernelBench)
+    large: bool = False  # these are larger than those of most cases
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +173,26 @@ def set_dropout(module: Any, probability: float) -> None:
         setattr(inner, name, float(probability))
 
 
+def adopted(module: Any, fw: Framework) -> Any:
+    """A module without weights, in eval mode, which is called as a function."""
+    module.eval()  # one of its own may return nothing
+    return hooks(fw).adopted(module, _train)
+
+
+def _train(module: Any) -> Callable[[], None]:
+    """Put it into train mode without dropout; what puts it back."""
+    before = [(inner, name, getattr(inner, name)) for inner, name in dropouts(module)]
+    module.train()
+    set_dropout(module, 0.0)
+
+    def back() -> None:
+        module.eval()
+        for inner, name, probability in before:
+            setattr(inner, name, probability)
+
+    return back
+
+
 def duplicate(module: Any) -> Any:
     """A deep copy; attributes that cannot be copied, as a function in a ``staticmethod``, are shared with it. Raises what copying raises."""
     try:
@@ -249,7 +270,7 @@ def _of_any_width(name: str, cls: Any, given: Mapping[str, Any], maker: Maker, f
         sizes = Sizes(heads=heads, head_dim=width // heads) if heads and width and width % heads == 0 else plain
         if sizes not in made:
             with fw.chance(0):
-                made[sizes] = make(name, maker, sizes, fw).eval()
+                made[sizes] = adopted(make(name, maker, sizes, fw), fw)
         return made[sizes](*arguments, **options)
 
     return _as_function(attention, cls, number, plain.heads)
@@ -313,7 +334,7 @@ def subject_of(name: str, thing: Any, fw: Framework) -> Subject | Callable[..., 
     if closed := fw.modules.closed(thing):
         raise CannotRun(f"{name} {closed}")
     weightless = not any(True for _ in thing.parameters())
-    return with_heads(duplicate(thing).eval()) if weightless else Subject(name, of_instance(thing), fw)
+    return with_heads(adopted(duplicate(thing), fw)) if weightless else Subject(name, of_instance(thing), fw)
 
 
 def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) -> Subject | Callable[..., Any]:
@@ -327,7 +348,7 @@ def _from_class(name: str, cls: Any, given: Mapping[str, Any], fw: Framework) ->
             said.append(error if not maker.guesses else CannotRun(f"{question(cls, next(iter(maker.guesses)), given)}; {error}"))
             continue
         if not any(True for _ in made.parameters()):
-            return _of_any_width(name, cls, given, maker, fw) or with_heads(made.eval())
+            return _of_any_width(name, cls, given, maker, fw) or with_heads(adopted(made, fw))
         fixed = any(role(argument, CONSTRUCTOR_ROLES) in SIZED for argument in given)
         return Subject(name, maker, fw, fixed=fixed, guesses=maker.guesses, flags={} if given else flags_of(cls))
     raise said[0]

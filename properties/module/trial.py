@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from .cases import GAUSSIAN
 from .names import Sizes
 from .readings import formal_of
 from .speech import Saying, Tokens, arguments_of, call, first_array, hooks, read, unspoken
-from .subject import Facts, Subject
+from .subject import Facts, Subject, duplicate, set_dropout
 from .weights import UNIFORM
 
 
@@ -46,6 +46,14 @@ class ModuleTrial(Trial):
     def module(self) -> Any:
         """The module of the case, in eval mode."""
         return self.anew()
+
+    @cached_property
+    def trained(self) -> Any:
+        """A copy in train mode, without dropout."""
+        made = duplicate(self.module)
+        made.train()
+        set_dropout(made, 0.0)
+        return made
 
     def anew(self) -> Any:
         """Another one of the case; with the weights of the target, where it is the reference. Raises Raised, NotTaken."""
@@ -187,10 +195,13 @@ class ModuleTrial(Trial):
 
     # ------------------------------------------------------------ calls
 
-    def run(self, tokens: Tokens | None = None, module: Any = None) -> Array:
-        """The output (B, L, D') of a call without gradients. All calls of a trial with the same shapes use the same memory. Raises Raised."""
-        tokens = self.inputs if tokens is None else tokens
-        with hooks(self.target.framework).still(), self.target.framework.chance(self.case.seed):
+    def run(self, tokens: Tokens | None = None, module: Any = None, way: str = "") -> Array:
+        """The output (B, L, D') of a call without gradients. All calls of a trial with the same shapes use the same memory. Raises Raised.
+
+        ``way``: one of ``Framework.ways``, train mode aside.
+        """
+        tokens, fw = self.inputs if tokens is None else tokens, self.target.framework
+        with hooks(fw).still(), fw.told(way) if way else nullcontext(), fw.chance(self.case.seed):
             return self.read(self.result(tokens, module), tokens)
 
     def result(self, tokens: Tokens | None = None, module: Any = None) -> Any:
@@ -246,16 +257,19 @@ class ModuleTrial(Trial):
         """How far the answer to a call may be off, element by element."""
         return self.exact(tokens, module)[1]
 
-    def exact(self, tokens: Tokens | None = None, module: Any = None, narrows: bool = False) -> tuple[Array, Array]:
+    def exact(
+        self, tokens: Tokens | None = None, module: Any = None, narrows: bool = False, runs: int | None = None
+    ) -> tuple[Array, Array]:
         """(the answer of the module in float64, how far that of the type may be from it). Raises Raised.
 
+        ``runs``: from how many that is measured, if not from all; 0: nothing is said of it.
         ``narrows``: with what it casts to narrower types; so it is in any case where its documentation says that it does.
         """
         tokens, case = self.inputs if tokens is None else tokens, self.case
         self._accepted(tokens)
         anew = self.made if module in (None, self.module) else None
         module = self.module if module is None else module
-        seed = case.seed * 31 + 7
+        seed, runs = case.seed * 31 + 7, self._runs if runs is None else runs
         try:
             answer, allowed = bound.spread(
                 self.subject,
@@ -265,7 +279,7 @@ class ModuleTrial(Trial):
                 case.dtype,
                 case.device,
                 seed,
-                self._runs,
+                runs,
                 anew,
                 narrows or self.subject.said_narrow,
             )
@@ -273,7 +287,7 @@ class ModuleTrial(Trial):
             raise
         except (Exception, SystemExit) as error:
             raise Raised(error) from error
-        if case.dtype == "float64" and bound.scatters(answer, allowed * (len(bound.SAMPLES) / self._runs) ** 0.5):
+        if runs and case.dtype == "float64" and bound.scatters(answer, allowed * (len(bound.SAMPLES) / runs) ** 0.5):
             self.fail("where every operation is rounded a little, the answers of float64 scatter by more than their size")
         return answer, allowed
 

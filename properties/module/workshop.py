@@ -15,17 +15,18 @@ from typing import Any
 
 from ..engine.contained.values import signature_of
 from ..engine.core.target import CannotRun
-from ..engine.frameworks import Framework, make_variant
+from ..engine.frameworks import Framework, SendBack, make_variant
 from .caching import RESETS
 from .construct import make
 from .empties import SETUPS, empties, empty, set_up, setups
+from .held import Held
 from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_bases, written_unscaled
 from .names import Sizes
 from .sharing import shared
 from .speech import DOUBLED, first_array, hooks
 from .subject import Subject, duplicate, subject_of
 
-MODES = ("perturbed", "widened")  # of ``Modules``, under which a call can be asked
+BACK = 1 << 20  # to the seed of a call, for the signs of its backward pass
 Plain = bool | int | float | str | None
 
 
@@ -34,6 +35,7 @@ class Workshop:
 
     def __init__(self, found: Any, fw: Framework) -> None:
         self.found, self.fw = found, fw
+        self.held = Held(found, fw)
         self.subject: Subject | None = None
         self.numbers = itertools.count(1)
         self.made: dict[int, Any] = {}
@@ -139,9 +141,7 @@ class Workshop:
             stack.enter_context(hooks(self.fw).still())
             if how.get("watch"):
                 names = stack.enter_context(hooks(self.fw).watched(how.get("logits") is True))
-            match how.get("mode"):
-                case [str(mode), *arguments] if mode in MODES:
-                    stack.enter_context(getattr(hooks(self.fw), mode)(*arguments))
+            stack.enter_context(self._mode(how))
             stack.enter_context(self._doubled(how))
             result = self._function(number, how)(*map(self._own, given), **{name: self._own(value) for name, value in named.items()})
         self.fw.show(module.parameters())
@@ -169,14 +169,17 @@ class Workshop:
             return self._own(value)
 
         function = self._function(number, how)
-        with self._doubled(how):
+        with self._mode(how), self._doubled(how):
             result = _told(function(*map(swapped, arguments), **{name: swapped(value) for name, value in named.items()}))
         out = first_array(result, self.fw)
         if isinstance(result, Mapping):  # the first array of an answer is the one whose gradient is sent back
             result = {name: value for name, value in result.items() if value is out} | dict(result)
         elif not isinstance(result, tuple | list):
             result = out
-        return {"result": result, "names": []}, hooks(self.fw).sends_back(out, [asking[id(leaf)] for leaf in leaves])
+        send_back = hooks(self.fw).sends_back(out, [asking[id(leaf)] for leaf in leaves])
+        return {"result": result, "names": []}, UnderMode(send_back, lambda: self._mode(how, BACK)) if send_back and how.get(
+            "mode"
+        ) else send_back
 
     def _function(self, number: int, how: dict[str, Any]) -> Callable[..., Any]:
         """The module, or what a variant makes of it."""
@@ -186,6 +189,15 @@ class Workshop:
         if (number, variant) not in self.varied:
             self.varied[number, variant] = make_variant(self.fw, variant, module)
         return self.varied[number, variant]
+
+    def _mode(self, how: dict[str, Any], more: int = 0) -> AbstractContextManager[Any]:
+        """The mode in which a call, or its backward pass, is made; ``more``: is added to the seed."""
+        match how.get("mode"):
+            case ["perturbed", int(seed), *arguments]:
+                return hooks(self.fw).perturbed(seed + more, *arguments)
+            case ["widened", *arguments]:
+                return hooks(self.fw).widened(*arguments)
+        return nullcontext()
 
     def _doubled(self, how: dict[str, Any]) -> AbstractContextManager[Any]:
         """How a call in float64 is made."""
@@ -228,6 +240,18 @@ class Workshop:
             "bases": written_bases(module),
             "windowed": asks_for_window(module),
         }
+
+
+class UnderMode:
+    """A backward pass that is made in the mode of its call."""
+
+    def __init__(self, send_back: SendBack, mode: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.send_back, self.mode = send_back, mode
+
+    def __call__(self, grad_out: Any, again: bool = False) -> list[Any]:
+        """As ``SendBack``."""
+        with self.mode():
+            return self.send_back(grad_out, again)
 
 
 def own(part: Any) -> list[tuple[str, Any]]:

@@ -37,6 +37,7 @@ class Multihead(Attention):
     arguments = 4
     topics = (MULTIHEAD, ATTENTION)
     pair: tuple[str, ...] = ("layer_is_inside_the_bound",)
+    pair_too: tuple[str, ...] = ("layer_gradients_are_slopes",)
     mentions = ()
     fallback = False
     probed = False

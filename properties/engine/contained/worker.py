@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import inspect
 import itertools
@@ -23,7 +22,7 @@ from .apart import filtered, without_capabilities
 from .arena import Arena
 from .documentation import documentation
 from .limits import end_with_parent, restrict, without_gpus
-from .load import NotLoaded, called, instance_of, library_of, load, made_with
+from .load import NotLoaded, called, instance_of, library_of, load
 from .signatures import with_signature
 from .values import ITEMSIZE, LONGEST, Taking, Telling, numbers_in, signature_of
 
@@ -49,36 +48,6 @@ def serve(link: int, arguments: int, answers: int, to_filter: bool) -> None:
         status = 70  # of this side, not of a target: a target's own errors are answers
     finally:
         os._exit(status)
-
-
-class Held:
-    """A module of the target's, or its class: a call brings the weights."""
-
-    def __init__(self, found: Any) -> None:
-        self.found = found
-        self.made: dict[str, Any] = {}  # dtype → the module in it; what is cast twice is not what it was
-
-    def weights(self, given: Any) -> list[tuple[str, Any]]:
-        """The names and arrays of its parameters. ``given``: what its class is ``made_with``."""
-        return [(name, weight.data) for name, weight in self._in("float64", given).named_parameters()]
-
-    def answer(self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any]) -> Any:
-        """What it returns with these weights, in their type, without gradients."""
-        fw = _library(with_modules(self.found)[0].name)
-        assert fw.modules is not None
-        module = self._in(fw.describe(weights[0])[1] if weights else "float64", given)
-        with fw.modules.still():
-            for parameter, weight in zip(module.parameters(), weights, strict=True):
-                fw.assign(parameter.data, fw.read(weight))
-            return module(*arguments, **options)
-
-    def _in(self, dtype: str, given: Any) -> Any:
-        if dtype not in self.made:
-            made = made_with(given, self.found) if isinstance(self.found, type) else copy.deepcopy(self.found)
-            fw = _library(with_modules(self.found)[0].name)
-            assert fw.modules is not None
-            self.made[dtype] = fw.modules.cast(made.eval(), fw.named_dtype(dtype))
-        return self.made[dtype]
 
 
 class _Worker:
@@ -127,11 +96,13 @@ class _Worker:
             found = (cache_variant if stateful else make_variant)(_library(fw), variant, found)
         supports = getattr(found, "supports", None)
         modules = with_modules(found)
+        held = None
         if modules and WORKSHOPS:
-            self.shop = self._keep(WORKSHOPS[0](found, _library(modules[0].name)))
+            shop = WORKSHOPS[0](found, _library(modules[0].name))
+            self.shop, held = self._keep(shop), self._keep(shop.held)
         return {
             "handle": self._keep(found),
-            "held": self._keep(Held(found)) if modules else None,
+            "held": held,
             "shop": self.shop,
             "attribute": attribute,
             "callable": callable(found),

@@ -245,6 +245,8 @@ class Contract(ABC):
 
     readings = True  # whether known mistakes are compared with what fails
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
+    pair_too: tuple[str, ...] = ()  # properties of gradients that hold of a target wherever they hold of its reference
+    beside: tuple[Property, ...] = ()  # what is asked of a pair, where that is more than the same answers to those calls
 
     def paired(self, target: Target, reference: Target) -> Target:
         """The target beside a reference, where there is more to it than what both take. Raises CannotRun if they are no pair."""
@@ -343,7 +345,7 @@ def _wrong(contract: Contract) -> str:
     topics: Any = contract.topics
     if not isinstance(topics, tuple) or not topics or not all(isinstance(topic, Topic) for topic in topics):
         return f"its topics are {topics!r}, not a tuple of one Topic or more"
-    for name in ("known", "given", "dtypes", "capabilities", "mentions", "pair"):
+    for name in ("known", "given", "dtypes", "capabilities", "mentions", "pair", "pair_too"):
         value = getattr(contract, name)
         if not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)) and not (name == "dtypes" and value is None):
             return f"its {name} is {value!r}, not a tuple of texts"

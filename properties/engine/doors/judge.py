@@ -45,7 +45,7 @@ from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, fi
 from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
 from ..search.own_words import ASKED, contradicted
-from ..search.pairs import pair_properties
+from ..search.pairs import GRADIENTS, pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import gates, resume
@@ -79,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
     parser.add_argument("--reference", type=given, metavar="REF", help="what a candidate must answer like, instead of the properties")
     parser.add_argument(
+        "--inference", action="store_true", help="with --reference: gradients are not asked for, which a kernel for inference need not have"
+    )
+    parser.add_argument(
         "--cases", type=count, metavar="N", help=f"cases a property (default {DEFAULT_CASES}; {PAIR_CASES} with a reference)"
     )
     parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
@@ -103,6 +106,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = reader.parse_args(arguments)
     if options.reference and options.property:
         reader.error("--reference asks for the answers of the reference, --property for properties: give one of them")
+    if options.inference and not options.reference:
+        reader.error("--inference says how much of a --reference is asked: give one")
     return options
 
 
@@ -137,6 +142,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         "round": number,
         "supports": supports,
         "device": options.device,
+        "inference": options.inference,
     }
     records: list[gate.Record] = []
     interrupted = False
@@ -371,6 +377,9 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         with target.pace.ending(until):
             target = next_to(target, reference)
         properties = list(pair_properties(target))
+        if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
+            properties = [prop for prop in properties if prop not in left]
+            target = dataclasses.replace(target, untried={**target.untried, "gradients": "--inference says that they are not needed"})
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
         plan = dataclasses.replace(plan, deviations=known_of(target, device))
@@ -402,17 +411,24 @@ def candidate(name: str, text: str, reference: Target | None, supports: Any, dev
     return target.kind.handshake(target, device)
 
 
+_MET: dict[tuple[str, ...], Target] = {}  # a module that is the reference: it is made anew for every case, and asked what it is once
+
+
 def referee(text: str, device: str) -> Target:
     """The reference, which is trusted: a function is where candidates are, a module lies here, as its own rounding is followed. Raises CannotRun."""
+    key = (os.getcwd(), text, *digests([text]).values())
+    if key in _MET:
+        return _MET[key]
     with containing(OWN):
         found = find_targets(text, Builtins(), None, device)
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
-    if not isinstance(found[0].function, Stub):  # made anew for every case, and candidates with its weights
-        with containing(NEVER):
-            found = find_targets(text, Builtins())
-        device = "cpu"
-    return found[0].kind.handshake(found[0], device)
+    if isinstance(found[0].function, Stub):
+        return found[0].kind.handshake(found[0], device)
+    with containing(NEVER):
+        (known,) = find_targets(text, Builtins())
+    _MET[key] = known.kind.handshake(known, "cpu")
+    return _MET[key]
 
 
 def whole(reference: str) -> str:

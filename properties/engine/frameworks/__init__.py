@@ -13,7 +13,20 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .buffers import Buffers, Given
-from .protocol import ELSEWHERE, LAYOUT_REASONS, LAYOUTS, STRETCHED, Framework, Modules, SendBack, Variant, has_layout
+from .protocol import (
+    ELSEWHERE,
+    LAYOUT_REASONS,
+    LAYOUTS,
+    STRETCHED,
+    TRAINING,
+    Answered,
+    Framework,
+    Modules,
+    SendBack,
+    Unfollowed,
+    Variant,
+    has_layout,
+)
 from .variants import cache_variant, make_variant
 
 __all__ = [
@@ -21,11 +34,14 @@ __all__ = [
     "LAYOUTS",
     "LAYOUT_REASONS",
     "STRETCHED",
+    "TRAINING",
+    "Answered",
     "Buffers",
     "Framework",
     "Given",
     "Modules",
     "SendBack",
+    "Unfollowed",
     "Variant",
     "cache_variant",
     "framework",

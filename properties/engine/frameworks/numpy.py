@@ -28,7 +28,7 @@ class NumpyFramework:
     device = "cpu"
     rounds_sums = "NumPy's einsum"
     variants: Mapping[str, Variant] = {}
-    without_gradients: tuple[str, ...] = ()
+    ways: Mapping[str, str] = {}
     modules: Modules | None = None
 
     def quickly(self, function: Function) -> Function:
@@ -108,6 +108,9 @@ class NumpyFramework:
 
     def told(self, way: str) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def way(self) -> str:
+        return ""
 
     def facts(self, device: str) -> dict[str, Any]:
         return {"numpy": numbers(np.__version__)}

@@ -24,6 +24,7 @@ LAYOUT_REASONS = {
     "expanded": "one element for the whole batch, through a stride of 0 (D20)",
 }
 LAYOUTS = tuple(LAYOUT_REASONS)
+TRAINING = "train mode"  # among ``Framework.ways``
 
 Function = Callable[..., Any]
 
@@ -31,6 +32,10 @@ Function = Callable[..., Any]
 def has_layout(fw: Framework, layout: str) -> bool:
     """Whether arrays can lie so; one number everywhere is an array that is expanded."""
     return layout in fw.layouts or (layout == "everywhere" and "expanded" in fw.layouts)
+
+
+class Unfollowed(Exception):
+    """The rounding of an operation, which the message names, is not followed."""
 
 
 class SendBack(Protocol):
@@ -93,6 +98,9 @@ class Modules(Protocol):
 
     def unrecorded(self, module: Any) -> str:
         """The decorator of its ``forward`` under which nothing is recorded for a backward pass; empty if there is none."""
+
+    def adopted(self, module: Any, train: Callable[[Any], Callable[[], object]]) -> Any:
+        """The module, which is called as a function from now on. ``train``: puts it into train mode, and gives what puts it back."""
 
     def still(self) -> AbstractContextManager[Any]:
         """While it is open, nothing is recorded for a backward pass."""
@@ -162,7 +170,7 @@ class Framework(Protocol):
     device: str  # the kind of device of arrays of which nothing else is said
     rounds_sums: str  # what sums halves and rounds at every step; empty if nothing does
     variants: Mapping[str, Variant]
-    without_gradients: tuple[str, ...]  # the ways in which it is told that none will be asked for, as people serve what is trained
+    ways: Mapping[str, str]  # in which a call may be made, beside the usual one, and which change nothing of its answer → in words
     modules: Modules | None  # where callables may hold their own weights
 
     def quickly(self, function: Function) -> Function:
@@ -235,7 +243,10 @@ class Framework(Protocol):
         """While it is open, that is left out."""
 
     def told(self, way: str) -> AbstractContextManager[Any]:
-        """While it is open, it is told so; ``way``: one of ``without_gradients``."""
+        """While it is open, calls are made in one of its ``ways``; in train mode modules that are ``Modules.adopted``."""
+
+    def way(self) -> str:
+        """In which of these ways it is told now that no gradients will be asked for; empty where they may be."""
 
     def facts(self, device: str) -> dict[str, Any]:
         """What it knows of the machine and of itself: some of the facts of ``machine.FACTS``."""

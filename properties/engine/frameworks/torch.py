@@ -16,8 +16,8 @@ import torch
 
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, machine, numbers
-from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant
-from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, each, stepwise
+from .protocol import LAYOUTS, TRAINING, Answered, Function, Modules, SendBack, Variant
+from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, each, in_train_mode, stepwise
 from .variants import over_batch
 
 
@@ -200,7 +200,11 @@ class TorchFramework:
     device = "cpu"
     rounds_sums = ""
     variants: Mapping[str, Variant] = VARIANTS
-    without_gradients: tuple[str, ...] = ("torch.no_grad", "torch.inference_mode")
+    ways: Mapping[str, str] = {
+        "torch.no_grad": "under torch.no_grad()",
+        "torch.inference_mode": "under torch.inference_mode()",
+        TRAINING: f"in {TRAINING}",
+    }
     modules: Modules | None = TorchModules()
 
     def quickly(self, function: Function) -> Function:
@@ -296,7 +300,12 @@ class TorchFramework:
                 yield
 
     def told(self, way: str) -> AbstractContextManager[Any]:
+        if way == TRAINING:
+            return in_train_mode()
         return torch.inference_mode() if way == "torch.inference_mode" else torch.no_grad()
+
+    def way(self) -> str:
+        return "" if torch.is_grad_enabled() else "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
 
     def facts(self, device: str) -> dict[str, Any]:
         gpu, capability = "", tuple[int, ...]()

@@ -11,9 +11,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .protocol import Function, SendBack
+from .protocol import Function, SendBack, Unfollowed
 from .torch_logits import Logits, of_weights
 
 
@@ -51,6 +52,7 @@ ROUNDLESS = words(
     "neg abs relu where masked_fill clamp clamp_min clamp_max maximum minimum copy clone fill sign floor ceil round trunc ge gt le lt eq",
     "ne logical_not bitwise_not bitwise_and bitwise_or logical_and logical_or isnan isinf isfinite nan_to_num threshold hardtanh zero",
 )
+ROUNDLESS_BACK = words("select_backward slice_backward diagonal_backward unfold_backward")
 PRODUCTS = words("mm bmm addmm baddbmm addbmm mv addmv dot convolution _convolution mkldnn_convolution linear cumsum sum mean")
 COMPOSED = words(
     "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_no_training _fused_rms_norm cudnn_batch_norm _softmax",
@@ -81,6 +83,17 @@ def rounding_of(func: Any) -> str:
     return name if rounds else ""
 
 
+@functools.cache
+def in_steps(func: Any) -> Callable[..., Any] | None:
+    """Of what only a backward pass computes: itself in smaller operations, as PyTorch writes it out. None for any other. Raises Unfollowed."""
+    name = func.overloadpacket.__name__
+    if not name.endswith(("_backward", "_backward_data")) or torch.Tag.pointwise in func.tags or name in ROUNDLESS_BACK:
+        return None
+    if func not in decomposition_table:
+        raise Unfollowed(name)
+    return decomposition_table[func]
+
+
 class Perturbed(TorchDispatchMode):
     """The result of every operation is moved by as much as one rounding may move it; see ``Modules.perturbed``."""
 
@@ -102,6 +115,9 @@ class Perturbed(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        if self.units and (apart := in_steps(func)):  # a part of a backward pass
+            with self:
+                return apart(*args, **kwargs)
         if self.instead and (asked := kwargs.get("dtype")):
             copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
             if asked in (self.widens if copies else (self.instead,)):
@@ -287,6 +303,20 @@ def _keep(layer: Any, given: Any, answer: torch.Tensor) -> torch.Tensor | None:
     return answers[layer]
 
 
+ADOPTED: weakref.WeakKeyDictionary[Any, Callable[[Any], Callable[[], object]]] = weakref.WeakKeyDictionary()  # module → what trains it
+
+
+@contextmanager
+def in_train_mode() -> Iterator[None]:
+    """Meanwhile modules that are called as functions are in train mode."""
+    undo = [train(module) for module, train in list(ADOPTED.items())]
+    try:
+        yield
+    finally:
+        for back in undo:
+            back()
+
+
 class TorchModules:
     """``torch.nn.Module``."""
 
@@ -359,6 +389,10 @@ class TorchModules:
             layer = getattr(layer, "__wrapped__", None)
         return ""
 
+    def adopted(self, module: Any, train: Callable[[Any], Callable[[], object]]) -> Any:
+        ADOPTED[module] = train
+        return module
+
     def still(self) -> Any:
         return torch.no_grad()
 
@@ -430,17 +464,17 @@ class TorchModules:
 
 
 class Shadow(torch.nn.Module):
-    """A module that is called elsewhere, with the weights that it has here."""
+    """A module that is called elsewhere, with the weights that it has here: ``run`` is given it, and the arguments of a call."""
 
     def __init__(self, run: Function) -> None:
         super().__init__()
         self._run = (run,)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return TorchModules().shadow(dict(self.named_parameters()), self._run[0])
+        return TorchModules().shadow(dict(self.named_parameters()), self._run[0]).train(self.training)
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
-        return self._run[0]([p.data for p in self.parameters()], arguments, options)
+        return self._run[0](self, arguments, options)
 
 
 class Back:

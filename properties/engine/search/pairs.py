@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 from ..cases.coordinates import Array
 from ..core.declare import Property, declared
 from ..core.target import CannotRun, NotTaken, Raised, Target, blame
+from ..core.trial import Refuted
+from .search import inapplicable
 
 DIALECT = (
     "causal",
@@ -26,6 +29,7 @@ DIALECT = (
     "returned_weights",
     "pairing",
 )  # keys of supports that say what an answer means
+GRADIENTS = "gradients_are_those_of_the_reference"
 ABLE = ("value_dim", "zero_sizes", "rows_without_keys", "non_finite", "mask_and_causal", "odd_dim")  # of which both must be able
 
 
@@ -71,6 +75,9 @@ def make_pair(target: Target, reference: Target) -> Target:
         wrong={name: how for name, how in target.wrong.items() if name not in not_asked},
         like=reference,
     )
+    no_gradients = next((why for name in target.kind.pair_too if (why := inapplicable(paired, declared()[name]))), "")
+    if no_gradients and "gradients" not in paired.untried:
+        paired = dataclasses.replace(paired, untried={**paired.untried, "gradients": no_gradients})
     return target.kind.paired(paired, reference)
 
 
@@ -79,10 +86,13 @@ def _article(contract: str) -> str:
 
 
 def pair_properties(target: Target) -> tuple[Property, ...]:
-    """What is asked of a pair: that both answer alike wherever a property of their contract calls them."""
+    """What is asked of a pair: that both answer alike wherever a property of their contract calls them, and what holds of one as of the other."""
     names = [name for name in target.kind.pair if _about(target, name)]
-    names = [name for name in names if name == names[0] or not target.kind.refused(target, declared()[name], None)]
-    return tuple(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names))
+    asked = target.kind.beside or (
+        *(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names)),
+        *(_as_of_the_reference(name) for name in target.kind.pair_too if _about(target, name)),
+    )
+    return tuple(prop for prop in asked if prop is asked[0] or not inapplicable(target, prop))
 
 
 def _about(target: Target, name: str) -> bool:
@@ -108,12 +118,41 @@ def _agreeing(name: str, mark: str) -> Property:
     )
 
 
+@cache
+def _as_of_the_reference(name: str) -> Property:
+    prop = declared()[name]
+
+    def check(trial: Any) -> None:
+        kind = trial.target.kind
+        try:
+            prop.check(trial)
+        except Refuted:
+            try:
+                prop.check(kind.trial(prop)(trial.target.like, trial.case))
+                compare(kind.trial(prop)(trial.target, trial.case), declared()[kind.pair[0]])
+            except (Refuted, Raised):
+                raise NotTaken("gradients of an answer that differs, or that are not of the answer in the reference, either") from None
+            raise
+
+    return dataclasses.replace(
+        prop,
+        name=GRADIENTS,
+        theme="pair",
+        statement="Gradients are those of the answer, wherever the reference's are.",
+        check=check,
+        edge="",
+    )
+
+
 def compare(trial: Any, prop: Property) -> None:
-    """Put the case to both, and compare every answer."""
+    """Put the case to both, and compare every answer. In which way the target is called is the case's choice."""
     target, reference = trial.target, trial.target.like
     if reference is None:
         return
-    own = target.kind.answers(trial, prop)
+    fw = target.framework
+    way, how = [("", ""), *fw.ways.items()][trial.choice("way", 1 + len(fw.ways))]
+    with fw.told(way) if way else nullcontext():
+        own = target.kind.answers(trial, prop)
     beside = target.kind.trial(prop)(reference, trial.case)
     beside.like = trial
     try:
@@ -127,7 +166,8 @@ def compare(trial: Any, prop: Property) -> None:
     for (out, allowed), (right, others_allowed), where in zip(own, others, asked, strict=False):
         if np.shape(out) != np.shape(right):
             trial.fail(f"it answers with shape {np.shape(out)}, the reference with {np.shape(right)}")
-        trial.close(out, right, allowed + others_allowed, "row {row} differs from the reference's", where)
+        says = "row {row} differs from the reference's" + f" {how}" * bool(how)
+        trial.close(out, right, allowed + others_allowed, says, where)
 
 
 def _asked(target: Target, run: Any, other: Any) -> list[Any]:

@@ -95,7 +95,7 @@ class Outcome:
     @property
     def goes_on(self) -> bool:
         """Whether another pass may find something."""
-        return self.finding is None and not self.not_exercised
+        return self.finding is None and not self.not_exercised and not (self.prop.once and self.tried)
 
     def add(self, later: Outcome) -> None:
         """What another pass, round or worker found of the same property."""
@@ -222,7 +222,7 @@ def search(target: Target, prop: Property, plan: Plan, tick: Callable[[int], Non
     whole = search_pass(target, prop, plan, tick)
     for part in range(1, len(plan.passes())):
         left = None if plan.seconds is None else plan.seconds - (time.monotonic() - began)
-        if whole.finding or whole.not_exercised or (left is not None and left <= 0):
+        if not whole.goes_on or (left is not None and left <= 0):
             break
         whole.add(search_pass(target, prop, dataclasses.replace(plan, part=part, seconds=left), tick))
     return whole

@@ -1,0 +1,284 @@
+"""A module beside the one that it is compared with: what each answers to a call, in every way to make it, and the gradients that each sends back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..engine.cases.coordinates import Array
+from ..engine.core.ascent import signs
+from ..engine.core.declare import Property
+from ..engine.core.target import NotTaken, Raised, blame, first_line
+from ..engine.core.trial import Refuted
+from ..engine.frameworks import TRAINING, Buffers, Given
+from . import bound
+from .cases import CACHED, FIRST, LEARNING, MODULE
+from .feeding import last_of_chunks, whole_of
+from .speech import arguments_of, call, first_array, hooks, laid_out, read, under
+from .subject import duplicate, set_dropout
+from .trial import ModuleTrial
+from .weights import noise
+
+OUTPUT, GIVEN = "the output", {"x": "the tokens", "memory": "the memory"}  # beside names of parameters
+Found = TypeVar("Found")
+SAYS = "row {row} differs from the reference's"
+Bound = Callable[[int], Any]  # of so many runs → how far two answers may be apart
+
+
+def answers_agree(t: ModuleTrial) -> None:
+    """In eval mode, also where the framework is told otherwise than by default that no gradients are asked for; in train mode without dropout."""
+    beside = _beside(t)
+    outs = {"": t.run()}
+    fw = t.target.framework
+    with hooks(fw).still():
+        usual = fw.way()
+    for way, words in fw.ways.items():
+        if way not in (usual, TRAINING):
+            outs[f" {words}"] = t.run(module=duplicate(t.module), way=way)
+    trained = t.run(module=t.trained)
+    right = _right(beside, lambda: beside.run())
+    allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(runs=runs)[1]))
+    for how, out in outs.items():
+        _agree(t, out, right, allowed, f"{SAYS}{how}")
+    if not (_alike(t) and _alike(beside)):
+        right = _right(beside, lambda: beside.run(module=beside.trained))
+        allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(module=one.trained, runs=runs)[1]))
+    _agree(t, trained, right, allowed, f"{SAYS} in train mode")
+
+
+def cached_answers_agree(t: ModuleTrial) -> None:
+    """The last chunk of tokens that are fed to a cache."""
+    beside = _beside(t)
+    out = last_of_chunks(t)
+    right, whole = _right(beside, lambda: last_of_chunks(beside)), whole_of(t.speech.keeping, t.inputs.x)
+    rows = np.s_[:, -out.shape[1] :]
+    _agree(t, out, right, lambda runs: 2 * _apart(t, beside, lambda one: one.exact(whole, runs=runs)[1][rows]), SAYS)
+
+
+def _beside(t: ModuleTrial) -> ModuleTrial:
+    """The trial of the reference, whose modules have the weights of the target's."""
+    assert t.target.like is not None
+    beside = ModuleTrial(t.target.like, t.case)
+    beside.like = t
+    return beside
+
+
+def _right(beside: ModuleTrial, answer: Callable[[], Found]) -> Found:
+    try:
+        return answer()
+    except NotTaken:
+        raise
+    except Raised as raised:
+        beside.fail(f"it answers, and the reference {blame(raised)}")
+        raise
+
+
+def _alike(t: ModuleTrial) -> bool:
+    """Whether it is the same function in train mode, so that its bound is the same."""
+    if t.subject.elsewhere:
+        return True
+    in_eval, in_train = (t.exact(module=module, runs=0)[0] for module in (t.module, t.trained))
+    return np.array_equal(in_eval, in_train, equal_nan=True)
+
+
+def _apart(t: ModuleTrial, beside: ModuleTrial, allowed: Callable[[ModuleTrial], Array]) -> Array:
+    """How far two answers may be apart; a target whose rounding cannot be followed may be off by as much as its reference."""
+    return 2 * allowed(beside) if t.subject.elsewhere else allowed(t) + allowed(beside)
+
+
+def _agree(t: ModuleTrial, actual: Array, expected: Array, allowed: Bound, says: str, where: Any = True) -> None:
+    """What is within a part of the bound, from one run, is within the whole, which takes more than three times as long."""
+    if np.shape(actual) != np.shape(expected):
+        t.fail(f"it answers with shape {np.shape(actual)}, the reference with {np.shape(expected)}")
+    part = allowed(1)
+    whole = t.apart(np.where(where, actual, expected), expected, part) or (part == np.inf).any()
+    t.close(actual, expected, allowed(len(bound.SAMPLES)) if whole else part, says, where)
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def gradients_agree(t: ModuleTrial) -> None:
+    """What a loss on the output sends back to tokens, memory and weights, in eval mode, or in train mode without dropout.
+
+    Nothing is said of gradients of an answer that differs without them, too.
+    """
+    try:
+        _gradients_agree(t)
+    except Refuted:
+        try:
+            answers_agree(ModuleTrial(t.target, t.case))
+        except Refuted:
+            raise NotTaken("gradients of an answer that differs") from None
+        raise
+
+
+def _gradients_agree(t: ModuleTrial) -> None:
+    beside = _beside(t)
+    training = t.choice("mode", 2) == 1
+    mode = "in train mode" if training else "in eval mode"
+    try:
+        own = _sent_back(t, t.trained if training else t.module)
+    except Raised as raised:
+        if "does not require grad" not in str(raised):  # as PyTorch says it
+            raise
+        t.fail(f"no gradient reaches anything {mode}: the output is detached from all")
+        raise
+    right = _right(beside, lambda: _sent_back(beside, beside.trained if training else beside.module))
+
+    @cache
+    def allowed(one: ModuleTrial, runs: int) -> dict[str, Array]:
+        return _followed(one, training, runs)
+
+    for name in (OUTPUT, *GIVEN.values()):
+        if name in right:
+            says = f"{SAYS} {mode}, with gradients recorded" if name == OUTPUT else _says(name, own, mode)
+            found = own.get(name, np.zeros_like(right[name]))
+            _agree(t, found, right[name], lambda runs, name=name: _apart(t, beside, lambda one: allowed(one, runs)[name]), says)  # type: ignore[misc]
+    _of_weights_agree(t, beside, own, right, allowed, mode)
+
+
+def _of_weights_agree(
+    t: ModuleTrial,
+    beside: ModuleTrial,
+    own: Mapping[str, Array],
+    right: Mapping[str, Array],
+    allowed: Callable[[ModuleTrial, int], Mapping[str, Array]],
+    mode: str,
+) -> None:
+    """Those of every parameter of the reference, beside those numbers of the target's that stand in it."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in t.module.named_parameters()}
+    ends = np.cumsum([np.prod(shape) for shape in shapes.values()])
+
+    def in_a_row(arrays: Mapping[str, Array]) -> Array:
+        return np.concatenate([np.zeros(1), *(np.ravel(arrays.get(name, np.zeros(shape))) for name, shape in shapes.items())])
+
+    gradients = in_a_row(own)
+    for name, place in _places(t, beside).items():
+        owners = np.where(place > 0, np.searchsorted(ends, place), -1)
+        for number in np.unique(owners) if name in right else ():
+            if number >= 0:
+
+                def apart(runs: int, name: str = name, place: Array = place) -> Array:
+                    return _apart(t, beside, lambda one: allowed(one, runs)[name] if one is beside else in_a_row(allowed(t, runs))[place])
+
+                _agree(t, gradients[place], right[name], apart, _says(list(shapes)[number], own, mode), owners == number)
+
+
+def _says(name: str, found: Mapping[str, Array], mode: str) -> str:
+    return f"the gradient of {name} is not the reference's {mode}" if name in found else f"no gradient reaches {name} {mode}"
+
+
+def _places(t: ModuleTrial, beside: ModuleTrial) -> dict[str, Array]:
+    """For every parameter of the reference, which number of the target's weights, counted from 1, stands where; 0: none of them.
+
+    Raises NotTaken where the weights are more than rearranged.
+    """
+    fw = t.subject.framework
+    own, other = bound.twin(t.subject, t.module), bound.twin(beside.subject, beside.module)
+    count = 0
+    for parameter in own.parameters():
+        size = int(np.prod(tuple(parameter.shape)))
+        fw.assign(parameter.data, 1.0 + count + np.arange(size).reshape(tuple(parameter.shape)))
+        count += size
+    for parameter in other.parameters():
+        fw.assign(parameter.data, np.zeros(tuple(parameter.shape)))
+    assert beside.subject.take is not None
+    beside.subject.take(other, own)
+    found = {name: fw.read(parameter.data) for name, parameter in other.named_parameters()}
+    if any((x != np.round(x)).any() or (x < 0).any() or (x > count).any() for x in found.values()):
+        raise NotTaken("gradients of weights that are more than rearranged")
+    return {name: x.astype(int) for name, x in found.items()}
+
+
+def _sent_back(t: ModuleTrial, module: Any) -> dict[str, Array]:
+    """The output of a call that is recorded, and the gradients that come back, by name. Raises Raised."""
+    called = dataclasses.replace(t.target, function=lambda: _recorded(t, module, t.case.dtype))
+    found: dict[str, Array] = called.apply()
+    return found
+
+
+def _followed(t: ModuleTrial, training: bool, runs: int) -> dict[str, Array]:
+    """How far each of them may be off. Raises NotTaken where that cannot be followed."""
+    names: list[str] = []
+
+    def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
+        found = _recorded(t, double, "float64", mode)
+        names[:] = found
+        return list(found.values())
+
+    def anew() -> Any:
+        made = t.anew()
+        if training:
+            made.train()
+            set_dropout(made, 0.0)
+        return made
+
+    try:
+        found = bound.scattered(t.subject, t.trained if training else t.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, anew)
+    except (Exception, SystemExit) as error:
+        raise NotTaken(f"gradients whose rounding cannot be followed ({type(error).__name__}: {first_line(error)})") from None
+    return {name: off for name, (_, off) in zip(names, found, strict=True)}
+
+
+def _recorded(t: ModuleTrial, module: Any, dtype: str, mode: tuple[Any, ...] = ()) -> dict[str, Array]:
+    """Whatever is raised passes."""
+    fw, speech, device = t.subject.framework, t.speech, t.case.device
+    laid = Buffers(fw)
+    arguments_of(speech, t.inputs, fw, laid, dtype, device)
+    leaves = {name: hooks(fw).leaf(array) for name, array in laid.arrays() if name in GIVEN and speech.layout != "ld"}
+    parameters = dict(module.named_parameters())
+    for parameter in parameters.values():
+        parameter.grad = None
+    with np.errstate(all="ignore"), fw.chance(t.case.seed), under(module, fw, *mode) if mode else nullcontext():
+        out = first_array(call(t.subject.through(module), speech, t.inputs, fw, Given(fw, leaves), dtype, device), fw)
+        shape, kind, _ = fw.describe(out)
+        numbers = fw.assign(fw.full(shape, 0.0, "float64", device), np.arange(np.prod(shape)).reshape(shape))
+        order = read(numbers, speech, fw).astype(int)
+        loss = np.zeros(int(np.prod(shape)))
+        loss[order] = signs(noise(t.case.seed, "signs", order.shape))  # the same for both, whatever their axes
+        hooks(fw).send_back(out, fw.assign(fw.full(shape, 0.0, kind, device), loss.reshape(shape)))
+    found = {OUTPUT: read(out, speech, fw)}
+    for name, tokens in (("x", t.inputs.x), ("memory", t.inputs.memory)):
+        if tokens is not None and name in leaves and leaves[name].grad is not None:
+            at = laid_out(np.arange(tokens.size).reshape(tokens.shape), speech, name)
+            gradient = np.zeros(tokens.size)
+            gradient[at.ravel()] = fw.read(leaves[name].grad).ravel()
+            found[GIVEN[name]] = gradient.reshape(tokens.shape)
+    return found | {name: fw.read(p.grad) for name, p in parameters.items() if p.grad is not None}
+
+
+def _of_a_pair(
+    name: str, statement: str, formula: str, check: Callable[[ModuleTrial], None], once: bool = False, **domain: Any
+) -> Property:
+    return Property(name, "pair", statement, formula, check, MODULE.name, (), False, False, "", domain, once)
+
+
+ALIKE = "The same call gives the same answer as the reference's, within what rounding explains in both."
+BESIDE = (
+    _of_a_pair("answers_are_those_of_the_reference", ALIKE, "|a(x) − b(x)| ≤ E_a + E_b", answers_agree, dtypes="all", **FIRST),
+    _of_a_pair(
+        "cached_answers_are_those_of_the_reference", ALIKE, "|a(x) − b(x)| ≤ E_a + E_b", cached_answers_agree, dtypes="all", **CACHED
+    ),
+    _of_a_pair(
+        "answers_to_its_own_size_are_those_of_the_reference",
+        ALIKE,
+        "|a(x) − b(x)| ≤ E_a + E_b",
+        answers_agree,
+        True,
+        about=("own size",),
+        **FIRST,
+    ),
+    _of_a_pair(
+        "gradients_are_those_of_the_reference",
+        "A loss on the output sends back the same gradients as through the reference, within what rounding explains in both.",
+        "|∂a/∂w − ∂b/∂w| ≤ E_∂a + E_∂b",
+        gradients_agree,
+        **LEARNING,
+    ),
+)
