@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from .trial import ModuleTrial
 from .weights import noise
 
 OUTPUT, GIVEN = "the output", {"x": "the tokens", "memory": "the memory"}  # beside names of parameters
-Found = TypeVar("Found")
 SAYS = "row {row} differs from the reference's"
 Bound = Callable[[int], Any]  # of so many runs → how far two answers may be apart
 
@@ -68,7 +67,7 @@ def _beside(t: ModuleTrial) -> ModuleTrial:
     return beside
 
 
-def _right(beside: ModuleTrial, answer: Callable[[], Found]) -> Found:
+def _right(beside: ModuleTrial, answer: Callable[[], Array]) -> Array:
     try:
         return answer()
     except NotTaken:
@@ -129,7 +128,10 @@ def _gradients_agree(t: ModuleTrial) -> None:
             raise
         t.fail(f"no gradient reaches anything {mode}: the output is detached from all")
         raise
-    right = _right(beside, lambda: _sent_back(beside, beside.trained if training else beside.module))
+    try:
+        right = _sent_back(beside, beside.trained if training else beside.module)
+    except Raised as raised:
+        raise NotTaken(f"gradients, for which the reference {blame(raised)}") from None
 
     @cache
     def allowed(one: ModuleTrial, runs: int) -> dict[str, Array]:

@@ -20,7 +20,8 @@ from .subject import Subject, of_instance
 
 MOST = 10_000  # parameters
 MOST_TOKENS, LONGEST = 2048, 256  # of inputs that many cases are drawn with, and of one sequence: more cost too much
-MOST_WORK, LARGEST = 2**31, 2**34  # multiplications of a call with larger ones, of which fewer sequences are taken, and of a single one
+MOST_WORK, LARGEST = 2**21, 2**25  # numbers of a call with larger ones, of which fewer sequences are taken, and of a single one
+PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
 
 
 def held_to(reference: Target, contain: Callable[[], Any], name: str, until: float) -> Target:
@@ -102,7 +103,8 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     batch, length, _ = shape
     if not (length in facts.lengths if facts.lengths else facts.shortest <= length):
         return None, {"the size of its own inputs": f"of sequences of {length} tokens its reference says nothing"}
-    each = length * width * (4 * width + 2 * length)  # of projections, logits and sums
+    products = length * width * (4 * width + 2 * length)  # of projections, logits and sums
+    each = length * (8 * width + subject.speech.heads * length) + products // PRODUCTS
     if each > LARGEST:
         return None, {"the size of its own inputs": f"{length:,} tokens of {width:,} features are too many to follow their rounding"}
     fewer = max(min(batch, MOST_WORK // each), 1)

@@ -44,7 +44,7 @@ from .contained import held_to
 from .facts import CHOSEN
 from .learn import learned
 from .measure import measured
-from .pairing import paired
+from .pairing import MERGING, paired
 from .readings import formal_of
 from .scales import read_off
 from .speech import DOUBLED, LAYOUTS, Speech, never_given
@@ -111,7 +111,7 @@ class Module(Contract):
             differs["positions that may be given"] = "they are added to values, too; in DETR to queries and keys alone (Carion et al. 2020)"
         untried = {**target.untried, **_never_given(_of(target))}
         if structure is None:
-            untried["heads, their merging and scale"] = "its structure is not confirmed: what else holds of any attention was asked"
+            untried[MERGING] = "its structure is not confirmed: what else holds of any attention was asked"
         return dataclasses.replace(target, learned=_words(_of(target)), differs=differs, untried=untried)
 
     def _with_dtypes(self, target: Target, device: str) -> Target:

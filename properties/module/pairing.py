@@ -20,6 +20,7 @@ from .structure import Structure, parameters
 from .subject import Subject, tokens_for
 
 THROUGH = "through "
+MERGING = "heads, their merging and scale"
 Give = Callable[[Any, Any], None]  # (the reference's module, the target's)
 
 
@@ -39,6 +40,7 @@ def paired(target: Target, reference: Target) -> Target:
     if own.facts.sees_itself != other.facts.sees_itself:  # what one can, the other must
         own = replace(own, facts=replace(own.facts, sees_itself=own.facts.sees_itself and other.facts.sees_itself))
     own, other, uncompared = _keeping_alike(own, other)
+    own = replace(own, unrecorded=own.unrecorded or other.unrecorded)
     differs = dict(target.differs)
     if own.speech.mask and other.speech.mask and (parts := _causal_alone(own, other)):
         differs["causality"] = f"without a mask {parts} sees no later tokens; calls with one are compared"
@@ -56,7 +58,7 @@ def paired(target: Target, reference: Target) -> Target:
     wrong = dict(target.wrong)
     if (name := other.facts.unheeded) and name in own.speech.roles:
         wrong[name] = "given to the reference, it changes nothing"
-    untried = {**target.untried, **uncompared}
+    untried = {name: why for name, why in {**target.untried, **uncompared}.items() if name != MERGING}  # whatever it is, it is compared
     return dataclasses.replace(
         target, function=own, learned=learned, parameters=tuple(able), differs=differs, wrong=wrong, untried=untried, like=like
     )

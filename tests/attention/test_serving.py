@@ -39,3 +39,37 @@ def test_what_is_told_that_no_gradients_will_be_asked_for_answers_as_before(answ
         found = search(target, PROPERTIES["same_call_same_bits"], Plan(examples=12)).finding
     assert (found is not None) is answer.startswith("torch.")
     assert found is None or f"row 0 differs under {answer}()" in str(found.violation)
+
+
+MODULE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, rate=0.5):
+        super().__init__()
+        self.rate, self.drop = rate, nn.Dropout(rate)
+
+    def forward(self, q, k, v):
+        weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
+        return {answer}
+"""
+TRAINED = {
+    "right": "self.drop(weights) @ v",
+    "dropout of its own": "F.dropout(weights, self.rate, self.training) @ v",
+    "wrong in train mode": "weights @ v * (0.99 if self.training else 1)",
+}
+
+
+@pytest.mark.parametrize("where", [NEVER, ALWAYS], ids=["here", "in a process of its own"])
+@pytest.mark.parametrize("answer", TRAINED)
+def test_a_module_without_weights_answers_alike_in_train_mode(answer: str, where: str, tmp_path: Path) -> None:
+    """But for dropout; afterwards it is in eval mode again."""
+    (tmp_path / "trains.py").write_text(MODULE.format(answer=TRAINED[answer]))
+    with containing(where):
+        (target,) = find_targets(f"{tmp_path / 'trains.py'}:Attention", Builtins())
+        found = search(target, PROPERTIES["same_call_same_bits"], Plan(examples=12)).finding
+        assert search(target, PROPERTIES["rows_sum_to_one"], Plan(examples=4)).finding is None
+    assert (found is not None) is answer.startswith("wrong")
+    assert found is None or "row 0 differs in train mode" in str(found.violation)

@@ -589,6 +589,29 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     assert said["verdict"] == "cannot be run" and "--supports says nothing" in json.dumps(said)
 
 
+def test_a_candidate_is_called_at_the_size_of_the_inputs_of_its_reference(folder: Path) -> None:
+    """However large, as long as rounding can be followed there; of more sequences than that fewer, which is told."""
+    pytest.importorskip("torch")
+    inputs = "\ndef get_inputs():\n    return [torch.randn({}, 320, 16)]\n"
+    (folder / "reference.py").write_text(MODULE.replace("NAME", "Model") + INIT + inputs.format(2))
+    (folder / "many.py").write_text(MODULE.replace("NAME", "Model") + INIT + inputs.format(9000))
+    right = MODULE.replace("NAME", "ModelNew")
+    (folder / "right.py").write_text(right)
+    (folder / "wrong.py").write_text(
+        right.replace("batch, length, width = x.shape", "batch, length, width = x.shape\n        x = x if length < 320 else 1.01 * x")
+    )
+    rest = ("--cases", "4", "--round", "3", "--json", "scores.jsonl")
+    assert main(["judge", "right.py", "wrong.py", "--reference", "reference.py", *rest]) == 1
+    scores = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    assert [one["verdict"] for one in scores] == ["nothing found", "refuted"]
+    assert scores[0]["tried"]["length"][1] == 320 and scores[0]["untried"] == {}
+    (found,) = scores[1]["findings"]
+    assert found["property"] == "answers_to_its_own_size_are_those_of_the_reference" and "batch=2, length=320" in found["case"]
+    main(["judge", "wrong.py", "--reference", "many.py", *rest])
+    (said,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
+    assert said["verdict"] == "refuted" and said["untried"]["the size of its own inputs"].endswith("of its 9000 sequences at a time")
+
+
 INITS = {
     "both": "[[16], {'heads': 2}]",
     "a dictionary": "{'width': 16, 'heads': 2}",

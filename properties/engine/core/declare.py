@@ -29,7 +29,8 @@ class Property:
     declared arithmetic under which it holds; ``writes=("bool",)`` says which kinds of masks it makes itself. ``exact``
     properties are compared bit for bit, the others inside the derived bound. A ``direct`` property is about the callable's
     own arguments: it is not put to a layer seen as its kernel. ``edge`` names what it is about where nobody who passes usual
-    arguments is concerned: NaN, say. Of one that is asked ``once`` the first few cases are all: they are large.
+    arguments is concerned: NaN, say. Of one that is asked ``once`` the first few cases are all, and none
+    is made smaller: they are large.
     """
 
     name: str

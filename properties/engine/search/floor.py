@@ -37,7 +37,7 @@ def incomplete(target: Target, outcomes: Collection[Outcome], examples: int, tim
         return ""
     able = [outcome for outcome in outcomes if not outcome.not_exercised and not outcome.finding]
     least = min(LEAST, examples)
-    short = [outcome for outcome in able if outcome.tried < (1 if outcome.prop.once else least)]
+    short = [outcome for outcome in able if outcome.tried < outcome.least(least)]
     if not short:
         return ""
     if not any(outcome.tried for outcome in able):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .journal import Journal
 
 FIRST_PASS, GROWTH = 4, 3  # cases of every property before any gets more; then three times as many, and so on
+ONCE = 2  # cases of a property that is asked once
 FAILING_KEPT = 6  # failing cases, the first found, that the reading of a failure looks at beside the smallest
 SHRINKS = 400  # cases that shrinking tries at most; of the seed it tries 0 alone, since one is no simpler than another
 SHRINK_KILLED = 5.0  # seconds for which a case that kills is made smaller
@@ -91,6 +92,10 @@ class Outcome:
     def tried(self) -> int:
         """Cases, those that match a known deviation and those that come to calls which are not taken included."""
         return self.cases + self.set_aside + sum(self.notes.not_taken.values())
+
+    def least(self, usual: int) -> int:
+        """Of how many cases it must have been tried for it to count, where others need so many."""
+        return min(usual, ONCE) if self.prop.once else usual
 
     @property
     def goes_on(self) -> bool:
@@ -239,6 +244,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
     if exhausted():
         outcome.not_exercised = "the target hangs, and the time to wait for it is over"
         return outcome
+    shrinks = plan.shrink and not prop.once
     known = tuple(d for d in plan.deviations if d.concerns(target.name, prop.name) and d.found_on(machine(target.framework, plan.device)))
     began = time.monotonic()
     ends = (plan.deadline, None if plan.seconds is None else began + plan.seconds)
@@ -306,12 +312,12 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             drawn(view, prop, plan),
             refutes,
             settings=settings(
-                max_examples=plan.passes()[plan.part] + (plan.part > 0),
+                max_examples=min(plan.passes()[plan.part], ONCE if prop.once else plan.examples) + (plan.part > 0),
                 database=None,  # a seeded search has none, whatever is asked for: we keep the cases ourselves
                 deadline=None,
                 derandomize=False,
                 suppress_health_check=list(HealthCheck),
-                phases=[Phase.generate, *([Phase.shrink] if plan.shrink else [])],
+                phases=[Phase.generate, *([Phase.shrink] if shrinks else [])],
             ),
             random=Random(seed_of(prop.name, "" if plan.alike else target.name, plan.round, *([plan.part] if plan.part else []))),
         )
@@ -326,7 +332,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
             outcome.not_exercised = "what was drawn could not be drawn again"
     else:
         saved.keep(smallest)
-        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], plan.shrink, killed.get(smallest))
+        outcome.finding = diagnose(target, prop, smallest, int(first[0]), time.monotonic() - first[1], shrinks, killed.get(smallest))
     if outcome.finding:
         outcome.finding = dataclasses.replace(outcome.finding, failing=tuple(dict.fromkeys(failing))[:FAILING_KEPT])
     outcome.seconds = time.monotonic() - began
