@@ -128,7 +128,7 @@ class Report(Shown):
         """
         own = self.target.kind.topics[0].name
         core = [o for o in self.outcomes.values() if o.prop.contract == own and self.target.kind.expected(self.target, o.prop)]
-        tried = sum((o.cases > 0 and o.had(self.least)) or o.finding is not None for o in core)
+        tried = sum(o.cases >= o.least(self.least) or o.finding is not None for o in core)
         return not core or 4 * tried >= 3 * len(core)
 
     def add(self, outcome: Outcome) -> None:
@@ -186,7 +186,9 @@ def verify_target(
         ahead = math.inf if target.costly_shapes else _ahead(plan, number, time.monotonic() - began, deadline)
         if new and workers is not None and workers.wanted(ahead):
             search = partial(workers.search, source or {}, plan=this)
-        short = [p for p in new if number and not report.outcomes[p.name].had(report.least)]  # their part of the time was too short
+        short = [
+            p for p in new if number and report.outcomes[p.name].tried < report.outcomes[p.name].least(report.least)
+        ]  # their part of the time was too short
         slices = _in_turn((short, [p for p in new if p not in short]), search)
         found: dict[str, Outcome] = {}
         try:
