@@ -99,6 +99,7 @@ SAME = {
 
 
 WITHOUT_GRADIENTS = (
+    "other axes, another framework",
     "linear attention, two forms",
     "loops against NumPy",
     "two rotations",

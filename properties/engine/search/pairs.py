@@ -18,6 +18,7 @@ from ..cases.coordinates import Array
 from ..core.declare import Property, declared
 from ..core.target import CannotRun, NotTaken, Raised, Target, blame
 from ..core.trial import Refuted
+from ..frameworks import TRAINING
 from .search import inapplicable
 
 DIALECT = (
@@ -151,8 +152,12 @@ def compare(trial: Any, prop: Property) -> None:
         return
     fw = target.framework
     way, how = [("", ""), *fw.ways.items()][trial.choice("way", 1 + len(fw.ways))]
-    with fw.told(way) if way else nullcontext():
+    with fw.told(way) if way else nullcontext(), fw.chance(0):
         own = target.kind.answers(trial, prop)
+        drawn = fw.drawn() if way == TRAINING else None
+    with fw.chance(0):
+        if drawn not in (None, fw.drawn()):
+            raise NotTaken("train mode, in which it draws random numbers")
     beside = target.kind.trial(prop)(reference, trial.case)
     beside.like = trial
     try:

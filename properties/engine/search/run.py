@@ -186,9 +186,8 @@ def verify_target(
         ahead = math.inf if target.costly_shapes else _ahead(plan, number, time.monotonic() - began, deadline)
         if new and workers is not None and workers.wanted(ahead):
             search = partial(workers.search, source or {}, plan=this)
-        short = [
-            p for p in new if number and report.outcomes[p.name].tried < report.outcomes[p.name].least(report.least)
-        ]  # their part of the time was too short
+        # their part of the time was too short
+        short = [p for p in new if number and (had := report.outcomes[p.name]).tried < had.least(report.least)]
         slices = _in_turn((short, [p for p in new if p not in short]), search)
         found: dict[str, Outcome] = {}
         try:
