@@ -108,7 +108,7 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     if each > LARGEST:
         return None, {"the size of its own inputs": f"{length:,} tokens of {width:,} features are too many to follow their rounding"}
     fewer = max(min(batch, MOST_WORK // each), 1)
-    told = {"the size of its own inputs": f"{fewer} of its {batch} sequences at a time"} if fewer < batch else {}
+    told = {"its own inputs as a whole": f"{fewer} of its {batch} sequences at a time"} if fewer < batch else {}
     return (fewer, length), told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -114,10 +115,14 @@ def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") 
 
 
 def line(one: Record) -> str:
-    """A record for a person."""
+    """A record for a person; where nothing was found, with what was tried."""
     first = one["findings"][0] if one["findings"] else None
-    said = f"of itself it says {words_text(one['declares'])}" if one.get("declares") and not one["why"] else ""
-    why = f"{first['property']}: {first['says']}" if first else one["why"] or said
+    said = [f"of itself it says {words_text(one['declares'])}"] if one.get("declares") else []
+    if one.get("tried"):
+        sizes = {name: (ends[0], ends[1]) for name, ends in one["tried"].items() if name != "dtypes"}
+        said.append(f"tried {Ranges(sizes, Counter(one['tried']['dtypes'])).text()}")
+    said += [f"not tried: {', '.join(one['untried'])}"] if one["untried"] else []
+    why = f"{first['property']}: {first['says']}" if first else one["why"] or "; ".join(said)
     return f"{one['verdict'].upper():<14}{one['candidate']}  {cases(one['cases'])}, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
 
 
