@@ -74,6 +74,6 @@ def test_a_module_without_weights_answers_alike_in_train_mode(answer: str, where
         assert search(target, PROPERTIES["rows_sum_to_one"], Plan(examples=4)).finding is None
         (reference,) = find_targets("torch_manual.attention", Builtins())
         pair = make_pair(target, reference)
-        parted = search(pair, pair_properties(pair)[0], Plan(examples=12)).finding
+        parted = search(pair, pair_properties(pair)[0], Plan(examples=24, alike=True)).finding
     assert (found is not None) == (parted is not None) == answer.startswith("wrong")
     assert found is None or parted is None or all("in train mode" in str(one.violation) for one in (found, parted))
