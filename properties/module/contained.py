@@ -24,10 +24,10 @@ MOST_WORK, LARGEST = 2**21, 2**25  # numbers of a call with larger ones, of whic
 PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
 
 
-def held_to(reference: Target, contain: Callable[[], Any], name: str, until: float) -> Target:
+def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     """The module that a stub stands for, as a target that is called like the reference; its address is its attribute.
 
-    Raises CannotRun, and NoMoreCalls for one that is slow: ``until`` is the ``time.monotonic()`` after which it is not called to find out more.
+    Raises CannotRun, and NoMoreCalls where the time for calls is over.
     """
     other: Subject = reference.function  # type: ignore[assignment]
     fw = other.framework
@@ -38,10 +38,9 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
     prototype = other.module("float64", "cpu", 0)
     beside = getattr(type(prototype).forward, "__globals__", {})
     makes = beside.get("get_init_inputs") if stub.is_class else None
-    given, pace = makes() if callable(makes) else [], Pace()
+    given = makes() if callable(makes) else []
 
     def run(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        pace.check()
         return _asked(fw, stub, given, module, arguments, options)
 
     try:
@@ -58,9 +57,8 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str, until: flo
     speech = replace(other.speech, doubled="")  # it is asked in the types that it takes, as it is
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts, speech=speech)
     reference = replace(reference, untried={**reference.untried, **untried})
-    target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=pace)
-    with pace.ending(until):
-        return _in_its_types(target, reference.kind)
+    target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=Pace())
+    return _in_its_types(target, reference.kind)
 
 
 def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any]) -> Any:

@@ -361,7 +361,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     deadline = None if how["seconds"] is None else began + how["seconds"]
     until = math.inf if deadline is None else max(deadline, began + MEETING)
     with link.ending(until):
-        (target, reference), device = on_either(text, partial(met, name, text, how, until), how["device"] or "cpu", bool(how["device"]))
+        (target, reference), device = on_either(text, partial(met, name, text, how), how["device"] or "cpu", bool(how["device"]))
     place, _, attribute = text.rpartition(":")
     if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
@@ -374,7 +374,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, alike=True, deadline=deadline)
     away = ""
     if reference:
-        with target.pace.ending(until):
+        with link.ending(until):
             target = next_to(target, reference)
         properties = list(pair_properties(target))
         if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
@@ -394,15 +394,15 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     return made
 
 
-def met(name: str, text: str, how: Mapping[str, Any], until: float, device: str) -> tuple[Target, Target | None]:
+def met(name: str, text: str, how: Mapping[str, Any], device: str) -> tuple[Target, Target | None]:
     """A candidate, on a device, and what it is held to. Raises CannotRun."""
     reference = referee(how["reference"], device) if how["reference"] else None
-    return candidate(name, text, reference, how["supports"], device, until), reference
+    return candidate(name, text, reference, how["supports"], device), reference
 
 
-def candidate(name: str, text: str, reference: Target | None, supports: Any, device: str, until: float) -> Target:
+def candidate(name: str, text: str, reference: Target | None, supports: Any, device: str) -> Target:
     """The target, as it is spoken with, or as it is called beside the reference. Raises CannotRun."""
-    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins(), device), name, until)
+    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins(), device), name)
     if held_to is not None and supports:
         raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
     if held_to is not None:
