@@ -384,6 +384,7 @@ def _nearest(question: Question, readings: list[Reading], flag: str) -> tuple[fl
     """
     fitting: list[tuple[float, Reading]] = []
     raising: list[tuple[float, Reading]] = []
+    readings = [] if question.target.asked_enough() else readings
     for square in ("", "fewer", "all"):
         for reading in (replace(one, square=square) for one in readings):
             off = None if _takes_more_queries(question, reading) else _off(question, reading)

@@ -52,6 +52,9 @@ async def later(q, k, v):
 def listed(q, k, v):
     return v.tolist()
 
+def of_gpus(q, k, v):
+    raise RuntimeError("q must be a CUDA tensor")
+
 for function in (attention, future, scaled):
     function.supports = {"masked_nan": "leaks"}
 '''
@@ -118,6 +121,7 @@ CANNOT = {
     "a folder": ((".",), ". is a folder: give file.py:attribute, or attncheck judge . for all files in it"),
     "a list": (("kernel.py:listed",), "it returned list, not an array of numpy"),
     "an async function": (("kernel.py:later",), "it returned coroutine, as an async function does, not an array of numpy"),
+    "a kernel for GPUs": (("kernel.py:of_gpus",), "q must be a CUDA tensor (--device cuda puts its arrays on a GPU; what is no"),
     "not an attention": (("kernel.py:np",), "kernel.py:np is not callable, but of type module"),
     "a misspelt property": (("kernel.py:attention", "--property", "rows_sum_to_on"), "did you mean rows_sum_to_one"),
     "a misspelt theme": (("kernel.py:attention", "--property", "sofmax"), "no property is named 'sofmax'; did you mean softmax"),

@@ -92,3 +92,23 @@ def test_a_call_after_the_end_raises() -> None:
             kept.check()
     kept.check()
     assert kept.until == math.inf and not issubclass(NoMoreCalls, Exception)
+
+
+@pytest.mark.parametrize(
+    ("said", "over"),
+    [
+        ("inputs must be CUDA tensors", True),
+        ("Expected x.is_cuda() to be true", True),
+        ("0 active drivers ([]). There should only be one.", True),
+        ("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", True),
+        ("the head dim must be 64", False),
+        ("barracuda", False),
+    ],
+)
+def test_what_asks_for_a_gpu_is_not_asked_again_and_again(said: str, over: bool) -> None:
+    kept = Pace()
+    for _ in range(pace.STRANGE):
+        kept.note(RuntimeError(said), said)
+    assert kept.over(compiles=False) is over
+    kept.note(ValueError("shapes"), "shapes")
+    assert not kept.over(compiles=False)

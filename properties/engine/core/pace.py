@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,17 @@ from ..contained.link import NoMoreCalls
 
 # For the answers of one that takes long for each; what is long; and for those of any other, on a busy machine, too.
 SECONDS, SLOW, MOST = 6.0, 0.05, 20.0
-STRANGE = 24  # so many calls of which no array has come back are enough
+STRANGE = 24  # so many calls of which no array has come back are enough, or that raised at where the arrays lie
+GPU = re.compile(r"\bcuda\b|is_cuda|\bgpus?\b|nvidia|active drivers|cpu tensor\?", re.IGNORECASE)  # as PyTorch, Triton and asserts in kernels say it
 
 
 class NoArray(TypeError):
     """Something else has come back of a call than an array, or several."""
+
+
+def asks_for_gpu(words: str) -> bool:
+    """Whether an error is about where arrays lie: a kernel for GPUs alone."""
+    return GPU.search(words) is not None
 
 
 @dataclass
@@ -50,7 +57,7 @@ class Pace:
         """What a call has raised."""
         if type(error).__name__ in ("NameError", "UnboundLocalError"):  # of another process, too
             self.undefined = words
-        self.strange = self.strange + 1 if isinstance(error, NoArray) else 0
+        self.strange = self.strange + 1 if isinstance(error, NoArray) or asks_for_gpu(words) else 0
 
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""

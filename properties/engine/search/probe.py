@@ -13,7 +13,7 @@ from ..contained.load import NotLoaded, called, instance_of, library_of
 from ..contained.signatures import with_signature
 from ..contained.stub import Stub, asked_quickly
 from ..core.contract import Contract, contract_named, contracts, recognised
-from ..core.pace import Pace
+from ..core.pace import Pace, asks_for_gpu
 from ..core.supports import MEANT, Supports
 from ..core.target import CannotRun, Raised, Target, blame
 from ..frameworks import Framework, framework, likely_frameworks, with_modules
@@ -270,6 +270,8 @@ def _probed(name: str, function: Callable[..., Any], merged: Supports, device: s
     known = ", ".join(kind.name for kind in contracts().values() if not kind.fallback)
     undeclared = f" (what is no {contract.name} can be declared: supports['contract'] is one of {known})"
     hint = "" if merged.contract or not contract.fallback or answered else undeclared
+    if (device or "cpu") == "cpu" and any(map(asks_for_gpu, firsts.values())):
+        hint = f" (--device cuda puts its arrays on a GPU; {undeclared[2:]}" if hint else " (--device cuda puts its arrays on a GPU)"
     raise CannotRun(f"{name} cannot be called as {contract.call}: {answered[0] if answered else '; '.join(firsts.values())}{hint}")
 
 
