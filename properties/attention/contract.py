@@ -46,7 +46,12 @@ class Attention(Contract):
     arguments = 3
     topics: tuple[Topic, ...] = (ATTENTION,)
     pair: tuple[str, ...] = ("output_is_inside_the_bound",)
-    pair_too: tuple[str, ...] = ("gradients_are_inside_the_bound",)
+    pair_too: tuple[str, ...] = (
+        "output_has_the_right_form",
+        "calls_between_change_nothing",
+        "inputs_are_unchanged",
+        "gradients_are_inside_the_bound",
+    )
     mentions: tuple[str, ...] = ("multihead",)
     known: tuple[str, ...] = PARAMETERS
     given: tuple[str, ...] = ("num_heads",)

@@ -185,8 +185,10 @@ ABOUT = (
         "one at a time",
     ),
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
-    *("angles", "turned last", "gradients", "named", "structure", "own size"),
+    *("angles", "turned last", "gradients", "named", "structure", "larger"),
 )
+# Powers of 2 with which tokens give logits that a mask of a finite number does not hide; in narrower types rounding alone then takes another token.
+FAR, FAR_TYPES = (4, 6, 8, 9), ("float64", "float32")
 
 
 def wrong_dtypes(value: Any) -> str:
@@ -240,13 +242,16 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
         often = [d for d in allowed if d in wanted]
     else:
         often = allowed if wanted == "all" or len(allowed) == 1 else allowed[:1] * 4 + allowed[1:]
-    own = "own size" in prop.domain.get("about", ())
-    if own and USUAL in allowed:
+    larger = facts.larger if "larger" in prop.domain.get("about", ()) else None
+    if larger and USUAL in allowed:
         often = [USUAL]
     usual = [fields | {"dtype": st.just(d)} for d in often]
-    if facts.given and prop.domain.get("values") == FIRST["values"]:
-        batch, length = facts.given
+    if prop.domain.get("values") == FIRST["values"] and (size := larger or facts.given):
         numbers = {"values": pick((GAUSSIAN, UNIFORM)), "magnitude": st.just(0)}
-        given = [each | {"batch": st.just(batch), "length": st.just(length)} | numbers for each in usual]
-        usual = given if own else usual if facts.large else usual + given
+        if larger and not facts.sees_itself:
+            numbers["memory"] = st.just(size[1])
+        given = [each | {"batch": st.just(size[0]), "length": st.just(size[1])} | numbers for each in usual]
+        usual = given if larger else usual + given
+    if prop.domain.get("far"):
+        usual = usual * 2 + [fields | {"dtype": st.just(d), "magnitude": pick(FAR)} for d in often if d in FAR_TYPES]
     return independent(either([record(Case, each) for each in usual]))

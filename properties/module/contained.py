@@ -7,20 +7,26 @@ parameters, once, and answers with weights that it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.contained.link import Gone, NoMoreCalls
+from ..engine.contained.values import ITEMSIZE, contiguous
 from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.frameworks import Answered
 from .cases import USUAL
 from .held import RECORDED
-from .subject import Subject, of_instance
+from .subject import Facts, Subject, answer, of_instance, tokens_for
 
 MOST = 10_000  # parameters
 MOST_TOKENS, LONGEST = 2048, 256  # of inputs that many cases are drawn with, and of one sequence: more cost too much
 MOST_WORK, LARGEST = 2**21, 2**25  # numbers of a call with larger ones, of which fewer sequences are taken, and of a single one
+LONG = (509, 253, 125)  # tokens of a longer one: within what tables are made for, and no whole number of tiles
 PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
 
 
@@ -53,7 +59,8 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
     size, untried = _given(beside.get("get_inputs"), other)
-    facts = replace(other.facts, given=size, large=size is not None and (size[0] * size[1] > MOST_TOKENS or size[1] > LONGEST))
+    own = size is not None and (size[0] * size[1] > MOST_TOKENS or size[1] > LONGEST)
+    facts = replace(other.facts, given=None if own else size, larger=size if own else _longer(other, prototype), own=own)
     speech = replace(other.speech, doubled="")  # it is asked in the types that it takes, as it is
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts, speech=speech)
     reference = replace(reference, untried={**reference.untried, **untried})
@@ -71,17 +78,24 @@ def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options:
             places.setdefault(id(x), (x, []))[1].append(at)
     leaves = [*(weight for weight in weights if fw.asks(weight)), *(x for x, _ in places.values())]
     called = given, [weight.data for weight in weights], list(arguments), options, module.training
+    turned = [at for at, x in given_at if fw.is_array(x) and _turned(x, fw)]
     if not leaves:
-        return stub.held(fw, "answer", *called, fw.way())
+        return stub.held(fw, "answer", *called, fw.way(), turned)
 
     def send_back(grad_out: Any, again: bool = False) -> list[Any]:
         return list(stub.held(fw, "sent_back", *called, [at for _, at in places.values()], grad_out[0]))
 
     def run(_: Sequence[Any]) -> Answered:
-        out, carries = stub.held(fw, "answer", *called, RECORDED)
+        out, carries = stub.held(fw, "answer", *called, RECORDED, turned)
         return [out], [carries is True], send_back
 
     return fw.bridged(run, leaves)[0]
+
+
+def _turned(x: Any, fw: Any) -> bool:
+    """Whether an array of numbers does not lie row by row, which it does again where it arrives."""
+    shape, dtype, _ = fw.describe(x)
+    return dtype in FLOAT_TYPES and bool(fw.lies(x)[1] != contiguous(shape, ITEMSIZE[dtype]))
 
 
 def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[str, str]]:
@@ -101,13 +115,33 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     batch, length, _ = shape
     if not (length in facts.lengths if facts.lengths else facts.shortest <= length):
         return None, {"the size of its own inputs": f"of sequences of {length} tokens its reference says nothing"}
-    products = length * width * (4 * width + 2 * length)  # of projections, logits and sums
-    each = length * (8 * width + subject.speech.heads * length) + products // PRODUCTS
+    each = _work(subject, length)
     if each > LARGEST:
         return None, {"the size of its own inputs": f"{length:,} tokens of {width:,} features are too many to follow their rounding"}
     fewer = max(min(batch, MOST_WORK // each), 1)
     told = {"its own inputs as a whole": f"{fewer} of its {batch} sequences at a time"} if fewer < batch else {}
     return (fewer, length), told
+
+
+def _work(subject: Subject, length: int) -> int:
+    """Of a call with one sequence, in numbers of which the rounding is followed."""
+    width = subject.speech.width
+    products = length * width * (4 * width + 2 * length)  # of projections, logits and sums
+    return length * (8 * width + subject.speech.heads * length) + products // PRODUCTS
+
+
+def _longer(subject: Subject, prototype: Any) -> tuple[int, int] | None:
+    """One sequence, longer than those of other cases, which the reference takes; None if it takes none."""
+    facts = subject.facts
+    if facts.lengths or facts.longest < Facts.longest or subject.speech.of_an_image:
+        return None
+    for length in LONG:
+        if _work(subject, length) <= MOST_WORK:
+            with suppress(Exception):
+                out = answer(subject, prototype, tokens_for(subject.speech, 1, length, None if facts.sees_itself else length))
+                if np.isfinite(out).all():
+                    return 1, length
+    return None
 
 
 def _in_its_types(target: Target, kind: Any) -> Target:

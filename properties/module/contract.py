@@ -36,7 +36,7 @@ from ..engine.core.trial import Refuted, Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
-from .beside import BESIDE
+from .beside import BESIDE, GRADIENTS
 from .candidates import headed
 from .cases import MODULE, Case
 from .confirm import recognised, with_places
@@ -177,7 +177,7 @@ class Module(Contract):
 
     def expected(self, target: Target, prop: Property) -> bool:
         """What is about modules of another kind is no gap: of what kind one is, is found out, not declared."""
-        return super().expected(target, prop) and not self.refused(target, prop, None)
+        return super().expected(target, prop) and not (prop.name == GRADIENTS or self.refused(target, prop, None))
 
     def outside(self, target: Target, prop: Property, case: Case) -> str:
         about = prop.domain.get("about", ())
@@ -313,7 +313,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "handed back": "" if speech.keeping and speech.keeping.kind == "handed back" else "its cache is none that comes back",
         "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
         "turned last": f"features of heads are weighed after they are turned ({facts.weighed})" if facts.weighed else "",
-        "own size": "" if facts.large else "its reference is called with no inputs that are larger than those of other cases",
+        "larger": "" if facts.larger else "its reference takes no inputs that are larger than those of other cases",
         "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" if subject.unrecorded else "",
         "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from ..engine.contained.load import made_with
-from ..engine.frameworks import Framework
+from ..engine.frameworks import Framework, Lying
 from .speech import first_array, hooks
 from .subject import set_dropout
 
 RECORDED = "recorded"  # for a backward pass, as none of ``Framework.ways`` is
+
+
+class AnswerChanged(Exception):
+    """A call has written into the answer to an earlier one."""
 
 
 class Held:
@@ -20,24 +26,46 @@ class Held:
 
     def __init__(self, found: Any, fw: Framework) -> None:
         self.found, self.fw = found, fw
+        self.earlier: tuple[Any, Any] | None = None  # the last answer, and what it was
         self.made: dict[tuple[str, bool, str], Any] = {}  # dtype (what is cast twice is not what it was), train mode, way → the module
 
     def weights(self, given: Any) -> list[tuple[str, Any]]:
         """The names and arrays of its parameters."""
         return [(name, weight.data) for name, weight in self._in("float64", given, False, "").named_parameters()]
 
-    def answer(self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any], training: bool, way: str) -> Any:
+    def answer(
+        self,
+        given: Any,
+        weights: list[Any],
+        arguments: list[Any],
+        options: dict[str, Any],
+        training: bool,
+        way: str,
+        turned: Sequence[int | str],
+    ) -> Any:
         """What it returns with these weights, in their type; where it is recorded, [the output, whether it carries a gradient].
 
-        Without dropout in train mode; in eval mode that is the module's own business.
+        Without dropout in train mode; in eval mode that is the module's own business. ``turned``: which arguments do not lie row by row.
+        Raises AnswerChanged, and as the module does.
         """
         module = self._with(given, weights, training, way)
+        for at in turned:
+            among: Any = arguments if isinstance(at, int) else options
+            _, dtype, device = self.fw.describe(among[at])
+            among[at] = Lying(self.fw, "feature_major").array("", self.fw.read(among[at]), dtype, device, "")
         with self._told(way):
             result = module(*arguments, **options)
-        if way != RECORDED:
-            return result
         out = first_array(result, self.fw)
-        return [out.detach(), self.fw.asks(out)]
+        self._remember(out, [x for x in (*arguments, *options.values()) if self.fw.is_array(x)])
+        return [out.detach(), self.fw.asks(out)] if way == RECORDED else result
+
+    def _remember(self, out: Any, arguments: Sequence[Any]) -> None:
+        """The answer, until the next one is there. One that lies in an argument is changed with it."""
+        earlier, self.earlier = self.earlier, None
+        if not any(self.fw.shares_memory(out, x) for x in arguments):
+            self.earlier = out.detach(), self.fw.read(out)
+        if earlier and not np.array_equal(self.fw.read(earlier[0]), earlier[1], equal_nan=True):
+            raise AnswerChanged("the answer to the call before it is another one afterwards")
 
     def sent_back(
         self,

@@ -65,7 +65,10 @@ class Facts:
     weighed: str = ""  # what gives each feature of a head a weight of its own after it is turned, so that distances alone do not tell
     varied: tuple[str, ...] = ()  # sizes of the constructor that can be others
     given: tuple[int, int] | None = None  # sequences, and tokens of each, that ``get_inputs`` of the reference gives (KernelBench)
-    large: bool = False  # these are larger than those of most cases
+    larger: tuple[int, int] | None = (
+        None  # the same of inputs that are larger than those of other cases: of ``get_inputs``, or another number of tokens
+    )
+    own: bool = False  # those are of ``get_inputs``
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from ..engine.cases.dtypes import round_to
 from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, NotTaken, Raised
 from ..engine.core.trial import Trial
+from ..engine.frameworks import Lying
 from . import bound
 from .cases import GAUSSIAN
 from .names import Sizes
@@ -224,9 +225,10 @@ class ModuleTrial(Trial):
         return call(through, self.speech, tokens, fw, self.buffers, case.dtype, case.device)
 
     @contextmanager
-    def other_memory(self) -> Iterator[None]:
-        """While it is open, calls are given other memory than those before."""
-        held, self.buffers = self.buffers, self.target.buffers()
+    def other_memory(self, layout: str = "") -> Iterator[None]:
+        """While it is open, calls are given other memory than those before, where arrays may lie in another layout."""
+        fw = self.target.framework
+        held, self.buffers = self.buffers, Lying(fw, layout) if layout else self.target.buffers()
         try:
             yield
         finally:

@@ -506,7 +506,7 @@ def test_a_candidate_is_held_to_a_reference(folder: Path, capsys: pytest.Capture
         **dict.fromkeys(("dies", "rotary"), "cannot be run"),
         "wrong": "refuted",
     }
-    assert all(scores[name]["cases"] == 12 for name in ("axes", "right"))
+    assert all(scores[name]["cases"] == 4 * 12 for name in ("axes", "right"))
     replay = scores["wrong"]["findings"][0]["replay"]
     assert "--like reference.py:plain" in replay and "answers_are_those_of_the_reference" in replay
     with pytest.raises(SystemExit):
@@ -606,7 +606,7 @@ def test_a_candidate_is_called_at_the_size_of_the_inputs_of_its_reference(folder
     assert [one["verdict"] for one in scores] == ["nothing found", "refuted"]
     assert scores[0]["tried"]["length"][1] == 320 and scores[0]["untried"] == {}
     (found,) = scores[1]["findings"]
-    assert found["property"] == "answers_to_its_own_size_are_those_of_the_reference" and "batch=2, length=320" in found["case"]
+    assert found["property"] == "answers_to_larger_inputs_are_those_of_the_reference" and "batch=2, length=320" in found["case"]
     main(["judge", "wrong.py", "--reference", "many.py", *rest])
     (said,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
     assert said["verdict"] == "refuted" and said["untried"]["its own inputs as a whole"].endswith("of its 9000 sequences at a time")

@@ -111,10 +111,10 @@ WITHOUT_GRADIENTS = (
 def test_right_ones_agree(which: str) -> None:
     verdict = verify_pair(*SAME[which], cases=8)  # type: ignore[misc]
     assert verdict.ok, verdict
-    outcome, *of_gradients = verdict.report.outcomes.values()
-    assert outcome.cases == 8 and outcome.notes.compared > 50 and f"pair {1 + len(of_gradients)}" in repr(verdict)
-    assert all(one.prop.name == GRADIENTS and one.cases and one.notes.compared >= one.cases for one in of_gradients)
-    assert of_gradients or which in WITHOUT_GRADIENTS
+    outcome, *more = verdict.report.outcomes.values()
+    assert outcome.cases == 8 and outcome.notes.compared > 50 and f"pair {1 + len(more)}" in repr(verdict)
+    assert all(one.cases for one in more)
+    assert GRADIENTS in verdict.report.outcomes or which in WITHOUT_GRADIENTS
 
 
 DIFFERENT = {
@@ -197,8 +197,8 @@ def test_lengths_of_a_pair_are_multiples_of_both() -> None:
     fours.supports, sixes.supports = ({"framework": "torch", "length_multiple": multiple} for multiple in (4, 6))  # type: ignore[attr-defined]
     both = verify_pair(fours, sixes, cases=12)
     assert both.ok and both.report.target.supports.length_multiple == 12
-    (outcome,) = both.report.outcomes.values()
-    assert outcome.cases == 12 and all(size % 12 == 0 for size in outcome.ranges.sizes["keys"])
+    assert all(outcome.cases == 12 for outcome in both.report.outcomes.values())
+    assert all(size % 12 == 0 for outcome in both.report.outcomes.values() for size in outcome.ranges.sizes["keys"])
 
 
 def test_sequences_of_a_pair_are_no_longer_than_either_takes() -> None:

@@ -66,6 +66,21 @@ WAYS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # what is refuted,
     "train mode without gradients": (ANSWERS, (("return x +", "return x + 0.01 * (self.training and not torch.is_grad_enabled()) +"),)),
     "inference mode": (ANSWERS, (("return x +", "return x + 0.01 * torch.is_inference_mode_enabled() +"),)),
     "dropout in eval mode": (ANSWERS, (("self.drop(", "F.dropout("),)),
+    "one buffer": (
+        ANSWERS,
+        (
+            ("        return x +", "        kept = self.__dict__.setdefault('kept', {})\n        out = x +"),
+            (
+                "flatten(2)))\n",
+                "flatten(2)))\n        return out if out.requires_grad else kept.setdefault(x.shape, out).copy_(out)\n",
+            ),
+        ),
+    ),
+    "another type": (ANSWERS, (("return x +", "return x.to(torch.float32 if x.dtype == torch.float16 else x.dtype) +"),)),
+    "tokens that lie row by row": (
+        ANSWERS,
+        (("return x +", "return torch.as_strided(x, x.shape, (x.shape[1] * x.shape[2], x.shape[2], 1)) +"),),
+    ),
     "recorded": (GRADIENTS, (("return x +", "return x + 0.01 * torch.is_grad_enabled() +"),)),
     "keys detached": (GRADIENTS, ((OWN, OWN.replace("k.mT", "k.detach().mT")),)),
     "tokens detached": (GRADIENTS, (("return x +", "return x.detach() +"),)),
@@ -121,7 +136,7 @@ def test_candidates_are_judged_by_training_too(start: int, tmp_path: Path, monke
     for way, line in zip(ways, (tmp_path / "scores.jsonl").read_text().splitlines(), strict=True):
         scores = json.loads(line)
         assert [finding["property"] for finding in scores["findings"]] == [WAYS[way][0]] * bool(WAYS[way][0]), (way, scores)
-        assert scores["findings"] or scores["cases"] == 16, (way, scores)
+        assert scores["findings"] or scores["cases"] == 8 + 8 + 2, (way, scores)
 
 
 def test_who_serves_alone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,5 +184,24 @@ def test_the_rounding_of_a_backward_pass_is_followed() -> None:
         found = torch.stack([gradient(function, seed) for seed in range(20)])
         off = found.std(0) / torch.autograd.grad(function(x), x, w.sign())[0].abs().max()
         assert 1e-9 < off.mean() < 1e-6
-    with pytest.raises(Unfollowed, match="convolution_backward"):
-        gradient(lambda x: torch.nn.functional.conv1d(x[None], torch.ones(4, 4, 1, dtype=torch.float64))[0])
+    with pytest.raises(Unfollowed, match="upsample_linear1d_backward"):
+        gradient(lambda x: torch.nn.functional.interpolate(x[None], size=8, mode="linear")[0])
+
+
+def test_the_rounding_of_gradients_of_convolutions_is_followed() -> None:
+    """Into images, weights and biases, by as much as sums of so many products may be off."""
+    modules = framework("torch").modules
+    assert modules is not None
+    conv = torch.nn.Conv2d(4, 6, 3, padding=1).double()
+    x, w = torch.randn(2, 4, 5, 5, dtype=torch.float64, requires_grad=True), torch.randn(2, 6, 5, 5, dtype=torch.float64).sign()
+    leaves = [x, *conv.parameters()]
+    exact = torch.autograd.grad((conv(x) * w).sum(), leaves)
+    for unit in (2.0**-24, 2.0**-8):
+        moved = []
+        for seed in range(20):
+            out = (conv(x) * w).sum()
+            with modules.perturbed(seed, {"float64": unit}, True, ""):
+                moved.append(torch.autograd.grad(out, leaves))
+        for number, gradient in enumerate(exact):
+            off = torch.stack([found[number] - gradient for found in moved]).std(0).mean() / gradient.abs().max()
+            assert 0.05 * unit < off < 20 * unit

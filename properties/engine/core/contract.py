@@ -245,7 +245,7 @@ class Contract(ABC):
 
     readings = True  # whether known mistakes are compared with what fails
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
-    pair_too: tuple[str, ...] = ()  # properties of gradients that hold of a target wherever they hold of its reference
+    pair_too: tuple[str, ...] = ()  # properties that hold of a target wherever they hold of its reference
     beside: tuple[Property, ...] = ()  # what is asked of a pair, where that is more than the same answers to those calls
 
     def paired(self, target: Target, reference: Target) -> Target:

@@ -14,7 +14,9 @@ from ..contained.link import NoMoreCalls
 # For the answers of one that takes long for each; what is long; and for those of any other, on a busy machine, too.
 SECONDS, SLOW, MOST = 6.0, 0.05, 20.0
 STRANGE = 24  # so many calls of which no array has come back are enough, or that raised at where the arrays lie
-GPU = re.compile(r"\bcuda\b|is_cuda|\bgpus?\b|nvidia|active drivers|cpu tensor\?", re.IGNORECASE)  # as PyTorch, Triton and asserts in kernels say it
+GPU = re.compile(
+    r"\bcuda\b|is_cuda|\bgpus?\b|nvidia|active drivers|cpu tensor\?", re.IGNORECASE
+)  # as PyTorch, Triton and asserts in kernels say it
 
 
 class NoArray(TypeError):

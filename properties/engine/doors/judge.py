@@ -388,6 +388,8 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         if not away and structure.startswith("not confirmed"):  # what its weights should make of the tokens nobody has said
             away = f"its attention is that of no composition of its projections: {structure.partition(': ')[2]}; --reference says what it is held to"
     made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
+    if parted := [f"{key} ({target.differs[key]})" for key in ("default_scale", "causal") if reference and key in target.differs]:
+        away = f"it differs from the reference in its {' and '.join(parted)}, and was compared in other calls alone"
     if away and made["verdict"] == "nothing found":
         made |= {"verdict": "incomplete", "why": away}
     made["line"] = gates.first_line(text)

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from .buffers import Buffers, Given
+from .buffers import Buffers, Given, Lying
 from .protocol import (
     ELSEWHERE,
     LAYOUT_REASONS,
@@ -39,6 +39,7 @@ __all__ = [
     "Buffers",
     "Framework",
     "Given",
+    "Lying",
     "Modules",
     "SendBack",
     "Unfollowed",

@@ -46,6 +46,18 @@ class Buffers:
         return [(key[0], self.framework.read(view)) for key, (view, _) in self._memory.items()]
 
 
+class Lying(Buffers):
+    """Arrays that all lie in one layout, whatever is asked for."""
+
+    def __init__(self, fw: Framework, layout: str) -> None:
+        super().__init__(fw)
+        self.layout = layout
+
+    def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
+        """An array in that layout."""
+        return super().array(name, carrier, dtype, device, self.layout)
+
+
 class Given(Buffers):
     """Arrays that are there already stand for those of their names, whatever is to be held; the others are as ever."""
 

@@ -52,6 +52,7 @@ ROUNDLESS = words(
     "neg abs relu where masked_fill clamp clamp_min clamp_max maximum minimum copy clone fill sign floor ceil round trunc ge gt le lt eq",
     "ne logical_not bitwise_not bitwise_and bitwise_or logical_and logical_or isnan isinf isfinite nan_to_num threshold hardtanh zero",
 )
+CONVOLVED = "convolution_backward"
 ROUNDLESS_BACK = words("select_backward slice_backward diagonal_backward unfold_backward")
 PRODUCTS = words("mm bmm addmm baddbmm addbmm mv addmv dot convolution _convolution mkldnn_convolution linear cumsum sum mean")
 COMPOSED = words(
@@ -87,7 +88,7 @@ def rounding_of(func: Any) -> str:
 def in_steps(func: Any) -> Callable[..., Any] | None:
     """Of what only a backward pass computes: itself in smaller operations, as PyTorch writes it out. None for any other. Raises Unfollowed."""
     name = func.overloadpacket.__name__
-    if not name.endswith(("_backward", "_backward_data")) or torch.Tag.pointwise in func.tags or name in ROUNDLESS_BACK:
+    if not name.endswith(("_backward", "_backward_data")) or torch.Tag.pointwise in func.tags or name in (*ROUNDLESS_BACK, CONVOLVED):
         return None
     if func not in decomposition_table:
         raise Unfollowed(name)
@@ -118,6 +119,8 @@ class Perturbed(TorchDispatchMode):
         if self.units and (apart := in_steps(func)):  # a part of a backward pass
             with self:
                 return apart(*args, **kwargs)
+        if self.units and func.overloadpacket.__name__ == CONVOLVED:
+            return self._convolved(func, args)
         if self.instead and (asked := kwargs.get("dtype")):
             copies = func.overloadpacket.__name__.removesuffix("_") in ("_to_copy", "to")
             if asked in (self.widens if copies else (self.instead,)):
@@ -144,7 +147,7 @@ class Perturbed(TorchDispatchMode):
         size = first.abs().double()
         if squares is not None:
             squares = squares / terms if name == "mean" else squares
-            size = (size.square().mul_(unit**2 + inner**2 * terms / 3) + squares * (inner**2 * (terms / 6 + 1))).sqrt_()
+            size = summed(size, squares, unit, terms)
         elif name in COMPOSED:
             size = size * (4 * unit + inner * (terms / 3) ** 0.5)
             if name == "native_layer_norm":  # x · rstd − mean · rstd: what is left of two numbers that may nearly be the same
@@ -158,6 +161,18 @@ class Perturbed(TorchDispatchMode):
             size = size * (unit if name in BARE else 4 * unit)
         first.add_(noise(first, size, self.source, self.elementwise).to(first.dtype))
         return out
+
+    def _convolved(self, func: Any, args: Any) -> Any:
+        """The gradients of images, weights and biases: sums of products over channels and places of the kernel, or over images and their places."""
+        grad, _, weight, *_ = args
+        outs, squares = func(*args), func(*each(args, squared))
+        places = grad.numel() // grad.shape[1]
+        for out, square, terms in zip(outs, squares, (weight.numel() // weight.shape[1], places, places), strict=True):
+            if out is not None:
+                unit = self.units[str(out.dtype).removeprefix("torch.")]
+                size = summed(out.abs().double(), square.double(), unit, terms)
+                out.add_(noise(out, size, self.source, self.elementwise).to(out.dtype))
+        return outs
 
     def _cast(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """What was cast to a narrower type is rounded once."""
@@ -173,6 +188,12 @@ class Perturbed(TorchDispatchMode):
         unit = min(self.units[str(x.dtype).removeprefix("torch.")], 2.0**-24) * times
         given = x.abs() == torch.finfo(x.dtype).max  # what hides a logit: a constant, which nothing has rounded
         return x + noise(x, torch.where(given, 0.0, x.abs().double() * unit), self.source, self.elementwise).to(x.dtype)
+
+
+def summed(size: torch.Tensor, squares: torch.Tensor, unit: float, terms: int) -> torch.Tensor:
+    """How far sums of so many terms may be off; ``squares``: the sums of the squares of the terms. Half types are summed in float32."""
+    inner = min(unit, 2.0**-24)
+    return (size.square() * (unit**2 + inner**2 * terms / 3) + squares * (inner**2 * (terms / 6 + 1))).sqrt_()
 
 
 def counts(args: Iterable[Any], most: float) -> bool:

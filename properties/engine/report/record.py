@@ -95,7 +95,7 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "all_asked": not (report.ends or report.target.pace.unasked),
         "refuses": dict(report.target.refuses),
         "declares": dict(report.own_words),
-        "untried": dict(report.target.untried),
+        "untried": dict(report.target.untried) | {o.prop.name: o.why for o in outcomes if o.prop.theme == "pair" and not o.cases},
         "kept": report.kept,
         "tried": {name: list(ends) for name, ends in ranges.sizes.items()} | {"dtypes": dict(ranges.dtypes)},
         "round": round_number,

@@ -76,7 +76,8 @@ def make_pair(target: Target, reference: Target) -> Target:
         wrong={name: how for name, how in target.wrong.items() if name not in not_asked},
         like=reference,
     )
-    no_gradients = next((why for name in target.kind.pair_too if (why := inapplicable(paired, declared()[name]))), "")
+    of_gradients = [declared()[name] for name in target.kind.pair_too if "gradients" in name]
+    no_gradients = next((why for prop in of_gradients if (why := inapplicable(paired, prop))), "")
     if no_gradients and "gradients" not in paired.untried:
         paired = dataclasses.replace(paired, untried={**paired.untried, "gradients": no_gradients})
     return target.kind.paired(paired, reference)
@@ -130,16 +131,17 @@ def _as_of_the_reference(name: str) -> Property:
         except Refuted:
             try:
                 prop.check(kind.trial(prop)(trial.target.like, trial.case))
-                compare(kind.trial(prop)(trial.target, trial.case), declared()[kind.pair[0]])
+                if "gradients" in name:
+                    compare(kind.trial(prop)(trial.target, trial.case), declared()[kind.pair[0]])
             except (Refuted, Raised):
-                raise NotTaken("gradients of an answer that differs, or that are not of the answer in the reference, either") from None
+                raise NotTaken("gradients of answers that differ, or what does not hold of the reference, either") from None
             raise
 
     return dataclasses.replace(
         prop,
-        name=GRADIENTS,
+        name=GRADIENTS if "gradients" in name else name,
         theme="pair",
-        statement="Gradients are those of the answer, wherever the reference's are.",
+        statement=prop.statement if "gradients" not in name else "Gradients are those of the answer, wherever the reference's are.",
         check=check,
         edge="",
     )
