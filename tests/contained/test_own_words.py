@@ -96,7 +96,7 @@ def test_a_gate_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert (status, one["verdict"], one["declares"]) == (0, "nothing found", {})
     written(tmp_path, "", "{'dtypes': ['float64']}")
     capsys.readouterr()
-    assert scores()[0] == 0 and "  of itself it says dtypes = ['float64']\n" in capsys.readouterr().out
+    assert scores()[0] == 0 and "  of itself it says dtypes = ['float64']; tried " in capsys.readouterr().out
     assert main(["mine.py:attention", "--property", "values", "--cases", "4", "-n", "1", "--json", "report.json"]) == 0
     assert "  declares  of itself: dtypes = ['float64']\n" in capsys.readouterr().out
     assert json.loads(Path("report.json").read_text())["reports"][0]["declares"] == {"dtypes": ["float64"]}
