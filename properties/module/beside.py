@@ -147,16 +147,16 @@ def _gradients_agree(t: ModuleTrial) -> None:
     training = t.choice("mode", 2) == 1
     mode = "in train mode" if training else "in eval mode"
     try:
+        right = _sent_back(beside, beside.trained if training else beside.module)
+    except Raised as raised:
+        raise NotTaken(f"gradients, for which the reference {blame(raised)}") from None
+    try:
         own = _sent_back(t, t.trained if training else t.module)
     except Raised as raised:
         if "does not require grad" not in str(raised):  # as PyTorch says it
             raise
         t.fail(f"no gradient reaches anything {mode}: the output is detached from all")
         raise
-    try:
-        right = _sent_back(beside, beside.trained if training else beside.module)
-    except Raised as raised:
-        raise NotTaken(f"gradients, for which the reference {blame(raised)}") from None
 
     @cache
     def allowed(one: ModuleTrial, runs: int) -> dict[str, Array]:
