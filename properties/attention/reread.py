@@ -29,8 +29,8 @@ def unsettle(target: Target, case: Case) -> None:
 
 
 def other_calls(t: Trial) -> list[Inputs]:
-    """The call with one argument changed at a time, and a call of other shapes. The last ones have other answers of the same shape: what is
-    written where an earlier answer lies would hide behind a call that has the same.
+    """The call with one argument changed at a time, and at last a call of other shapes, which may have another place. Those before have other
+    answers of the same shape: what is written where an earlier answer lies would hide behind a call that has the same.
     """
     x, takes = t.inputs, t.target.parameters
     calls = [x.but(mask=None, is_causal=False)]
@@ -45,7 +45,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     long = min(3, (t.supports.max_length or 3 * step) // step) * step
     other = Case(batch=2, kv_heads=2, queries=long, keys=long, dim=dim, seed=t.case.seed, dtype=t.case.dtype, device=t.case.device)
     nan = [x.but(**{name: np.full_like(getattr(x, name), np.nan)}) for name in "qv"] if t.supports.non_finite else []
-    every = [*calls, make_inputs(other), *nan, x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5)]
+    every = [*calls, *nan, x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), make_inputs(other)]
     return every if t.supports.rows_without_keys else [one for one in every if not one.hides_all(t.supports.causal)]
 
 
