@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.cases.coordinates import Array
 from ..engine.contained.link import Gone
 from ..engine.core.ascent import signs
-from ..engine.core.declare import Property
+from ..engine.core.declare import GRADIENTS, Property
 from ..engine.core.target import NotTaken, Raised, blame, first_line
 from ..engine.core.trial import Refuted
 from ..engine.frameworks import TRAINING, Buffers, Given
@@ -220,7 +220,7 @@ def _places(t: ModuleTrial, beside: ModuleTrial) -> dict[str, Array]:
     found = {name: fw.read(parameter.data) for name, parameter in other.named_parameters()}
     if any((x != np.round(x)).any() or (x < 0).any() or (x > count).any() for x in found.values()):
         raise NotTaken("gradients of weights that are more than rearranged")
-    return {name: x.astype(int) for name, x in found.items()}
+    return {name: np.atleast_1d(x.astype(int)) for name, x in found.items()}
 
 
 def _sent_back(t: ModuleTrial, module: Any) -> dict[str, Array]:
@@ -277,7 +277,7 @@ def _recorded(t: ModuleTrial, module: Any, dtype: str, mode: tuple[Any, ...] = (
             gradient = np.zeros(tokens.size)
             gradient[at.ravel()] = fw.read(leaves[name].grad).ravel()
             found[GIVEN[name]] = gradient.reshape(tokens.shape)
-    return found | {name: fw.read(p.grad) for name, p in parameters.items() if p.grad is not None}
+    return found | {name: np.atleast_1d(fw.read(p.grad)) for name, p in parameters.items() if p.grad is not None}
 
 
 def _of_a_pair(
@@ -286,7 +286,6 @@ def _of_a_pair(
     return Property(name, "pair", statement, formula, check, MODULE.name, (), False, False, "", domain, once)
 
 
-GRADIENTS = "gradients_are_those_of_the_reference"
 ALIKE = "The same call gives the same answer as the reference's, within what rounding explains in both."
 BESIDE = (
     _of_a_pair("answers_are_those_of_the_reference", ALIKE, "|a(x) − b(x)| ≤ E_a + E_b", answers_agree, dtypes="all", far=True, **FIRST),

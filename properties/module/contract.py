@@ -14,7 +14,7 @@ from ..engine.cases.draws import Strategy
 from ..engine.contained.link import Gone
 from ..engine.contained.worker import WORKSHOPS
 from ..engine.core.contract import Contract, Dtypes, Formal, register
-from ..engine.core.declare import Property
+from ..engine.core.declare import GRADIENTS, Property
 from ..engine.core.documented import (
     BATCH,
     HIDDEN,
@@ -36,7 +36,7 @@ from ..engine.core.trial import Refuted, Trial
 from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
-from .beside import BESIDE, GRADIENTS
+from .beside import BESIDE
 from .candidates import headed
 from .cases import MODULE, Case
 from .confirm import recognised, with_places

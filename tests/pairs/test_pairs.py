@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from impls import catalogue, linear_attention
 from impls.mutants import load_all
 from properties import verify_pair
+from properties.engine.core.declare import GRADIENTS
 from properties.engine.core.target import CannotRun
 from properties.engine.doors.cli import main
-from properties.engine.search.pairs import GRADIENTS, make_pair
+from properties.engine.search.pairs import make_pair
 from properties.engine.search.probe import make_target
 
 ENTRIES = {entry.name: entry for entry in catalogue.CATALOGUE}

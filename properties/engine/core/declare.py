@@ -14,6 +14,8 @@ from ..cases.case import Case
 from ..cases.dtypes import FLOAT_TYPES
 from .contract import Topic, topic_named
 
+GRADIENTS = "gradients_are_those_of_the_reference"  # the name of what a pair is asked of them
+
 
 @dataclass(frozen=True, eq=False)
 class Property:

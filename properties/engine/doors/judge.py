@@ -37,6 +37,7 @@ from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
 from ..core.contract import contracts
+from ..core.declare import GRADIENTS
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..frameworks import no_device
@@ -45,7 +46,7 @@ from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, fi
 from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
 from ..search.own_words import ASKED, contradicted
-from ..search.pairs import GRADIENTS, pair_properties
+from ..search.pairs import pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import gates, resume

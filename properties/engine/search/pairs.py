@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.coordinates import Array
-from ..core.declare import Property, declared
+from ..core.declare import GRADIENTS, Property, declared
 from ..core.target import CannotRun, NotTaken, Raised, Target, blame
 from ..core.trial import Refuted
 from ..frameworks import TRAINING
@@ -30,7 +30,6 @@ DIALECT = (
     "returned_weights",
     "pairing",
 )  # keys of supports that say what an answer means
-GRADIENTS = "gradients_are_those_of_the_reference"
 ABLE = ("value_dim", "zero_sizes", "rows_without_keys", "non_finite", "mask_and_causal", "odd_dim")  # of which both must be able
 
 
