@@ -11,9 +11,9 @@ from nightly import one_in
 
 torch = pytest.importorskip("torch")
 from properties import verify_pair
+from properties.engine.core.declare import GRADIENTS
 from properties.engine.doors.cli import main
 from properties.engine.frameworks import Unfollowed, framework
-from properties.engine.search.pairs import GRADIENTS
 
 ANSWERS = "answers_are_those_of_the_reference"
 CODE = """
@@ -41,12 +41,12 @@ class NAME(nn.Module):
     def __init__(self, width=16, heads=2, dropout=0.1):
         super().__init__()
         self.heads, self.norm, self.drop = heads, nn.LayerNorm(width), nn.Dropout(dropout)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.out, self.gain = nn.Linear(width, 3 * width), nn.Linear(width, width), nn.Parameter(torch.tensor(1.0))
 
     def forward(self, x):
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
         y = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
-        return x + self.drop(self.out(y.transpose(1, 2).flatten(2)))
+        return x + self.gain * self.drop(self.out(y.transpose(1, 2).flatten(2)))
 
 def get_init_inputs():
     return [16, 2]
@@ -83,6 +83,7 @@ WAYS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # what is refuted,
     ),
     "recorded": (GRADIENTS, (("return x +", "return x + 0.01 * torch.is_grad_enabled() +"),)),
     "keys detached": (GRADIENTS, ((OWN, OWN.replace("k.mT", "k.detach().mT")),)),
+    "a number detached": (GRADIENTS, (("self.gain *", "self.gain.detach() *"),)),
     "tokens detached": (GRADIENTS, (("return x +", "return x.detach() +"),)),
     "weights frozen": (GRADIENTS, (("        self.qkv,", "        self.norm.bias.requires_grad_(False)\n        self.qkv,"),)),
     "nothing recorded": (GRADIENTS, (("    def forward(self, x)", "    @torch.no_grad()\n    def forward(self, x)"),)),
