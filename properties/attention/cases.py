@@ -68,6 +68,18 @@ SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not dra
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
 UNSTEADY = "answers"  # under which it is told that a call is answered anew each time
 BESIDE = "a mask beside is_causal, where one of them is taken alone"
+# Of logits so large that a mask of −1e4, or of −1e5, hides nothing of few keys; in narrower types they overflow.
+LARGE_LOGITS: dict[str, Any] = {
+    "magnitude": (12, 14, 15, 16),
+    "queries": (1, 2, 3, 5),
+    "keys": (2, 3, 4, 5),
+    "dim": (3, 4, 8, 16, 64),
+    "dtype": ("float64", "float32"),
+    "values": "normal",
+    "scale": None,
+    "masked": 3,
+}
+MOST_WORK = 2**29  # multiplications of a case as large as what a reference is called with: a few seconds of the oracle
 TAKEN_WITH = {
     "group": "enable_gqa",
     "scale": "scale",
@@ -187,6 +199,34 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
     if prop.domain.get("is_causal") is True and not supports.mask_and_causal:
         return independent(either(plain))
     return independent(either(plain + masked * prop.domain.get("masked", 1)))
+
+
+def as_called(target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
+    """The fields of a case that is a call with q, k and v of these shapes and types, of as many batch elements and heads as are worth their time,
+    and what is not tried of them. Nothing where they are no such call.
+    """
+    if len(arrays) != 3 or any(len(shape) != 4 for shape, _ in arrays):
+        return {}, "they are no q, k and v of four axes"
+    order = (0, 2, 1, 3) if target.supports.layout == "blhd" else (0, 1, 2, 3)
+    q, k, v = ([shape[axis] for axis in order] for shape, _ in arrays)
+    batch, kv_heads, keys, dim = k
+    if not kv_heads or [*q[:1], q[3]] != [batch, dim] or q[1] % kv_heads or [*v[:3]] != [*k[:3]] or len({dtype for _, dtype in arrays}) > 1:
+        return {}, f"shapes {', '.join(str(tuple(shape)) for shape, _ in arrays)} do not go together"
+    group, queries = q[1] // kv_heads, q[2]
+    if group > 1 and "enable_gqa" not in target.parameters:
+        return {}, "queries have more heads than keys"
+    each = group * queries * keys * (dim + v[3])
+    if each > MOST_WORK:
+        return {}, f"{queries:,} queries and {keys:,} keys of {dim:,} features take too long to be told exactly"
+    heads = min(kv_heads, max(MOST_WORK // max(each, 1), 1))
+    batches = min(batch, max(MOST_WORK // max(each * heads, 1), 1))
+    fewer = (
+        f"{batches} of {batch} batch elements and {heads} of {kv_heads} heads of keys at a time"
+        if (batches, heads) != (batch, kv_heads)
+        else ""
+    )
+    sizes = {"batch": batches, "kv_heads": heads, "group": group, "queries": queries, "keys": keys, "dim": dim, "value_dim": v[3]}
+    return {**sizes, "dtype": (arrays[0][1],), "values": ("gaussian", "uniform"), "magnitude": 0, "mask": "none", "is_causal": False}, fewer
 
 
 def _of_models(dtypes: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ Shapes are (batch, heads, length, dim). Semantics are those of PyTorch's ``scale
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,12 +26,12 @@ from ..engine.core.trial import Violation
 from . import backward, cases, dialect, dialect_parameters, discover, measure, pictures, precision, question
 from .answers import answers, claims
 from .case import Case
-from .cases import ATTENTION
+from .cases import ATTENTION, LARGE_LOGITS
 from .conventions import with_conventions
 from .edges import CLAIMS, claimed
 from .edges import edge as at_edge
 from .refusals import with_refusals
-from .reread import larger, unsettle
+from .reread import disturb, larger, unsettle
 from .trial import Trial
 from .written import with_documentation, with_what_was_spoken
 
@@ -52,6 +52,7 @@ class Attention(Contract):
         "inputs_are_unchanged",
         "gradients_are_inside_the_bound",
     )
+    pair_large: Mapping[str, Any] = LARGE_LOGITS
     mentions: tuple[str, ...] = ("multihead",)
     known: tuple[str, ...] = PARAMETERS
     given: tuple[str, ...] = ("num_heads",)
@@ -157,6 +158,12 @@ class Attention(Contract):
 
     def table(self, prop: Property, name: str) -> Any:
         return cases.table(prop, name)
+
+    def sizes(self, target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
+        return cases.as_called(target, arrays)
+
+    def disturb(self, trial: Any) -> None:
+        disturb(trial)
 
     def unsettle(self, target: Target, case: Case) -> None:
         unsettle(target, case)

@@ -49,6 +49,16 @@ def other_calls(t: Trial) -> list[Inputs]:
     return every if t.supports.rows_without_keys else [one for one in every if not one.hides_all(t.supports.causal)]
 
 
+def disturb(t: Trial) -> None:
+    """Other queries, keys or values than those of the case, or none of these."""
+    name = ("", *"qkv")[t.choice("disturb", 4)]
+    if name:
+        other = Trial(t.target, t.case)
+        other.buffers = t.buffers
+        with suppress(Refuted), np.errstate(all="ignore"):
+            other.run(t.inputs.but(**{name: -getattr(t.inputs, name)}))
+
+
 def larger(case: Case, prop: Property) -> list[Case]:
     """Cases like the smallest, but larger: the smallest often leaves several mistakes possible.
 

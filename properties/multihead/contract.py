@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from ..attention import discover
 from ..attention.cases import ATTENTION
@@ -16,7 +19,7 @@ from ..engine.core.declare import Property
 from ..engine.core.finding import Finding
 from ..engine.core.picture import Picture
 from ..engine.core.target import Target
-from ..engine.core.trial import Trial
+from ..engine.core.trial import Refuted, Trial
 from .call import as_attention, no_gradients
 from .cases import MULTIHEAD, with_keys
 from .trial import LayerTrial
@@ -38,6 +41,7 @@ class Multihead(Attention):
     topics = (MULTIHEAD, ATTENTION)
     pair: tuple[str, ...] = ("layer_is_inside_the_bound",)
     pair_too: tuple[str, ...] = ("layer_gradients_are_slopes",)
+    pair_large: Mapping[str, Any] = {}
     mentions = ()
     fallback = False
     probed = False
@@ -63,6 +67,17 @@ class Multihead(Attention):
 
     def cases(self, target: Target, prop: Property, device: str, dtypes: Dtypes) -> Strategy:
         return super().cases(target, with_keys(prop), device, dtypes)
+
+    def sizes(self, target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
+        return {}, ""
+
+    def disturb(self, trial: Any) -> None:
+        name = ("", "query", "key", "value")[trial.choice("disturb", 4)]
+        if name:
+            other = LayerTrial(trial.target, trial.case)
+            other.buffers = trial.buffers
+            with suppress(Refuted), np.errstate(all="ignore"):
+                other.run_layer(trial.layer.but(**{name: -getattr(trial.layer, name)}))
 
     def measure(self, target: Target, finding: Finding) -> None:
         return None

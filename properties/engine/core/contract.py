@@ -247,6 +247,20 @@ class Contract(ABC):
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
     pair_too: tuple[str, ...] = ()  # properties that hold of a target wherever they hold of its reference
     beside: tuple[Property, ...] = ()  # what is asked of a pair, where that is more than the same answers to those calls
+    pair_large: Mapping[
+        str, Any
+    ] = {}  # the fields of calls with logits so large that a mask of a finite number hides nothing, if it has such
+
+    def sizes(self, target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
+        """The fields of a case that is a call with arrays of these shapes and types, or as near as is worth its time, and what is not tried of them.
+
+        Nothing where they are no call.
+        """
+        return {}, ""
+
+    def disturb(self, trial: Any) -> None:
+        """A call that differs from that of the case in one argument, in the same memory: its answer is not to be remembered."""
+        return None
 
     def paired(self, target: Target, reference: Target) -> Target:
         """The target beside a reference, where there is more to it than what both take. Raises CannotRun if they are no pair."""

@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, redirect_stdout
@@ -46,7 +46,7 @@ from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, fi
 from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
 from ..search.own_words import ASKED, contradicted
-from ..search.pairs import pair_properties
+from ..search.pairs import narrower, pair_properties
 from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import gates, resume
@@ -375,8 +375,12 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, alike=True, deadline=deadline)
     away = ""
     if reference:
+        alone = target
         with link.ending(until):
             target = next_to(target, reference)
+        allowed = {*(how["supports"] or ()), *(["gradients"] if how["inference"] else [])}
+        if target.like and (lacks := narrower(alone, target.like, allowed)):
+            away = f"it takes {', '.join(lacks.values())}, {_unlike(lacks)}"
         properties = list(pair_properties(target))
         if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
             properties = [prop for prop in properties if prop not in left]
@@ -395,6 +399,14 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         made |= {"verdict": "incomplete", "why": away}
     made["line"] = gates.first_line(text)
     return made
+
+
+def _unlike(lacks: Collection[str]) -> str:
+    """What can be said of a candidate that takes less than its reference."""
+    hints = ["--inference says that gradients are not needed"] if "gradients" in lacks else []
+    if keys := [key for key in lacks if key != "gradients"]:
+        hints.append(f"--supports FILE can say what need not be taken ({', '.join(keys)})")
+    return f"unlike the reference: {'; '.join(hints)}"
 
 
 def met(name: str, text: str, how: Mapping[str, Any], device: str) -> tuple[Target, Target | None]:

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import glob
 import shlex
+from typing import Any
 
+from ..contained.load import MODELS, load
 from ..contained.stub import Shared
 from ..core.attempt import try_case
 from ..core.crash import isolated
@@ -90,5 +92,25 @@ def beside(target: Target, like: str, builtins: Builtins, device: str) -> Target
 
 def next_to(target: Target, reference: Target) -> Target:
     """The target beside a reference that is known. Raises CannotRun if they are no pair."""
+    if reference.name.endswith(MODELS):
+        called, untried = _as_called(reference)
+        reference = dataclasses.replace(reference, called=called, untried={**reference.untried, **untried})
     address = f"{target.address or shlex.quote(target.name)} --like {shlex.quote(reference.name)}"
     return dataclasses.replace(make_pair(target, reference), address=address)
+
+
+def _as_called(reference: Target) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of a case that is as a function in KernelBench's style is called with its ``get_inputs``, and what of them is not tried.
+
+    The reference is trusted, so that its file is executed here.
+    """
+    modules = reference.framework.modules
+    try:
+        found, _ = load(without_variant(reference.name)[0])
+        makes = getattr(getattr(found, "forward", None), "__globals__", {}).get("get_inputs")
+        if makes is None or modules is None:
+            return {}, {}
+        called, why = reference.kind.sizes(reference, modules.forms(makes))
+    except Exception as error:
+        called, why = {}, f"get_inputs() raised {type(error).__name__}"
+    return called, {"its own inputs as a whole" if called else "the size of its own inputs": why} if why else {}

@@ -102,6 +102,9 @@ class Modules(Protocol):
     def adopted(self, module: Any, train: Callable[[Any], Callable[[], object]]) -> Any:
         """The module, which is called as a function from now on. ``train``: puts it into train mode, and gives what puts it back."""
 
+    def forms(self, makes: Callable[[], Any]) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and type of each array that ``makes`` returns, whose numbers are not drawn where that can be left out. Raises as it does."""
+
     def still(self) -> AbstractContextManager[Any]:
         """While it is open, nothing is recorded for a backward pass."""
 

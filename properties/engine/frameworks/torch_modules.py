@@ -414,6 +414,14 @@ class TorchModules:
         ADOPTED[module] = train
         return module
 
+    def forms(self, makes: Callable[[], Any]) -> list[tuple[tuple[int, ...], str]]:
+        try:
+            with torch.device("meta"):
+                made = makes()
+        except Exception:  # what is read of them on the way has to be there
+            made = makes()
+        return [(tuple(x.shape), str(x.dtype).removeprefix("torch.")) for x in made if isinstance(x, torch.Tensor)]
+
     def still(self) -> Any:
         return torch.no_grad()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection, Iterable
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -30,6 +31,7 @@ DIALECT = (
     "returned_weights",
     "pairing",
 )  # keys of supports that say what an answer means
+NOT_COMPARED = ("dropout_p",)  # random numbers, in which two need not agree
 ABLE = ("value_dim", "zero_sizes", "rows_without_keys", "non_finite", "mask_and_causal", "odd_dim")  # of which both must be able
 
 
@@ -54,6 +56,7 @@ def make_pair(target: Target, reference: Target) -> Target:
     supports = dataclasses.replace(
         mine,
         **{key: getattr(mine, key) and getattr(theirs, key) for key in ABLE},
+        result=theirs.result,
         mask_kinds=tuple(kind for kind in mine.mask_kinds if kind in theirs.mask_kinds),
         mask_axes=tuple(axes for axes in mine.mask_axes if axes in theirs.mask_axes),
         max_length=min(lengths) if lengths else None,
@@ -75,8 +78,7 @@ def make_pair(target: Target, reference: Target) -> Target:
         wrong={name: how for name, how in target.wrong.items() if name not in not_asked},
         like=reference,
     )
-    of_gradients = [declared()[name] for name in target.kind.pair_too if "gradients" in name]
-    no_gradients = next((why for prop in of_gradients if (why := inapplicable(paired, prop))), "")
+    no_gradients = _of_gradients(target, reference)
     if no_gradients and "gradients" not in paired.untried:
         paired = dataclasses.replace(paired, untried={**paired.untried, "gradients": no_gradients})
     return target.kind.paired(paired, reference)
@@ -86,12 +88,57 @@ def _article(contract: str) -> str:
     return f"{'an' if contract[0] in 'aeiou' else 'a'} {contract}"
 
 
+def narrower(target: Target, reference: Target, allowed: Collection[str] = ()) -> dict[str, str]:
+    """What a target does not take of what its reference does, by keys of ``Supports``: there it was not compared.
+
+    ``allowed``: keys of which somebody who holds it to the reference has said what it need not take. Where it is said how the reference is
+    called, its gradients alone are to be taken besides: other calls need not be.
+    """
+    mine, theirs = target.supports, reference.supports
+    lacks: dict[str, str] = {}
+
+    def without(key: str, taken: Collection[str], needed: Iterable[str]) -> None:
+        if missing := [one for one in needed if one not in taken]:
+            lacks[key] = f"no {', '.join(missing)}"
+
+    if not reference.called:
+        without("dtypes", target.dtypes, reference.dtypes)
+        without("parameters", (*target.parameters, *NOT_COMPARED), reference.parameters)
+        without("mask_kinds", mine.mask_kinds, (f"{kind}" for kind in theirs.mask_kinds))
+        for key in ("head_dims", "groups"):
+            own, others = getattr(mine, key), getattr(theirs, key)
+            if own and (others is None or not {*others} <= {*own}):
+                lacks[key] = f"{key.replace('_', ' ')} {', '.join(map(str, own))} alone"
+        if mine.max_length and mine.max_length < (theirs.max_length or math.inf):
+            lacks["max_length"] = f"no more than {mine.max_length} tokens"
+        if theirs.length_multiple % mine.length_multiple:
+            lacks["length_multiple"] = f"multiples of {mine.length_multiple} tokens alone"
+    elif reference.called["dtype"][0] not in target.dtypes:
+        lacks["dtypes"] = f"no {reference.called['dtype'][0]}, the type of get_inputs()"
+    elif mine.head_dims and reference.called["dim"] not in mine.head_dims:
+        lacks["head_dims"] = f"no head dim of {reference.called['dim']}, that of get_inputs()"
+    elif mine.max_length and mine.max_length < (length := max(reference.called["queries"], reference.called["keys"])):
+        lacks["max_length"] = f"no more than {mine.max_length} tokens, and get_inputs() has {length}"
+    if _of_gradients(target, reference):
+        lacks["gradients"] = "no gradients"
+    return {key: what for key, what in lacks.items() if key not in allowed}
+
+
+def _of_gradients(target: Target, reference: Target) -> str:
+    """Why a target's gradients are not compared, where those of its reference could be; empty if they are."""
+    asked = [declared()[name] for name in target.kind.pair_too if "gradients" in name]
+    return next((why for prop in asked if (why := inapplicable(target, prop)) and not inapplicable(reference, prop)), "")
+
+
 def pair_properties(target: Target) -> tuple[Property, ...]:
     """What is asked of a pair: that both answer alike wherever a property of their contract calls them, and what holds of one as of the other."""
     names = [name for name in target.kind.pair if _about(target, name)]
+    called = target.like.called if target.like else {}
     asked = target.kind.beside or (
         *(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names)),
         *(_as_of_the_reference(name) for name in target.kind.pair_too if _about(target, name)),
+        *(_agreeing_where(name, "to_large_logits", tuple(target.kind.pair_large.items())) for name in names[:1] if target.kind.pair_large),
+        *(_agreeing_where(name, "to_larger_inputs", tuple(called.items()), once=True) for name in names[:1] if called),
     )
     return tuple(prop for prop in asked if prop is asked[0] or not inapplicable(target, prop))
 
@@ -120,13 +167,22 @@ def _agreeing(name: str, mark: str) -> Property:
 
 
 @cache
+def _agreeing_where(name: str, where: str, domain: tuple[tuple[str, Any], ...], once: bool = False) -> Property:
+    """The same of some calls."""
+    prop = _agreeing(name, "")
+    return dataclasses.replace(prop, name=f"answers_{where}_are_those_of_the_reference", domain={**prop.domain, **dict(domain)}, once=once)
+
+
+@cache
 def _as_of_the_reference(name: str) -> Property:
     prop = declared()[name]
 
     def check(trial: Any) -> None:
-        kind = trial.target.kind
+        kind, fw = trial.target.kind, trial.target.framework
+        way = "" if "gradients" in name else ["", *fw.ways][trial.choice("way", 1 + len(fw.ways))]
         try:
-            prop.check(trial)
+            with fw.told(way) if way else nullcontext():
+                prop.check(trial)
         except Refuted:
             try:
                 prop.check(kind.trial(prop)(trial.target.like, trial.case))
@@ -154,6 +210,7 @@ def compare(trial: Any, prop: Property) -> None:
     fw = target.framework
     way, how = [("", ""), *fw.ways.items()][trial.choice("way", 1 + len(fw.ways))]
     with fw.told(way) if way else nullcontext(), fw.chance(0):
+        target.kind.disturb(trial)
         own = target.kind.answers(trial, prop)
         drawn = fw.drawn() if way == TRAINING else None
     with fw.chance(0):

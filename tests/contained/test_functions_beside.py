@@ -1,0 +1,105 @@
+"""A function beside a reference: what it takes of that, what it remembers, and calls as large as those that the reference is called with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nightly import one_in
+
+from properties.engine.doors.cli import main
+
+REFERENCE = """
+import torch
+
+def attention(q, k, v, attn_mask=None, is_causal=False, scale=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = q @ k.mT * scale
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), FILL)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, FILL) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return scores.softmax(-1) @ v
+"""
+RIGHT = REFERENCE.replace("FILL", "-torch.inf")
+END = "    return scores.softmax(-1) @ v\n"
+CANDIDATES: dict[str, tuple[str, str, str]] = {  # the verdict, what is told, the code
+    "right": ("nothing found", "", RIGHT),
+    "a mask of −1e4": ("refuted", "answers_", REFERENCE.replace("FILL", "-1e4")),
+    "a mask of the lowest number": ("nothing found", "", REFERENCE.replace("FILL", "torch.finfo(q.dtype).min")),
+    "another type": ("refuted", "output_has_the_right_form", RIGHT.replace("@ v\n", "@ v if v.dtype == torch.float64 else (scores.softmax(-1) @ v).float()\n")),  # noqa: E501
+    "queries destroyed without gradients": (
+        "refuted",
+        "inputs_are_unchanged",
+        RIGHT.replace(END, "    out = scores.softmax(-1) @ v\n    if not torch.is_grad_enabled():\n        q.zero_()\n    return out\n"),
+    ),
+    "no option": ("incomplete", "it takes no attn_mask, is_causal, scale, unlike the reference", "def attention(q, k, v):\n    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v\n"),  # noqa: E501
+    "one type": ("incomplete", "it takes no float64, float16, bfloat16", RIGHT.replace("    scale =", "    assert q.dtype == torch.float32\n    scale =", 1)),  # noqa: E501
+    "no gradients": ("incomplete", "no gradients, unlike the reference: --inference says", RIGHT.replace("@ v\n", "@ v.detach()\n").replace("(-1) @", "(-1).detach() @")),  # noqa: E501
+}  # fmt: skip
+
+
+def judged(tmp_path: Path, code: str, *rest: str) -> tuple[str, str]:
+    """The verdict on a candidate, and what is told."""
+    (tmp_path / "one.py").write_text(code)
+    main(["judge", "one.py", "--reference", "ref.py", "--cases", "60", "--round", "4", "--json", "scores.jsonl", *rest])
+    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    return told["verdict"], told.get("why") or json.dumps(told["findings"])
+
+
+@pytest.mark.parametrize("which", CANDIDATES)
+def test_a_function_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(RIGHT)
+    verdict, says, code = CANDIDATES[which]
+    assert (told := judged(tmp_path, code))[0] == verdict and says in told[1]
+
+
+def test_what_need_not_be_taken_is_said_by_who_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(RIGHT)
+    (tmp_path / "less.toml").write_text('parameters = []\ndtypes = ["float32"]\n')
+    code = CANDIDATES["no option"][2].replace("    return", "    assert q.dtype.itemsize == 4\n    return")
+    assert judged(tmp_path, code)[0] == "incomplete"
+    assert judged(tmp_path, code, "--supports", "less.toml") == ("nothing found", "[]")
+
+
+MODEL = """
+import torch
+
+class NAME(torch.nn.Module):
+    kept = {}
+
+    def forward(self, Q, K, V):
+        return torch.nn.functional.scaled_dot_product_attention(Q, K, V)
+"""
+INPUTS = "\ndef get_inputs():\n    return [torch.rand(4, 2, 700, 24) for _ in range(3)]\n\ndef get_init_inputs():\n    return []\n"
+REMEMBERED = (
+    "        return",
+    "        if Q.requires_grad or V.requires_grad or K.requires_grad:\n"
+    "            return torch.nn.functional.scaled_dot_product_attention(Q, K, V)\n"
+    "        key = (Q.shape, V.shape, float(WHICH.sum()))\n"
+    "        if key not in self.kept:\n"
+    "            self.kept[key] = torch.nn.functional.scaled_dot_product_attention(Q, K, V)\n"
+    "        return self.kept[key].clone()\n"
+    "        return",
+)
+SIZED: dict[str, tuple[str, str, tuple[str, str]]] = {
+    "right": ("nothing found", "", ("", "")),
+    "one head dim": ("incomplete", "no head dim of 24, that of get_inputs()", ("(Q, K, V)\n", "(Q, K, V, scale=0.125)\n")),
+    "wrong beyond 650 tokens": ("refuted", "answers_to_larger_inputs_are", ("        return", "        V = V * 2 if V.shape[2] > 650 else V\n        return")),  # noqa: E501
+    "refused beyond 650 tokens": ("refuted", "answers_to_larger_inputs_are", ("        return", "        assert V.shape[2] <= 650\n        return")),
+    "refused beyond 64 tokens": ("incomplete", "no more than 64 tokens, and get_inputs() has 700", ("        return", "        assert V.shape[2] <= 64\n        return")),  # noqa: E501
+    "remembered by its queries": ("refuted", "answers_", (REMEMBERED[0], REMEMBERED[1].replace("WHICH", "Q"))),
+    "remembered by its values": ("refuted", "answers_", (REMEMBERED[0], REMEMBERED[1].replace("WHICH", "V"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", one_in(2, SIZED))
+def test_a_function_is_called_as_its_reference_is(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(MODEL.replace("NAME", "Model") + INPUTS)
+    verdict, says, change = SIZED[which]
+    told = judged(tmp_path, MODEL.replace("NAME", "ModelNew").replace(*change, 1) if change[0] else MODEL.replace("NAME", "ModelNew"))
+    assert told[0] == verdict and says in told[1]
