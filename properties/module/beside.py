@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -20,7 +20,7 @@ from ..engine.frameworks import TRAINING, Buffers, Given
 from . import bound
 from .cases import CACHED, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
-from .speech import arguments_of, call, first_array, hooks, laid_out, read, under
+from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, under
 from .subject import duplicate, set_dropout
 from .trial import ModuleTrial
 from .weights import noise
@@ -36,12 +36,13 @@ def answers_agree(t: ModuleTrial) -> None:
     beside = _beside(t)
     fw = t.target.framework
     with hooks(fw).still(), t.other_memory():
-        first = first_array(t.result(dataclasses.replace(t.inputs, x=1.5 - 2 * t.inputs.x)), fw)
+        first = first_array(t.result(_disturbed(t)), fw)
         own, others = t.form(first)[1], beside.form(_right(beside, beside.result))[1]
     before = fw.read(first)
     if own != others == t.case.dtype:
         t.fail(f"it answers in {own}, the reference in {others}")
     outs = {"": t.run()}
+    _arguments_are_unchanged(t, beside)
     t.same_bits(fw.read(first), before, "the answer was changed by the next call at row {row}")
     with t.other_memory(TURNED):
         try:
@@ -63,6 +64,88 @@ def answers_agree(t: ModuleTrial) -> None:
         right = _right(beside, lambda: beside.run(module=beside.trained))
         allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(module=one.trained, runs=runs)[1]))
     _agree(t, trained, right, allowed, f"{SAYS} in train mode")
+    _other_values_agree(t, beside)
+    _other_arrays_agree(t, beside)
+
+
+def _disturbed(t: ModuleTrial) -> Tokens:
+    """Other tokens, all or all but the first, or another memory: an answer that is remembered by what is the same is a wrong one."""
+    x = t.inputs
+    match t.choice("disturbed", 3):
+        case 0 if x.memory is not None:
+            return dataclasses.replace(x, memory=1.5 - 2 * x.memory)
+        case 1 if t.case.length > 1:
+            return dataclasses.replace(x, x=t.other(x.x, np.arange(t.case.length)[None] > 0))
+    return dataclasses.replace(x, x=1.5 - 2 * x.x)
+
+
+def _arguments_are_unchanged(t: ModuleTrial, beside: ModuleTrial) -> None:
+    """By a call of the target, where the reference leaves them as they were."""
+    name = changed(t.inputs, t.speech, t.buffers)
+    if name and not t.subject.elsewhere:
+        _right(beside, beside.run)
+        if not changed(beside.inputs, beside.speech, beside.buffers):
+            t.fail(f"{name} was changed by the call")
+
+
+def _other_values_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
+    """Where values are made of other tokens than keys are, if these are arguments of their own."""
+    if not {"key", "value"} <= set(t.speech.roles.values()):
+        return
+    memory = t.inputs.x if t.inputs.memory is None else t.inputs.memory
+    tokens = dataclasses.replace(t.inputs, values=t.other(memory, np.array(True)))
+    try:
+        right = beside.run(tokens)
+    except Raised:
+        return  # which takes them alike alone
+    _agree(
+        t,
+        t.run(tokens),
+        right,
+        lambda runs: _apart(t, beside, lambda one: one.exact(tokens, runs=runs)[1]),
+        f"{SAYS} where values are of other tokens than keys",
+    )
+
+
+def _other_arrays_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
+    """What comes back beside the output: of a candidate the very same, else what both give."""
+    fw = t.target.framework
+    with hooks(fw).still():
+        own, right = t.result(), _right(beside, beside.result)
+    (form, others), (wanted, right_others) = ((fw.is_array(x), [fw.read(a) for a in arrays(x, fw)[1:]]) for x in (own, right))
+    shapes, right_shapes = ([x.shape for x in each] for each in (others, right_others))
+    if (form, shapes) != (wanted, right_shapes):
+        if t.subject.elsewhere:
+            t.fail(f"it answers with {_returned(own, form, shapes)}, the reference with {_returned(right, wanted, right_shapes)}")
+        return  # which is told of the pair
+    if not shapes:
+        return
+
+    def followed(one: ModuleTrial, runs: int) -> list[Array]:
+        def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
+            opened = under(double, fw, *mode) if mode else nullcontext()
+            with hooks(fw).still(), np.errstate(all="ignore"), fw.chance(0), opened:
+                result = call(double, one.speech, one.inputs, fw, Buffers(fw), "float64", one.case.device)
+                return [np.atleast_1d(fw.read(x)) for x in arrays(result, fw)[1:]]
+
+        try:
+            return [off for _, off in bound.scattered(one.subject, one.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, one.anew)]
+        except (Exception, SystemExit) as error:
+            raise NotTaken(f"what comes back beside the output ({type(error).__name__}: {first_line(error)})") from None
+
+    found = cache(followed)
+    for number, (x, y) in enumerate(zip(others, right_others, strict=True)):
+
+        def allowed(runs: int, number: int = number) -> Array:
+            return _apart(t, beside, lambda one: found(one, runs)[number])
+
+        _agree(t, np.atleast_1d(x), np.atleast_1d(y), allowed, f"of array {number + 2} that comes back {SAYS}")
+
+
+def _returned(result: Any, alone: bool, shapes: list[tuple[int, ...]]) -> str:
+    """What comes back, in a few words."""
+    more = f" and arrays of shape {', '.join(map(str, shapes))}" if shapes else ""
+    return "an array" if alone else f"a {type(result).__name__} of its output{more}"
 
 
 def larger_answers_agree(t: ModuleTrial) -> None:
@@ -146,12 +229,14 @@ def _gradients_agree(t: ModuleTrial) -> None:
     beside = _beside(t)
     training = t.choice("mode", 2) == 1
     mode = "in train mode" if training else "in eval mode"
+    learns = any(parameter.requires_grad for parameter in beside.module.parameters())
+    asked = () if (learns and t.choice("tokens asked", 3) == 0) or t.speech.layout == "ld" else tuple(GIVEN)  # () as of a first layer
     try:
-        right = _sent_back(beside, beside.trained if training else beside.module)
+        right = _sent_back(beside, beside.trained if training else beside.module, asked)
     except Raised as raised:
         raise NotTaken(f"gradients, for which the reference {blame(raised)}") from None
     try:
-        own = _sent_back(t, t.trained if training else t.module)
+        own = _sent_back(t, t.trained if training else t.module, asked)
     except Raised as raised:
         if "does not require grad" not in str(raised):  # as PyTorch says it
             raise
@@ -160,7 +245,7 @@ def _gradients_agree(t: ModuleTrial) -> None:
 
     @cache
     def allowed(one: ModuleTrial, runs: int) -> dict[str, Array]:
-        return _followed(one, training, runs)
+        return _followed(one, training, asked, runs)
 
     for name in (OUTPUT, *GIVEN.values()):
         if name in right:
@@ -223,19 +308,19 @@ def _places(t: ModuleTrial, beside: ModuleTrial) -> dict[str, Array]:
     return {name: np.atleast_1d(x.astype(int)) for name, x in found.items()}
 
 
-def _sent_back(t: ModuleTrial, module: Any) -> dict[str, Array]:
-    """The output of a call that is recorded, and the gradients that come back, by name. Raises Raised."""
-    called = dataclasses.replace(t.target, function=lambda: _recorded(t, module, t.case.dtype))
+def _sent_back(t: ModuleTrial, module: Any, asked: Collection[str]) -> dict[str, Array]:
+    """The output of a call that is recorded, and the gradients that come back, by name; of tokens those that are ``asked``. Raises Raised."""
+    called = dataclasses.replace(t.target, function=lambda: _recorded(t, module, t.case.dtype, asked))
     found: dict[str, Array] = called.apply()
     return found
 
 
-def _followed(t: ModuleTrial, training: bool, runs: int) -> dict[str, Array]:
+def _followed(t: ModuleTrial, training: bool, asked: Collection[str], runs: int) -> dict[str, Array]:
     """How far each of them may be off. Raises NotTaken where that cannot be followed."""
     names: list[str] = []
 
     def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
-        found = _recorded(t, double, "float64", mode)
+        found = _recorded(t, double, "float64", asked, mode)
         names[:] = found
         return list(found.values())
 
@@ -253,12 +338,12 @@ def _followed(t: ModuleTrial, training: bool, runs: int) -> dict[str, Array]:
     return {name: off for name, (_, off) in zip(names, found, strict=True)}
 
 
-def _recorded(t: ModuleTrial, module: Any, dtype: str, mode: tuple[Any, ...] = ()) -> dict[str, Array]:
+def _recorded(t: ModuleTrial, module: Any, dtype: str, asked: Collection[str], mode: tuple[Any, ...] = ()) -> dict[str, Array]:
     """Whatever is raised passes."""
     fw, speech, device = t.subject.framework, t.speech, t.case.device
     laid = Buffers(fw)
     arguments_of(speech, t.inputs, fw, laid, dtype, device)
-    leaves = {name: hooks(fw).leaf(array) for name, array in laid.arrays() if name in GIVEN and speech.layout != "ld"}
+    leaves = {name: hooks(fw).leaf(array) for name, array in laid.arrays() if name in asked}
     parameters = dict(module.named_parameters())
     for parameter in parameters.values():
         parameter.grad = None

@@ -18,9 +18,10 @@ from ..engine.contained.link import Gone, NoMoreCalls
 from ..engine.contained.values import ITEMSIZE, contiguous
 from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
-from ..engine.frameworks import Answered
+from ..engine.frameworks import Answered, Buffers
 from .cases import USUAL
-from .held import RECORDED
+from .held import RECORDED, ArgumentChanged
+from .speech import call, changed, hooks
 from .subject import Facts, Subject, answer, of_instance, tokens_for
 
 MOST = 10_000  # parameters
@@ -46,8 +47,10 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     makes = beside.get("get_init_inputs") if stub.is_class else None
     given = makes() if callable(makes) else []
 
+    writes = _writes(other, prototype)
+
     def run(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        return _asked(fw, stub, given, module, arguments, options)
+        return _asked(fw, stub, given, module, arguments, options, writes)
 
     try:
         held = stub.held(fw, "weights", given)
@@ -68,7 +71,7 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     return _in_its_types(target, reference.kind)
 
 
-def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any]) -> Any:
+def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any], writes: bool) -> Any:
     """What is answered over there to the call of a shadow; gradients of its weights, and of the arguments, go back through what it gives."""
     weights = list(module.parameters())
     places: dict[int, tuple[Any, list[int | str]]] = {}  # one array may be several arguments
@@ -77,19 +80,29 @@ def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options:
         if fw.is_array(x) and fw.asks(x):
             places.setdefault(id(x), (x, []))[1].append(at)
     leaves = [*(weight for weight in weights if fw.asks(weight)), *(x for x, _ in places.values())]
-    called = given, [weight.data for weight in weights], list(arguments), options, module.training
     turned = [at for at, x in given_at if fw.is_array(x) and _turned(x, fw)]
+    called = given, [weight.data for weight in weights], list(arguments), options
+    how = {"training": module.training, "way": RECORDED if leaves else fw.way(), "turned": turned, "writes": writes}
     if not leaves:
-        return stub.held(fw, "answer", *called, fw.way(), turned)
+        return stub.held(fw, "answer", *called, how)
 
     def send_back(grad_out: Any, again: bool = False) -> list[Any]:
-        return list(stub.held(fw, "sent_back", *called, [at for _, at in places.values()], grad_out[0]))
+        return list(stub.held(fw, "sent_back", *called, {**how, "asked": [at for _, at in places.values()]}, grad_out[0]))
 
     def run(_: Sequence[Any]) -> Answered:
-        out, carries = stub.held(fw, "answer", *called, RECORDED, turned)
+        out, carries = stub.held(fw, "answer", *called, how)
         return [out], [carries is True], send_back
 
     return fw.bridged(run, leaves)[0]
+
+
+def _writes(subject: Subject, module: Any) -> bool:
+    """Whether a call of the reference writes into what it is given."""
+    fw, buffers = subject.framework, Buffers(subject.framework)
+    tokens = tokens_for(subject.speech, 2, (subject.facts.lengths or (5,))[0], None if subject.facts.sees_itself else 5)
+    with suppress(Exception), hooks(fw).still():
+        call(module, subject.speech, tokens, fw, buffers, "float64", "cpu")
+    return bool(changed(tokens, subject.speech, buffers))
 
 
 def _turned(x: Any, fw: Any) -> bool:
@@ -158,7 +171,7 @@ def _in_its_types(target: Target, kind: Any) -> Target:
         except Raised as raised:
             if isinstance(raised.error, Gone):
                 gone.append(raised.error)
-            else:
+            elif type(raised.error).__name__ != ArgumentChanged.__name__:
                 refused[dtype] = f"it {blame(raised)}"
     if gone and len(gone) + len(refused) == len(target.dtypes):
         raise CannotRun(f"{target.name} {gone[0]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,6 +21,10 @@ class AnswerChanged(Exception):
     """A call has written into the answer to an earlier one."""
 
 
+class ArgumentChanged(Exception):
+    """A call has written into what it was given, as its reference does not."""
+
+
 class Held:
     """A module of the target's, or its class. ``given``: what its class is ``made_with``."""
 
@@ -33,31 +37,28 @@ class Held:
         """The names and arrays of its parameters."""
         return [(name, weight.data) for name, weight in self._in("float64", given, False, "").named_parameters()]
 
-    def answer(
-        self,
-        given: Any,
-        weights: list[Any],
-        arguments: list[Any],
-        options: dict[str, Any],
-        training: bool,
-        way: str,
-        turned: Sequence[int | str],
-    ) -> Any:
+    def answer(self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any], how: Mapping[str, Any]) -> Any:
         """What it returns with these weights, in their type; where it is recorded, [the output, whether it carries a gradient].
 
-        Without dropout in train mode; in eval mode that is the module's own business. ``turned``: which arguments do not lie row by row.
-        Raises AnswerChanged, and as the module does.
+        ``how``: whether in ``training`` mode, without dropout (in eval mode that is the module's own business); in which ``way``; which
+        arguments do not lie row by row, but are ``turned``; whether the reference ``writes`` into its own.
+        Raises ArgumentChanged, AnswerChanged, and as the module does.
         """
-        module = self._with(given, weights, training, way)
-        for at in turned:
+        module = self._with(given, weights, how["training"], how["way"])
+        for at in how["turned"]:
             among: Any = arguments if isinstance(at, int) else options
             _, dtype, device = self.fw.describe(among[at])
             among[at] = Lying(self.fw, "feature_major").array("", self.fw.read(among[at]), dtype, device, "")
-        with self._told(way):
+        arrays = {name: x for name, x in (*enumerate(arguments, 1), *options.items()) if self.fw.is_array(x)}
+        before = {name: self.fw.read(x) for name, x in arrays.items()}
+        with self._told(how["way"]):
             result = module(*arguments, **options)
+        for name, x in arrays.items() if not how["writes"] else ():
+            if not np.array_equal(self.fw.read(x), before[name], equal_nan=True):
+                raise ArgumentChanged(f"it writes into its argument {name}")
         out = first_array(result, self.fw)
-        self._remember(out, [x for x in (*arguments, *options.values()) if self.fw.is_array(x)])
-        return [out.detach(), self.fw.asks(out)] if way == RECORDED else result
+        self._remember(out, list(arrays.values()))
+        return [out.detach(), self.fw.asks(out)] if how["way"] == RECORDED else result
 
     def _remember(self, out: Any, arguments: Sequence[Any]) -> None:
         """The answer, until the next one is there. One that lies in an argument is changed with it."""
@@ -68,24 +69,17 @@ class Held:
             raise AnswerChanged("the answer to the call before it is another one afterwards")
 
     def sent_back(
-        self,
-        given: Any,
-        weights: list[Any],
-        arguments: list[Any],
-        options: dict[str, Any],
-        training: bool,
-        asked: Sequence[Sequence[int | str]],
-        grad: Any,
+        self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any], how: Mapping[str, Any], grad: Any
     ) -> list[Any]:
         """The gradients of Σ out · grad in its parameters, and in the arguments that are ``asked``; None where there is none.
 
         Of each of these it is said at which places, or under which names, it is.
         """
-        module = self._with(given, weights, training, RECORDED)
+        module = self._with(given, weights, how["training"], RECORDED)
         for parameter in module.parameters():
             parameter.grad = None
         leaves = []
-        for places in asked:
+        for places in how["asked"]:
             among: list[Any] = [arguments if isinstance(at, int) else options for at in places]
             leaves.append(hooks(self.fw).leaf(among[0][places[0]].detach()))
             for holder, at in zip(among, places, strict=True):

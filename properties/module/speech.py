@@ -257,6 +257,7 @@ class Tokens:
     past: Past | None = None  # the cache and the number of tokens in it; None: without one
     shift: int = 0  # the position of the first token
     cut: int = 0  # where they are packed: all are two sequences, the first of so many tokens; 0: each is one of its own
+    values: Array | None = None  # as ``memory``, where values are made of other tokens than keys are; None: of the same
 
     @property
     def keys(self) -> int:
@@ -271,8 +272,8 @@ class Tokens:
 
     def of(self, here: slice) -> Tokens:
         """Of these sequences alone."""
-        memory, visible = (None if each is None else each[here] for each in (self.memory, self.visible))
-        return replace(self, x=self.x[here], memory=memory, visible=visible)
+        memory, visible, values = (None if each is None else each[here] for each in (self.memory, self.visible, self.values))
+        return replace(self, x=self.x[here], memory=memory, visible=visible, values=values)
 
     @property
     def about(self) -> str:
@@ -386,6 +387,8 @@ def arguments_of(
     for name, meant in speech.roles.items():
         if meant in ("tokens", "query"):
             made[name] = x
+        elif meant == "value" and tokens.values is not None:
+            made[name] = array("values", tokens.values)
         elif meant in ("key", "value") or (meant == "memory" and tokens.memory is not None):
             made[name] = memory
         elif meant == "no bias":
@@ -427,6 +430,13 @@ def arguments_of(
     return made
 
 
+def changed(tokens: Tokens, speech: Speech, buffers: Buffers) -> str:
+    """The name of the tokens that a call has changed; empty if it has changed none. ``buffers``: those that it was made with."""
+    held = dict(buffers.contents())
+    given = {name: before for name in ("x", "memory") if (before := getattr(tokens, name)) is not None and name in held}
+    return next((name for name, before in given.items() if not np.array_equal(held[name], laid_out(before, speech, name))), "")
+
+
 def _as(mask: Saying | None) -> str:
     """How a second mask is said beside this one: PyTorch's own do not go together otherwise."""
     return "True = hidden" if mask and mask.how == "True = hidden" else "added"
@@ -452,7 +462,7 @@ def _numbered(meant: str, places: Array, fw: Framework, device: str) -> Any:
 
 def laid_out(x: Array, speech: Speech, name: str = "x") -> Array:
     """Tokens (B, L, D) in the axes of a module; ``name``: those of the tokens, or of the memory."""
-    layout = "bld" if speech.aside and name == "memory" else speech.layout
+    layout = "bld" if speech.aside and name != "x" else speech.layout
     if layout == "lbd":
         return x.transpose(1, 0, 2)
     if layout == "bdl":

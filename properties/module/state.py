@@ -12,7 +12,7 @@ from ..engine.core.target import NotTaken, Raised
 from .candidates import by_heads
 from .cases import FIRST, LEARNING, MANY, MODULE
 from .names import FORWARD_ROLES, POSITIONS, role
-from .speech import Tokens, arrays, first_array, hooks, laid_out, under
+from .speech import Tokens, arrays, changed, first_array, hooks, under
 from .subject import dropouts, set_dropout
 from .trial import ModuleTrial
 from .weights import noise
@@ -34,11 +34,8 @@ def module_the_same_call_gives_the_same_bits(t: ModuleTrial) -> None:
 def module_arguments_are_unchanged(t: ModuleTrial) -> None:
     """A call does not write into tokens, memory or mask."""
     t.run()
-    held = dict(t.buffers.contents())
-    x = t.inputs
-    for name, before in (("x", x.x), ("memory", x.memory)):
-        if before is not None and name in held and not np.array_equal(held[name], laid_out(before, t.speech, name)):
-            t.fail(f"{name} was changed by the call")
+    if name := changed(t.inputs, t.speech, t.buffers):
+        t.fail(f"{name} was changed by the call")
 
 
 @module("parameters and buffers after = before", exact=True)
