@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,31 +106,67 @@ def _as_causal_as(subject: Subject, other: Subject) -> Subject:
 def _given(own: Subject, other: Subject) -> tuple[str, Give]:
     mine, theirs = (s.module("float64", "cpu", seed) for s, seed in ((own, 1), (other, 2)))
     first: tuple[str, Give] | None = None
-    for words, give in _ways(own, other, mine, theirs):
+    for words, give, likely in (*_ways(own, other, mine, theirs), *_guesses(own, mine, theirs)):
         try:
             give(theirs, mine)
         except (ValueError, IndexError, KeyError, RuntimeError):
             continue
-        first = first or (words, give)
         if _alike(own, other, mine, theirs):
             return words, give
+        if likely:
+            first = first or (words, give)
     if first is None:
         held = [f"{n} {tuple(p.shape)}" for n, p in mine.named_parameters()]
-        raise CannotRun(f"the weights of {own.name} cannot be given to {other.name}: {', '.join(held[:4])}… have no place there")
+        where = f"where the weights of {own.name} would stand in {other.name}, so that both answer alike"
+        raise CannotRun(f"it is not known {where}: {', '.join(held[:4])}{'…' * (len(held) > 4)}")
     return first
 
 
-def _ways(own: Subject, other: Subject, mine: Any, theirs: Any) -> Iterator[tuple[str, Give]]:
-    shapes = [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in (mine, theirs)]
+Way = tuple[str, Give, bool]  # in words; how; whether answers that differ are those of a mistake, and not of weights in a wrong place
+
+
+def _ways(own: Subject, other: Subject, mine: Any, theirs: Any) -> Iterator[Way]:
+    shapes = _shapes(mine, theirs)
     if shapes[0] == shapes[1]:
-        yield "by their names", lambda to, of: _copy(own, list(zip(_held(of), _held(to), strict=True)))
+        yield "by their names", lambda to, of: _copy(own, list(zip(_held(of), _held(to), strict=True))), True
     reads = [own.structure] if own.structure else list(candidates(mine, own.speech.width, own.speech.heads))[:3]
     writes = [other.structure] if other.structure else list(candidates(theirs, other.speech.width, other.speech.heads))[:3]
     for read in reads:
         for write in writes:
-            yield f"{THROUGH}{read.words} and {write.words}", _through(own, read, write)
+            yield f"{THROUGH}{read.words} and {write.words}", _through(own, read, write), True
     if list(shapes[0].values()) == list(shapes[1].values()):
-        yield "in their order", lambda to, of: _copy(own, list(zip(_held(of), _held(to), strict=True)))
+        yield "in their order", lambda to, of: _copy(own, list(zip(_held(of), _held(to), strict=True))), True
+
+
+def _guesses(own: Subject, mine: Any, theirs: Any) -> Iterator[Way]:
+    shapes, others = _shapes(mine, theirs)
+    names = [name for name, shape in shapes.items() if others.get(name) == shape]
+    if names:
+
+        def by_names(to: Any, of: Any) -> None:
+            held = [dict(module.named_parameters()) for module in (of, to)]
+            _copy(own, [(held[0][name].data, held[1][name].data) for name in names])
+
+        yield "by the names that both have", by_names, False
+    yield "side by side, in their order", partial(_side_by_side, own), False
+
+
+def _shapes(*modules: Any) -> list[dict[str, tuple[int, ...]]]:
+    return [{name: tuple(p.shape) for name, p in module.named_parameters()} for module in modules]
+
+
+def _side_by_side(own: Subject, to: Any, of: Any) -> None:
+    """All rows of one length, one after another, whatever the parameters between which they are divided: one projection for several of them."""
+    fw, kinds = own.framework, {tuple(p.shape[1:]) for p in _held(of)}
+    for kind in sorted(kinds):
+        sources, places = ([p for p in _held(module) if tuple(p.shape[1:]) == kind] for module in (of, to))
+        rows = np.concatenate([fw.read(p) for p in sources])
+        at = 0
+        for place in places:
+            fw.assign(place, rows[at : at + place.shape[0]])
+            at += place.shape[0]
+        if at != len(rows):
+            raise ValueError(f"{len(rows)} rows are not {at}")
 
 
 def _held(module: Any) -> list[Any]:

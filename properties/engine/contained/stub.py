@@ -24,6 +24,7 @@ class Stub:
     """A callable that is called elsewhere. Its signature and what it supports are plain data that came from there."""
 
     library = ""  # of whose modules it is one, other than PyTorch's
+    returned = ""  # what its last call has returned, in a few words
 
     def __init__(self, link: ContainedLink, known: Mapping[str, Any]) -> None:
         self.link = link
@@ -41,7 +42,9 @@ class Stub:
         self.likely = tuple(name for name in likely if name in frameworks()) if isinstance(likely, list) else ()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.link.called(self.link.handle, "", arguments, options)
+        result = self.link.called(self.link.handle, "", arguments, options)
+        self.returned = _form(result, self.link.framework)
+        return result
 
     def as_made(self) -> Stub:
         """The same of a module without weights, which is a function there. Raises NotLoaded, Gone."""
@@ -122,6 +125,14 @@ class _Back:
 
     def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:
         return self.link.send_back(self.fw, self.number, grad_out, list(pushed), self.slow)
+
+
+def _form(result: Any, fw: Framework) -> str:
+    if isinstance(result, tuple | list):
+        return f"{len(result)} in a {'tuple' if isinstance(result, tuple) else 'list'}"
+    if isinstance(result, Mapping):
+        return f"a dictionary of {', '.join(map(str, result))}"
+    return "an array" if fw.is_array(result) else "an object"
 
 
 def _arrays(value: Any, fw: Framework) -> Iterator[Any]:

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -39,7 +39,7 @@ from ..contained.template import hold, kept_from_targets
 from ..core.contract import contracts
 from ..core.declare import GRADIENTS
 from ..core.supports import Supports
-from ..core.target import CannotRun, Target
+from ..core.target import CannotRun, Raised, Target, innermost
 from ..frameworks import no_device
 from ..report import record as gate
 from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets, on_either
@@ -381,6 +381,8 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         allowed = {*(how["supports"] or ()), *(["gradients"] if how["inference"] else [])}
         if target.like and (lacks := narrower(alone, target.like, allowed)):
             away = f"it takes {', '.join(lacks.values())}, {_unlike(lacks)}"
+        elif (forms := [_returned(one, device) for one in (alone, reference)])[0] != forms[1]:
+            away = f"it returns {forms[0]}, the reference {forms[1]}: it cannot stand in its place"
         properties = list(pair_properties(target))
         if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
             properties = [prop for prop in properties if prop not in left]
@@ -399,6 +401,16 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         made |= {"verdict": "incomplete", "why": away}
     made["line"] = gates.first_line(text)
     return made
+
+
+def _returned(target: Target, device: str) -> str:
+    """What a function in another process returns, in a few words; empty where that cannot be told."""
+    function = innermost(target.function)
+    if not isinstance(function, Stub):
+        return ""
+    with suppress(Raised):
+        target.kind.smoke(target, target.dtypes[0], device)
+    return function.returned
 
 
 def _unlike(lacks: Collection[str]) -> str:
