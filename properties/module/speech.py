@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -17,6 +18,7 @@ import numpy as np
 from ..engine.cases import coordinates
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
+from ..engine.contained import link
 from ..engine.contained.watch import in_time
 from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
@@ -350,6 +352,8 @@ def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Bu
 
 
 def _in_time(module: Any, speech: Speech, arguments: dict[str, Any]) -> Any:
+    if time.monotonic() > link.OVER:
+        raise link.NoMoreCalls
     first = [arguments.pop(name) for name in speech.positional if name in arguments]
     if isinstance(module, Away):  # in another process, which has limits of its own
         return module(*first, **arguments)

@@ -16,10 +16,10 @@ DEADLY = tuple(-s for s in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signa
 ANSWERED = b"."
 
 
-def killed(did: str, isolated: bool) -> int:
-    """Say what the target did to its process. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
+def killed(did: str, isolated: bool, who: str = "the target") -> int:
+    """Say what somebody did to this process. The exit status if nothing more can be done, 0 if a second run can isolate the case."""
     again = "" if isolated or not CAN_FORK else ": starting again, every case in a process of its own first"
-    print(f"attncheck: the target {did}{again}", file=sys.stderr, flush=True)
+    print(f"attncheck: {who} {did}{again}", file=sys.stderr, flush=True)
     return 0 if again else 2
 
 
@@ -55,4 +55,5 @@ def guarded(arguments: list[str], main: Callable[[list[str]], int], again: bool 
     if status == -signal.SIGALRM and not said:
         return killed("gave no answer to one of its first calls in time: it hangs, or takes longer (a longer --time waits longer)", True)
     isolated = "--isolate" in arguments or not again
-    return killed(ended(status), isolated) or guarded([*arguments, "--isolate"], main)
+    who = "the reference" if arguments[0:1] == ["judge"] else "the target"  # candidates are never in this process
+    return killed(ended(status), isolated, who) or guarded([*arguments, "--isolate"], main)

@@ -129,8 +129,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     if options.device and (why := no_device(options.device)):
         raise ValueError(why)
     if options.reference:
-        # what is wrong with it is no candidate's fault
-        on_either(whole(options.reference), partial(referee, whole(options.reference)), options.device or "cpu", bool(options.device))
+        _meet(whole(options.reference), options.device, options.time)  # what is wrong with it is no candidate's fault
     number = secrets.randbelow(2**31) if options.round is None else options.round
     texts = [text for path in options.paths for _, text in ([(path, path)] if path == "-" else _lying_at(path))]
     how = {
@@ -456,6 +455,20 @@ def referee(text: str, device: str) -> Target:
         (known,) = find_targets(text, Builtins())
     _MET[key] = known.kind.handshake(known, "cpu")
     return _MET[key]
+
+
+def _meet(text: str, device: str | None, budget: float | None) -> None:
+    """Raises ValueError for a reference that ends its process, or is too slow for candidates to be compared with it, and CannotRun."""
+    seconds = math.inf if budget is None else max(budget, MEETING)
+    try:
+        with link.ending(time.monotonic() + seconds):
+            on_either(text, partial(referee, text), device or "cpu", bool(device))
+    except link.Gone as gone:
+        raise ValueError(f"the reference {text} {gone}") from None
+    except NoMoreCalls:
+        if link.ENDS:
+            raise ValueError(f"the reference {text} {link.ENDS[-1]}") from None
+        raise ValueError(f"it takes more than {seconds:g} s to find out how the reference {text} is called: give more time") from None
 
 
 def whole(reference: str) -> str:
