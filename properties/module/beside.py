@@ -20,7 +20,7 @@ from ..engine.frameworks import TRAINING, Buffers, Given
 from . import bound
 from .cases import CACHED, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
-from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, under
+from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
 from .subject import duplicate, set_dropout
 from .trial import ModuleTrial
 from .weights import noise
@@ -112,13 +112,13 @@ def _other_arrays_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
     fw = t.target.framework
     with hooks(fw).still():
         own, right = t.result(), _right(beside, beside.result)
-    (form, others), (wanted, right_others) = ((fw.is_array(x), [fw.read(a) for a in arrays(x, fw)[1:]]) for x in (own, right))
-    shapes, right_shapes = ([x.shape for x in each] for each in (others, right_others))
-    if (form, shapes) != (wanted, right_shapes):
+    forms = [returned(x, fw) for x in (own, right)]
+    if forms[0] != forms[1]:
         if t.subject.elsewhere:
-            t.fail(f"it answers with {_returned(own, form, shapes)}, the reference with {_returned(right, wanted, right_shapes)}")
+            t.fail(f"it answers with {forms[0]}, the reference with {forms[1]}")
         return  # which is told of the pair
-    if not shapes:
+    others, right_others = ([fw.read(a) for a in arrays(x, fw)[1:]] for x in (own, right))
+    if not others:
         return
 
     def followed(one: ModuleTrial, runs: int) -> list[Array]:
@@ -140,12 +140,6 @@ def _other_arrays_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
             return _apart(t, beside, lambda one: found(one, runs)[number])
 
         _agree(t, np.atleast_1d(x), np.atleast_1d(y), allowed, f"of array {number + 2} that comes back {SAYS}")
-
-
-def _returned(result: Any, alone: bool, shapes: list[tuple[int, ...]]) -> str:
-    """What comes back, in a few words."""
-    more = f" and arrays of shape {', '.join(map(str, shapes))}" if shapes else ""
-    return "an array" if alone else f"a {type(result).__name__} of its output{more}"
 
 
 def larger_answers_agree(t: ModuleTrial) -> None:

@@ -21,13 +21,14 @@ from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.frameworks import Answered, Buffers
 from .cases import USUAL
 from .held import RECORDED, ArgumentChanged
-from .speech import call, changed, hooks
+from .speech import Speech, call, changed, hooks
 from .subject import Facts, Subject, answer, of_instance, tokens_for
 
 MOST = 10_000  # parameters
 MOST_TOKENS, LONGEST = 2048, 256  # of inputs that many cases are drawn with, and of one sequence: more cost too much
 MOST_WORK, LARGEST = 2**21, 2**25  # numbers of a call with larger ones, of which fewer sequences are taken, and of a single one
 LONG = (509, 253, 125)  # tokens of a longer one: within what tables are made for, and no whole number of tiles
+IMAGES = (484, 256, 121)  # the same of an image, which may have to be a square, of an even side
 PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
 
 
@@ -123,10 +124,11 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     except Exception as error:
         return None, {"the size of its own inputs": f"get_inputs() raised {type(error).__name__}"}
     facts, width = subject.facts, subject.speech.width
-    if len(shape) != 3 or shape[2] != width or subject.speech.layout != "bld":
+    batch, length, features = _sizes(shape, subject.speech)
+    if features != width:
         return None, {"the size of its own inputs": f"{shape} are no sequences of {width} features"}
-    batch, length, _ = shape
-    if not (length in facts.lengths if facts.lengths else facts.shortest <= length):
+    few = facts.lengths and not subject.speech.of_an_image  # those of images are examples
+    if not (length in facts.lengths if few else facts.shortest <= length):
         return None, {"the size of its own inputs": f"of sequences of {length} tokens its reference says nothing"}
     each = _work(subject, length)
     if each > LARGEST:
@@ -134,6 +136,24 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     fewer = max(min(batch, MOST_WORK // each), 1)
     told = {"its own inputs as a whole": f"{fewer} of its {batch} sequences at a time"} if fewer < batch else {}
     return (fewer, length), told
+
+
+def _sizes(shape: tuple[int, ...], speech: Speech) -> tuple[int, int, int]:
+    """(sequences, tokens of each, features) of an array in the axes of a module; zeros where it has others, or is an image of other sides."""
+    match speech.layout, shape:
+        case "bld", (batch, length, features):
+            return batch, length, features
+        case "lbd", (length, batch, features):
+            return batch, length, features
+        case "bdl", (batch, features, length):
+            return batch, length, features
+        case (("bhwd" | "bssd"), (batch, high, wide, features)):
+            pass
+        case (("bdhw" | "bdss"), (batch, features, high, wide)):
+            pass
+        case _:
+            return 0, 0, 0
+    return (batch, high * wide, features) if speech.sides(high * wide) == (high, wide) else (0, 0, 0)
 
 
 def _work(subject: Subject, length: int) -> int:
@@ -145,10 +165,10 @@ def _work(subject: Subject, length: int) -> int:
 
 def _longer(subject: Subject, prototype: Any) -> tuple[int, int] | None:
     """One sequence, longer than those of other cases, which the reference takes; None if it takes none."""
-    facts = subject.facts
-    if facts.lengths or facts.longest < Facts.longest or subject.speech.of_an_image:
+    facts, image = subject.facts, subject.speech.of_an_image
+    if (facts.lengths and not image) or facts.longest < Facts.longest:
         return None
-    for length in LONG:
+    for length in IMAGES if image else LONG:
         if _work(subject, length) <= MOST_WORK:
             with suppress(Exception):
                 out = answer(subject, prototype, tokens_for(subject.speech, 1, length, None if facts.sees_itself else length))

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..engine.core.target import CannotRun, Target
+from ..engine.frameworks import Buffers
 from . import bound
 from .candidates import candidates
 from .facts import NEGLIGIBLE, SHORT, influences
+from .speech import call, hooks, returned
 from .structure import Structure, parameters
 from .subject import Subject, tokens_for
 
@@ -60,9 +62,24 @@ def paired(target: Target, reference: Target) -> Target:
     if (name := other.facts.unheeded) and name in own.speech.roles:
         wrong[name] = "given to the reference, it changes nothing"
     untried = {name: why for name, why in {**target.untried, **uncompared}.items() if name != MERGING}  # whatever it is, it is compared
+    if (forms := [_returned(subject) for subject in (own, other)])[0] != forms[1]:
+        untried["what comes back beside the output"] = f"it answers with {forms[0]}, the reference with {forms[1]}"
     return dataclasses.replace(
         target, function=own, learned=learned, parameters=tuple(able), differs=differs, wrong=wrong, untried=untried, like=like
     )
+
+
+def _returned(subject: Subject) -> str:
+    """What comes back of a call, in a few words; empty where that cannot be told."""
+    length = (subject.facts.lengths or (6,))[0]
+    tokens = tokens_for(subject.speech, 2, length, None if subject.facts.sees_itself else 5)
+    fw = subject.framework
+    try:
+        with hooks(fw).still(), fw.chance(0):
+            module = subject.through(subject.module("float64", "cpu", 1))
+            return returned(call(module, subject.speech, tokens, fw, Buffers(fw), "float64", "cpu"), fw)
+    except (Exception, SystemExit):
+        return ""
 
 
 def _keeping_alike(own: Subject, other: Subject) -> tuple[Subject, Subject, dict[str, str]]:

@@ -583,6 +583,15 @@ def arrays(result: Any, fw: Framework) -> list[Any]:
     return [array for value in within for array in arrays(value, fw)]
 
 
+def returned(result: Any, fw: Framework) -> str:
+    """What comes back, in a few words: an array, or several in something."""
+    if fw.is_array(result):
+        return "an array"
+    shapes = [str(fw.describe(x)[0]) for x in arrays(result, fw)[1:]]
+    kind = "a list" if isinstance(result, list) else "a tuple" if isinstance(result, tuple) else "an object"
+    return f"{kind} of its output" + f" and arrays of shape {', '.join(shapes)}" * bool(shapes)
+
+
 def read(result: Any, speech: Speech, fw: Framework) -> Array:
     """The output as a carrier (B, L, D'), or (B, rows, D') where it is pooled. Raises Raised."""
     out = fw.read(first_array(result, fw))

@@ -1,0 +1,100 @@
+"""A module beside a reference: other values than keys, arrays beside the output, what is written into, where weights stand, images of many tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nightly import one_in
+
+from properties.engine.doors.cli import main
+
+HEAD = "import torch\nfrom torch import nn\n\nclass NAME(nn.Module):\n"
+OF_THREE = """
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, query, key, value):
+        return self.inner(query, key, value)[0]
+
+def get_inputs():
+    return [torch.rand(2, 5, 16), torch.rand(2, 7, 16), torch.rand(2, 7, 16)]
+"""
+GROUPED = """
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(16, n, bias=False) for n in (16, 8, 8, 16))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (-1, 4)).transpose(1, 2) for y in (self.q(x), self.k(x), self.v(x)))
+        out = self.out((torch.softmax(q @ k.repeat_interleave(2, 1).mT / 2, -1) @ v.repeat_interleave(2, 1)).transpose(1, 2).flatten(2))
+        return out
+
+def get_inputs():
+    return [torch.rand(2, 5, 16)]
+"""
+OF_IMAGES = """
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        y = x.flatten(2).transpose(1, 2)
+        return self.inner(y, y, y)[0].transpose(1, 2).reshape(x.shape)
+
+def get_inputs():
+    return [torch.rand(2, 8, 12, 12)]
+"""
+UNUSED = "        self.unused = nn.Parameter(torch.ones(3))\n"
+PACKED = (
+    ("self.q, self.k, self.v, self.out = (nn.Linear(16, n, bias=False) for n in (16, 8, 8, 16))", "self.qkv, self.out = nn.Linear(16, 32, bias=False), nn.Linear(16, 16, bias=False)"),  # noqa: E501
+    ("(self.q(x), self.k(x), self.v(x))", "self.qkv(x).split([16, 8, 8], -1)"),
+)  # fmt: skip
+REMEMBERS = (
+    "        return out",
+    "        key = (x.shape, x.dtype, self.training, float(x[0, 0].sum()), float(self.q.weight.sum()))\n"
+    "        kept = self.__dict__.setdefault('kept', {})\n"
+    "        return out if torch.is_grad_enabled() else kept.setdefault(key, out).clone()",
+)
+WRONG_BEYOND = ("        y = x.flatten(2).transpose(1, 2)", "        y = x.flatten(2).transpose(1, 2) * (1.01 if x.shape[-1] > 15 else 1)")
+WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the verdict, what is told, the reference, what is changed in it
+    "keys as values": ("refuted", "where values are of other tokens than keys", OF_THREE, (("query, key, value)[0]", "query, key, key)[0]"),)),
+    "three": ("nothing found", "", OF_THREE, ()),
+    "the output in a list": ("refuted", "it answers with a list of its output, the reference with an array", GROUPED, (("return out", "return [out]"),)),  # noqa: E501
+    "zeros for weights": ("refuted", "of array 2 that comes back", OF_THREE.replace("[0]", ""), (("return self.inner(query, key, value)", "out, w = self.inner(query, key, value)\n        return out, w * 0"),)),  # noqa: E501
+    "tokens written into": ("refuted", "it writes into its argument x", GROUPED, (("return out", "x.detach().zero_()\n        return out"),)),
+    "remembered by one token": ("refuted", "answers_are_those_of_the_reference", GROUPED, (REMEMBERS,)),
+    "packed": ("nothing found", "", GROUPED.replace(UNUSED, ""), PACKED),
+    "without what is unused": ("nothing found", "", GROUPED, ((UNUSED, ""),)),
+    "packed otherwise": ("refuted", "answers_are_those_of_the_reference", GROUPED.replace(UNUSED, ""), (*PACKED, ("k.repeat_interleave", "k.flip(1).repeat_interleave"))),  # noqa: E501
+    "another number of weights": ("cannot be run", "so that both answer alike", GROUPED, (("(16, 8, 8, 16)", "(16, 8, 8, 20)"), ("        return out", "        return out[..., :16]"))),  # noqa: E501
+    "an image of many tokens": ("refuted", "answers_to_larger_inputs_are", OF_IMAGES, (WRONG_BEYOND,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", one_in(2, WHICH))
+def test_a_module_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict, says, reference, changes = WHICH[which]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(HEAD.replace("NAME", "Model") + reference)
+    changed = reference
+    for one in changes:
+        assert one[0] in changed
+        changed = changed.replace(*one)
+    (tmp_path / "one.py").write_text(HEAD.replace("NAME", "ModelNew") + changed)
+    main(["judge", "one.py", "--reference", "ref.py", "--cases", "8", "--round", "4", "--json", "scores.jsonl"])
+    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    assert told["verdict"] == verdict and says in (told.get("why") or json.dumps(told["findings"]))
+
+
+def test_a_reference_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("properties.engine.doors.judge.MEETING", 0.2)
+    slow = GROUPED.replace("    def forward(self, x):\n", "    def forward(self, x):\n        import time\n        time.sleep(0.1)\n")
+    (tmp_path / "ref.py").write_text(HEAD.replace("NAME", "Model") + slow)
+    (tmp_path / "one.py").write_text(HEAD.replace("NAME", "ModelNew") + GROUPED)
+    assert main(["judge", "one.py", "--reference", "ref.py", "--time", "0.2s"]) == 2
+    assert "to find out how the reference ref.py:Model is called: give more time" in capsys.readouterr().err
