@@ -380,7 +380,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         allowed = {*(how["supports"] or ()), *(["gradients"] if how["inference"] else [])}
         if target.like and (lacks := narrower(alone, target.like, allowed)):
             away = f"it takes {', '.join(lacks.values())}, {_unlike(lacks)}"
-        elif (forms := [_returned(one, device) for one in (alone, reference)])[0] != forms[1]:
+        elif all(forms := [_returned(one, device) for one in (alone, reference)]) and forms[0] != forms[1]:
             away = f"it returns {forms[0]}, the reference {forms[1]}: it cannot stand in its place"
         properties = list(pair_properties(target))
         if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
@@ -449,7 +449,7 @@ def referee(text: str, device: str) -> Target:
         found = find_targets(text, Builtins(), None, device)
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
-    if isinstance(found[0].function, Stub):
+    if isinstance(innermost(found[0].function), Stub):
         return found[0].kind.handshake(found[0], device)
     with containing(NEVER):
         (known,) = find_targets(text, Builtins())
