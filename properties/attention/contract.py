@@ -50,8 +50,8 @@ class Attention(Contract):
         "output_has_the_right_form",
         "calls_between_change_nothing",
         "inputs_are_unchanged",
-        "gradients_are_inside_the_bound",
     )
+    pair_gradients: tuple[str, ...] = ("gradients_are_inside_the_bound",)
     pair_large: Mapping[str, Any] = LARGE_LOGITS
     mentions: tuple[str, ...] = ("multihead",)
     known: tuple[str, ...] = PARAMETERS

@@ -27,7 +27,7 @@ class Layer(Contract):
     batched = True
     capabilities = ("layer_gradients",)
     pair: tuple[str, ...] = ("block_is_inside_the_bound",)
-    pair_too: tuple[str, ...] = ("block_gradients_are_slopes",)
+    pair_gradients: tuple[str, ...] = ("block_gradients_are_slopes",)
 
     def __init__(self, topic: Topic, call: str, arrays: int, parameters: tuple[str, ...]) -> None:
         self.name, self.call, self.arguments, self.parameters = topic.name, call, arrays, parameters

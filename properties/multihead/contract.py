@@ -40,7 +40,8 @@ class Multihead(Attention):
     arguments = 4
     topics = (MULTIHEAD, ATTENTION)
     pair: tuple[str, ...] = ("layer_is_inside_the_bound",)
-    pair_too: tuple[str, ...] = ("layer_gradients_are_slopes",)
+    pair_too: tuple[str, ...] = ()
+    pair_gradients: tuple[str, ...] = ("layer_gradients_are_slopes",)
     pair_large: Mapping[str, Any] = {}
     mentions = ()
     fallback = False

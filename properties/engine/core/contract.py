@@ -246,6 +246,7 @@ class Contract(ABC):
     readings = True  # whether known mistakes are compared with what fails
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
     pair_too: tuple[str, ...] = ()  # properties that hold of a target wherever they hold of its reference
+    pair_gradients: tuple[str, ...] = ()  # the same of gradients, of which nothing is said where answers differ
     beside: tuple[Property, ...] = ()  # what is asked of a pair, where that is more than the same answers to those calls
     pair_large: Mapping[
         str, Any
@@ -359,7 +360,7 @@ def _wrong(contract: Contract) -> str:
     topics: Any = contract.topics
     if not isinstance(topics, tuple) or not topics or not all(isinstance(topic, Topic) for topic in topics):
         return f"its topics are {topics!r}, not a tuple of one Topic or more"
-    for name in ("known", "given", "dtypes", "capabilities", "mentions", "pair", "pair_too"):
+    for name in ("known", "given", "dtypes", "capabilities", "mentions", "pair", "pair_too", "pair_gradients"):
         value = getattr(contract, name)
         if not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)) and not (name == "dtypes" and value is None):
             return f"its {name} is {value!r}, not a tuple of texts"

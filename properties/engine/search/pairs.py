@@ -126,7 +126,7 @@ def narrower(target: Target, reference: Target, allowed: Collection[str] = ()) -
 
 def _of_gradients(target: Target, reference: Target) -> str:
     """Why a target's gradients are not compared, where those of its reference could be; empty if they are."""
-    asked = [declared()[name] for name in target.kind.pair_too if "gradients" in name]
+    asked = [declared()[name] for name in target.kind.pair_gradients]
     return next((why for prop in asked if (why := inapplicable(target, prop)) and not inapplicable(reference, prop)), "")
 
 
@@ -137,6 +137,7 @@ def pair_properties(target: Target) -> tuple[Property, ...]:
     asked = target.kind.beside or (
         *(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names)),
         *(_as_of_the_reference(name) for name in target.kind.pair_too if _about(target, name)),
+        *(_gradients_as_of_the_reference(name) for name in target.kind.pair_gradients if _about(target, name)),
         *(_agreeing_where(name, "to_large_logits", tuple(target.kind.pair_large.items())) for name in names[:1] if target.kind.pair_large),
         *(_agreeing_where(name, "to_larger_inputs", tuple(called.items()), once=True) for name in names[:1] if called),
     )
@@ -175,31 +176,44 @@ def _agreeing_where(name: str, where: str, domain: tuple[tuple[str, Any], ...], 
 
 @cache
 def _as_of_the_reference(name: str) -> Property:
+    """A property that holds of the target wherever it holds of the reference, in each way in which it is called."""
     prop = declared()[name]
 
     def check(trial: Any) -> None:
-        kind, fw = trial.target.kind, trial.target.framework
-        way = "" if "gradients" in name else ["", *fw.ways][trial.choice("way", 1 + len(fw.ways))]
+        fw = trial.target.framework
+        way = ["", *fw.ways][trial.choice("way", 1 + len(fw.ways))]
         try:
             with fw.told(way) if way else nullcontext():
                 prop.check(trial)
         except Refuted:
-            try:
-                prop.check(kind.trial(prop)(trial.target.like, trial.case))
-                if "gradients" in name:
-                    compare(kind.trial(prop)(trial.target, trial.case), declared()[kind.pair[0]])
-            except (Refuted, Raised):
-                raise NotTaken("gradients of answers that differ, or what does not hold of the reference, either") from None
+            _holds(prop, trial, trial.target.like)
             raise
 
-    return dataclasses.replace(
-        prop,
-        name=GRADIENTS if "gradients" in name else name,
-        theme="pair",
-        statement=prop.statement if "gradients" not in name else "Gradients are those of the answer, wherever the reference's are.",
-        check=check,
-        edge="",
-    )
+    return dataclasses.replace(prop, theme="pair", check=check, edge="")
+
+
+@cache
+def _gradients_as_of_the_reference(name: str) -> Property:
+    prop = declared()[name]
+
+    def check(trial: Any) -> None:
+        try:
+            prop.check(trial)
+        except Refuted:
+            _holds(prop, trial, trial.target.like)
+            _holds(_agreeing(trial.target.kind.pair[0], ""), trial, trial.target)
+            raise
+
+    statement = "Gradients are those of the answer, wherever the reference's are."
+    return dataclasses.replace(prop, name=GRADIENTS, theme="pair", statement=statement, check=check, edge="")
+
+
+def _holds(prop: Property, trial: Any, target: Target) -> None:
+    """Raises NotTaken where a property does not hold of a target on the case of a trial."""
+    try:
+        prop.check(target.kind.trial(prop)(target, trial.case))
+    except (Refuted, Raised):
+        raise NotTaken("what does not hold of the reference, either, or gradients of answers that differ") from None
 
 
 def compare(trial: Any, prop: Property) -> None:
