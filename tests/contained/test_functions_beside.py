@@ -43,12 +43,12 @@ CANDIDATES: dict[str, tuple[str, str, str]] = {  # the verdict, what is told, th
 def judged(tmp_path: Path, code: str, *rest: str) -> tuple[str, str]:
     """The verdict on a candidate, and what is told."""
     (tmp_path / "one.py").write_text(code)
-    main(["judge", "one.py", "--reference", "ref.py", "--cases", "60", "--round", "4", "--json", "scores.jsonl", *rest])
+    main(["judge", "one.py", "--reference", "ref.py", "--cases", "16", "--round", "4", "--json", "scores.jsonl", *rest])
     (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
     return told["verdict"], told.get("why") or json.dumps(told["findings"])
 
 
-@pytest.mark.parametrize("which", CANDIDATES)
+@pytest.mark.parametrize("which", one_in(2, CANDIDATES))
 def test_a_function_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ref.py").write_text(RIGHT)
@@ -74,7 +74,7 @@ class NAME(torch.nn.Module):
     def forward(self, Q, K, V):
         return torch.nn.functional.scaled_dot_product_attention(Q, K, V)
 """
-INPUTS = "\ndef get_inputs():\n    return [torch.rand(4, 2, 700, 24) for _ in range(3)]\n\ndef get_init_inputs():\n    return []\n"
+INPUTS = "\ndef get_inputs():\n    return [torch.rand(2, 1, 700, 24) for _ in range(3)]\n\ndef get_init_inputs():\n    return []\n"
 REMEMBERED = (
     "        return",
     "        if Q.requires_grad or V.requires_grad or K.requires_grad:\n"
@@ -96,7 +96,7 @@ SIZED: dict[str, tuple[str, str, tuple[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", one_in(2, SIZED))
+@pytest.mark.parametrize("which", one_in(3, SIZED))
 def test_a_function_is_called_as_its_reference_is(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ref.py").write_text(MODEL.replace("NAME", "Model") + INPUTS)
