@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import permissive
 import pytest
 from nightly import one_in
 
+from properties.attention.cases import as_called
 from properties.engine.doors.cli import main
+from properties.engine.search.probe import make_target
 
 REFERENCE = """
 import torch
@@ -103,3 +107,25 @@ def test_a_function_is_called_as_its_reference_is(which: str, tmp_path: Path, mo
     verdict, says, change = SIZED[which]
     told = judged(tmp_path, MODEL.replace("NAME", "ModelNew").replace(*change, 1) if change[0] else MODEL.replace("NAME", "ModelNew"))
     assert told[0] == verdict and says in told[1]
+
+
+def test_as_much_of_its_inputs_is_tried_as_is_worth_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the axes of the reference; what is left out is told."""
+    monkeypatch.chdir(tmp_path)
+    target = make_target("right", permissive.attention, {"framework": "torch", "parameters": ["enable_gqa"]}, "cpu")
+    of_one = {"batch": 1, "kv_heads": 1, "group": 2, "queries": 300, "keys": 500, "dim": 1024, "value_dim": 512, "dtype": ("float32",)}
+    for layout, order in (("bhld", (0, 1, 2, 3)), ("blhd", (0, 2, 1, 3))):
+        shapes = [tuple(sizes[axis] for axis in order) for sizes in ((4, 6, 300, 1024), (4, 3, 500, 1024), (4, 3, 500, 512))]
+        spoken = replace(target, supports=replace(target.supports, layout=layout))
+        fields, why = as_called(spoken, [(shape, "float32") for shape in shapes])
+        assert of_one.items() <= fields.items() and why == "1 of 4 batch elements and 1 of 3 heads of keys at a time"
+    assert as_called(target, [((2, 2, 8, 4), "float32")] * 3)[1] == ""
+    assert as_called(target, [((1, 1, 2**13, 64), "float32")] * 3) == (
+        {},
+        "8,192 queries and 8,192 keys of 64 features take too long to be told exactly",
+    )
+    (tmp_path / "ref.py").write_text(MODEL.replace("NAME", "Model") + INPUTS.replace("(2, 1, 700, 24)", "(1, 1, 8192, 64)"))
+    (tmp_path / "one.py").write_text(MODEL.replace("NAME", "ModelNew"))
+    main(["judge", "one.py", "--reference", "ref.py", "--cases", "1", "--round", "4", "--json", "scores.jsonl"])
+    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    assert "take too long" in told["untried"]["the size of its own inputs"]

@@ -94,7 +94,8 @@ def next_to(target: Target, reference: Target) -> Target:
     """The target beside a reference that is known. Raises CannotRun if they are no pair."""
     if reference.name.endswith(MODELS):
         called, untried = _as_called(reference)
-        reference = dataclasses.replace(reference, called=called, untried={**reference.untried, **untried})
+        reference = dataclasses.replace(reference, called=called)
+        target = dataclasses.replace(target, untried={**target.untried, **untried})
     address = f"{target.address or shlex.quote(target.name)} --like {shlex.quote(reference.name)}"
     return dataclasses.replace(make_pair(target, reference), address=address)
 
