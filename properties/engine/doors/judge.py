@@ -37,7 +37,7 @@ from ..contained.load import ANY, MODELS
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
 from ..core.contract import contracts
-from ..core.declare import GRADIENTS
+from ..core.declare import GRADIENTS, Property
 from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target, innermost
 from ..frameworks import no_device
@@ -374,18 +374,8 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, alike=True, deadline=deadline)
     away = ""
     if reference:
-        alone = target
         with link.ending(until):
-            target = next_to(target, reference)
-        allowed = {*(how["supports"] or ()), *(["gradients"] if how["inference"] else [])}
-        if target.like and (lacks := narrower(alone, target.like, allowed)):
-            away = f"it takes {', '.join(lacks.values())}, {_unlike(lacks)}"
-        elif all(forms := [_returned(one, device) for one in (alone, reference)]) and forms[0] != forms[1]:
-            away = f"it returns {forms[0]}, the reference {forms[1]}: it cannot stand in its place"
-        properties = list(pair_properties(target))
-        if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
-            properties = [prop for prop in properties if prop not in left]
-            target = dataclasses.replace(target, untried={**target.untried, "gradients": "--inference says that they are not needed"})
+            target, properties, away = _held_to(target, reference, how, device)
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
         plan = dataclasses.replace(plan, deviations=known_of(target, device))
@@ -394,12 +384,33 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         if not away and structure.startswith("not confirmed"):  # what its weights should make of the tokens nobody has said
             away = f"its attention is that of no composition of its projections: {structure.partition(': ')[2]}; --reference says what it is held to"
     made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
-    if parted := [f"{key} ({target.differs[key]})" for key in ("default_scale", "causal") if reference and key in target.differs]:
-        away = f"it differs from the reference in its {' and '.join(parted)}, and was compared in other calls alone"
     if away and made["verdict"] == "nothing found":
         made |= {"verdict": "incomplete", "why": away}
     made["line"] = gates.first_line(text)
     return made
+
+
+def _held_to(target: Target, reference: Target, how: Mapping[str, Any], device: str) -> tuple[Target, list[Property], str]:
+    """The pair, what is asked of it, and why even that would be too little to say that nothing was found; empty if it would not.
+
+    Raises CannotRun if they are no pair.
+    """
+    pair = next_to(target, reference)
+    assert pair.like is not None
+    why = []
+    allowed = {*(how["supports"] or ()), *(["gradients"] if how["inference"] else [])}
+    if lacks := narrower(target, pair.like, allowed):
+        why.append(f"it takes {', '.join(lacks.values())}, {_unlike(lacks)}")
+    forms = [_returned(one, device) for one in (target, reference)]
+    if all(forms) and forms[0] != forms[1]:
+        why.append(f"it returns {forms[0]}, the reference {forms[1]}: it cannot stand in its place")
+    if parted := [f"{key} ({pair.differs[key]})" for key in ("default_scale", "causal") if key in pair.differs]:
+        why.append(f"it differs from the reference in its {' and '.join(parted)}, and was compared in other calls alone")
+    properties = list(pair_properties(pair))
+    if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
+        properties = [prop for prop in properties if prop not in left]
+        pair = dataclasses.replace(pair, untried={**pair.untried, "gradients": "--inference says that they are not needed"})
+    return pair, properties, "; ".join(why)
 
 
 def _returned(target: Target, device: str) -> str:
