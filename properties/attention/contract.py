@@ -50,8 +50,9 @@ class Attention(Contract):
         "output_has_the_right_form",
         "calls_between_change_nothing",
         "inputs_are_unchanged",
+        "process_is_left_as_it_was",
     )
-    pair_gradients: tuple[str, ...] = ("gradients_are_inside_the_bound",)
+    pair_gradients: tuple[str, ...] = ("gradients_are_inside_the_bound", "bias_gradient_is_inside_the_bound")
     pair_large: Mapping[str, Any] = LARGE_LOGITS
     mentions: tuple[str, ...] = ("multihead",)
     known: tuple[str, ...] = PARAMETERS

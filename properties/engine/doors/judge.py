@@ -407,7 +407,7 @@ def _held_to(target: Target, reference: Target, how: Mapping[str, Any], device: 
     if parted := [f"{key} ({pair.differs[key]})" for key in ("default_scale", "causal") if key in pair.differs]:
         why.append(f"it differs from the reference in its {' and '.join(parted)}, and was compared in other calls alone")
     properties = list(pair_properties(pair))
-    if how["inference"] and (left := [prop for prop in properties if prop.name == GRADIENTS]):
+    if how["inference"] and (left := [prop for prop in properties if prop.name.startswith(GRADIENTS)]):
         properties = [prop for prop in properties if prop not in left]
         pair = dataclasses.replace(pair, untried={**pair.untried, "gradients": "--inference says that they are not needed"})
     return pair, properties, "; ".join(why)

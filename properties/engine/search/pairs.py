@@ -78,9 +78,7 @@ def make_pair(target: Target, reference: Target) -> Target:
         wrong={name: how for name, how in target.wrong.items() if name not in not_asked},
         like=reference,
     )
-    no_gradients = _of_gradients(target, reference)
-    if no_gradients and "gradients" not in paired.untried:
-        paired = dataclasses.replace(paired, untried={**paired.untried, "gradients": no_gradients})
+    paired = dataclasses.replace(paired, untried={**_of_gradients(target, reference), **paired.untried})
     return target.kind.paired(paired, reference)
 
 
@@ -101,6 +99,8 @@ def narrower(target: Target, reference: Target, allowed: Collection[str] = ()) -
         if missing := [one for one in needed if one not in taken]:
             lacks[key] = f"no {', '.join(missing)}"
 
+    if target.kind.beside:
+        return {}  # a module that refuses what its reference answers is refuted, but for types, which are told
     if not reference.called:
         without("dtypes", target.dtypes, reference.dtypes)
         without("parameters", (*target.parameters, *NOT_COMPARED), reference.parameters)
@@ -119,15 +119,16 @@ def narrower(target: Target, reference: Target, allowed: Collection[str] = ()) -
         lacks["head_dims"] = f"no head dim of {reference.called['dim']}, that of get_inputs()"
     elif mine.max_length and mine.max_length < (length := max(reference.called["queries"], reference.called["keys"])):
         lacks["max_length"] = f"no more than {mine.max_length} tokens, and get_inputs() has {length}"
-    if _of_gradients(target, reference):
-        lacks["gradients"] = "no gradients"
+    if gradients := _of_gradients(target, reference):
+        lacks["gradients"] = f"no {next(iter(gradients))}"
     return {key: what for key, what in lacks.items() if key not in allowed}
 
 
-def _of_gradients(target: Target, reference: Target) -> str:
-    """Why a target's gradients are not compared, where those of its reference could be; empty if they are."""
+def _of_gradients(target: Target, reference: Target) -> dict[str, str]:
+    """The gradients of a target that are not compared, where those of its reference could be, and why."""
     asked = [declared()[name] for name in target.kind.pair_gradients]
-    return next((why for prop in asked if (why := inapplicable(target, prop)) and not inapplicable(reference, prop)), "")
+    lacking = [(prop, why) for prop in asked if (why := inapplicable(target, prop)) and not inapplicable(reference, prop)]
+    return {prop.needs[0].replace("_", " "): why for prop, why in lacking}
 
 
 def pair_properties(target: Target) -> tuple[Property, ...]:
@@ -137,7 +138,11 @@ def pair_properties(target: Target) -> tuple[Property, ...]:
     asked = target.kind.beside or (
         *(_agreeing(name, str(number) * bool(number)) for number, name in enumerate(names)),
         *(_as_of_the_reference(name) for name in target.kind.pair_too if _about(target, name)),
-        *(_gradients_as_of_the_reference(name) for name in target.kind.pair_gradients if _about(target, name)),
+        *(
+            _gradients_as_of_the_reference(name, str(n) * bool(n))
+            for n, name in enumerate(target.kind.pair_gradients)
+            if _about(target, name)
+        ),
         *(_agreeing_where(name, "to_large_logits", tuple(target.kind.pair_large.items())) for name in names[:1] if target.kind.pair_large),
         *(_agreeing_where(name, "to_larger_inputs", tuple(called.items()), once=True) for name in names[:1] if called),
     )
@@ -193,7 +198,7 @@ def _as_of_the_reference(name: str) -> Property:
 
 
 @cache
-def _gradients_as_of_the_reference(name: str) -> Property:
+def _gradients_as_of_the_reference(name: str, mark: str) -> Property:
     prop = declared()[name]
 
     def check(trial: Any) -> None:
@@ -205,7 +210,7 @@ def _gradients_as_of_the_reference(name: str) -> Property:
             raise
 
     statement = "Gradients are those of the answer, wherever the reference's are."
-    return dataclasses.replace(prop, name=GRADIENTS, theme="pair", statement=statement, check=check, edge="")
+    return dataclasses.replace(prop, name=f"{GRADIENTS}{mark}", theme="pair", statement=statement, check=check, edge="")
 
 
 def _holds(prop: Property, trial: Any, target: Target) -> None:
