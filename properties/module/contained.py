@@ -6,7 +6,9 @@ parameters, once, and answers with weights that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -50,7 +52,10 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
 
     writes = _writes(other, prototype)
 
+    formal = _formal(type(prototype).forward)
+
     def run(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        arguments, options = _in_their_places(formal, arguments, options)
         return _asked(fw, stub, given, module, arguments, options, writes)
 
     try:
@@ -95,6 +100,26 @@ def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options:
         return [out], [carries is True], send_back
 
     return fw.bridged(run, leaves)[0]
+
+
+def _formal(forward: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a reference that may come by position, but for ``self``."""
+    formal = list(inspect.signature(forward).parameters.values())[1:]
+    return list(itertools.takewhile(lambda parameter: parameter.kind == parameter.POSITIONAL_OR_KEYWORD, formal))
+
+
+def _in_their_places(
+    formal: Sequence[inspect.Parameter], arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call by position, up to the last argument that is given: a candidate may have other names."""
+    left, placed = dict(options), list(arguments)
+    for parameter in formal[len(arguments) :]:
+        if not any(other.name in left for other in formal[len(placed) :]) or (
+            parameter.name not in left and parameter.default is parameter.empty
+        ):
+            break
+        placed.append(left.pop(parameter.name, parameter.default))
+    return tuple(placed), left
 
 
 def _writes(subject: Subject, module: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from ..engine.contained.load import made_with
 from ..engine.frameworks import Framework, Lying
 from .speech import first_array, hooks
-from .subject import set_dropout
+from .subject import duplicate, set_dropout
 
 RECORDED = "recorded"  # for a backward pass, as none of ``Framework.ways`` is
 
@@ -102,7 +101,7 @@ class Held:
         """What one way leaves behind, as statistics of a batch, or a table of which no gradient can be asked, is nothing to the others."""
         if (dtype, training, way) not in self.made:
             with self.fw.chance(0):
-                made = made_with(given, self.found) if isinstance(self.found, type) else copy.deepcopy(self.found)
+                made = made_with(given, self.found) if isinstance(self.found, type) else duplicate(self.found)
             if training:
                 made.train()
                 set_dropout(made, 0.0)

@@ -7,7 +7,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import CellType, FunctionType, MethodType
 from typing import Any, cast
 
 import numpy as np
@@ -197,14 +199,43 @@ def _train(module: Any) -> Callable[[], None]:
 
 
 def duplicate(module: Any) -> Any:
-    """A deep copy; attributes that cannot be copied, as a function in a ``staticmethod``, are shared with it. Raises what copying raises."""
+    """A deep copy; attributes that cannot be copied, as a function in a ``staticmethod``, are shared with it. Raises what copying raises.
+
+    Functions that it holds, as a lambda made by ``__init__``, are about the copy where they were about the module.
+    """
+    copies: dict[int, Any] = {}
     try:
-        return copy.deepcopy(module)
+        made = copy.deepcopy(module, copies)
     except Exception:
         if isinstance(module, Away):
             raise
         held = [value for inner in module.modules() for name, value in vars(inner).items() if not name.startswith("_")]
-        return copy.deepcopy(module, {id(value): value for value in held if not _copies(value)})
+        copies = {id(value): value for value in held if not _copies(value)}
+        made = copy.deepcopy(module, copies)
+    for inner in [] if isinstance(made, Away) else made.modules():
+        for name, value in list(vars(inner).items()):
+            if isinstance(value, FunctionType) and value.__closure__:
+                vars(inner)[name] = _about_copies(value, copies)
+    return made
+
+
+def _about_copies(value: Any, copies: dict[int, Any]) -> Any:
+    """What stands for a value of a closure: a copy of it, if there is one; a function or method that is about copies."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if isinstance(value, MethodType) and id(value.__self__) in copies:
+        return MethodType(value.__func__, copies[id(value.__self__)])
+    if not isinstance(value, FunctionType) or not value.__closure__:
+        return value
+    cells = tuple(CellType() for _ in value.__closure__)
+    made = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, cells)
+    copies[id(value)] = made  # it may be in its own closure
+    for cell, own in zip(value.__closure__, cells, strict=True):
+        with suppress(ValueError):  # one that is empty stays so
+            own.cell_contents = _about_copies(cell.cell_contents, copies)
+    made.__kwdefaults__ = value.__kwdefaults__
+    vars(made).update({name: _about_copies(held, copies) for name, held in vars(value).items()})
+    return made
 
 
 NO_CALL = ("__init__", "__repr__", "extra_repr")

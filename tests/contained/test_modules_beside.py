@@ -70,6 +70,8 @@ WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the v
     "packed": ("nothing found", "", GROUPED.replace(UNUSED, ""), PACKED),
     "without what is unused": ("nothing found", "", GROUPED, ((UNUSED, ""),)),
     "packed otherwise": ("refuted", "answers_are_those_of_the_reference", GROUPED.replace(UNUSED, ""), (*PACKED, ("k.repeat_interleave", "k.flip(1).repeat_interleave"))),  # noqa: E501
+    "a function of its own about itself": ("nothing found", "", GROUPED, (("        self.unused", "        self.last = lambda y: self.out(y)\n        self.unused"), ("out = self.out(", "out = self.last("))),  # noqa: E501
+    "tokens under another name": ("nothing found", "", GROUPED, (("forward(self, x)", "forward(self, y)"), ("        q, k", "        x = y\n        q, k"))),  # noqa: E501
     "another number of weights": ("cannot be run", "so that both answer alike", GROUPED, (("(16, 8, 8, 16)", "(16, 8, 8, 20)"), ("        return out", "        return out[..., :16]"))),  # noqa: E501
     "an image of many tokens": ("refuted", "answers_to_larger_inputs_are", OF_IMAGES, (WRONG_BEYOND,)),
 }  # fmt: skip
