@@ -67,10 +67,14 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
         raise CannotRun(f"{name} {gone}") from None
     except Exception as error:
         raise CannotRun(f"{name} cannot be made: {type(error).__name__}: {str(error)[:200]}") from None
-    size, untried = _given(beside.get("get_inputs"), other)
+    own_inputs = beside.get("get_inputs")
+    size, untried = _given(own_inputs, other)
     own = size is not None and (size[0] * size[1] > MOST_TOKENS or size[1] > LONGEST)
     facts = replace(other.facts, given=None if own else size, larger=size if own else _longer(other, prototype), own=own)
     speech = replace(other.speech, doubled="")  # it is asked in the types that it takes, as it is
+    if own_inputs is not None:
+        speech, without = _without(speech, formal, stub.held(fw, "formal", given))
+        untried |= dict.fromkeys(without, "the candidate does not take it, and get_inputs() does not give it")
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts, speech=speech)
     reference = replace(reference, untried={**reference.untried, **untried})
     target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=Pace())
@@ -108,11 +112,30 @@ def _formal(forward: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(itertools.takewhile(lambda parameter: parameter.kind == parameter.POSITIONAL_OR_KEYWORD, formal))
 
 
+def _without(speech: Speech, formal: Sequence[inspect.Parameter], taken: Any) -> tuple[Speech, list[str]]:
+    """How both are called where a candidate has no place for a mask, a flag or a cache of the reference; and the names of these.
+
+    ``taken``: the names of the candidate's parameters; empty where it takes whatever comes.
+    """
+    names = taken if isinstance(taken, list) else []
+    gone = [p.name for at, p in enumerate(formal) if names and at >= len(names) and p.name not in names]
+    masks = [saying for saying in speech.masks if saying.parameter not in gone]
+    kept = (
+        speech.keeping if speech.keeping and not {speech.keeping.parameter, speech.keeping.flag, speech.keeping.where} & {*gone} else None
+    )
+    spoken = {*(saying.parameter for saying in speech.masks), speech.flag, *([speech.keeping.parameter] if speech.keeping else [])}
+    flag = "" if speech.flag in gone else speech.flag
+    return replace(speech, mask=masks[0] if masks else None, more=tuple(masks[1:]), flag=flag, keeping=kept), [
+        n for n in gone if n in spoken
+    ]
+
+
 def _in_their_places(
     formal: Sequence[inspect.Parameter], arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call by position, up to the last argument that is given: a candidate may have other names."""
-    left, placed = dict(options), list(arguments)
+    defaults = {parameter.name: parameter.default for parameter in formal}
+    left, placed = {name: x for name, x in options.items() if x is not None or defaults.get(name, 0) is not None}, list(arguments)
     for parameter in formal[len(arguments) :]:
         if not any(other.name in left for other in formal[len(placed) :]) or (
             parameter.name not in left and parameter.default is parameter.empty

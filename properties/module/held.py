@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -35,6 +36,14 @@ class Held:
     def weights(self, given: Any) -> list[tuple[str, Any]]:
         """The names and arrays of its parameters."""
         return [(name, weight.data) for name, weight in self._in("float64", given, False, "").named_parameters()]
+
+    def formal(self, given: Any) -> list[str]:
+        """The names of the parameters of its ``forward``; none where it takes whatever comes, or that cannot be told."""
+        try:
+            formal = inspect.signature(self._in("float64", given, False, "").forward).parameters.values()
+        except (TypeError, ValueError):
+            return []
+        return [] if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in formal) else [p.name for p in formal]
 
     def answer(self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any], how: Mapping[str, Any]) -> Any:
         """What it returns with these weights, in their type; where it is recorded, [the output, whether it carries a gradient].
