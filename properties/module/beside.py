@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ from ..engine.core.target import NotTaken, Raised, blame, first_line
 from ..engine.core.trial import Refuted
 from ..engine.frameworks import TRAINING, Buffers, Given
 from . import bound
-from .cases import CACHED, FIRST, LEARNING, MODULE
+from .cases import ALONE, CACHED, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
 from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
 from .subject import duplicate, set_dropout
@@ -28,6 +28,7 @@ from .weights import noise
 OUTPUT, GIVEN = "the output", {"x": "the tokens", "memory": "the memory"}  # beside names of parameters
 TURNED = "feature_major"  # a layout of tokens
 SAYS = "row {row} differs from the reference's"
+AT_ONCE, LARGEST = 2**27, 2**25  # numbers of all sequences that are called at a time, and of one, whose rounding is followed
 Bound = Callable[[int], Any]  # of so many runs → how far two answers may be apart
 
 
@@ -150,6 +151,97 @@ def larger_answers_agree(t: ModuleTrial) -> None:
         if t.facts.own or isinstance(raised.error, Gone):
             raise
         raise NotTaken(f"sequences of {t.case.length} tokens") from None
+
+
+def own_inputs_agree(t: ModuleTrial) -> None:
+    """Of a call by position with what ``get_inputs`` of the reference gives, of as many sequences as are worth their time.
+
+    How far an answer may be off is followed for the sequence that differs most, alone: nothing is said where the reference mixes them.
+    """
+    beside, fw = _beside(t), t.target.framework
+    assert t.facts.inputs is not None
+    with fw.chance(t.case.seed):
+        inputs = list(t.facts.inputs())
+    batch, each, count = at_once(inputs, t.speech.heads, fw)
+    if each > LARGEST:
+        raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
+    first = slice(0, count)
+    given = _of(inputs, first, batch, fw)
+    try:
+        right_result = _called_with(beside, beside.module, given)
+    except Raised as raised:
+        raise NotTaken(f"what get_inputs() gives, at which the reference {blame(raised)}") from None
+    own_result = _called_with(t, t.module, given)
+    if t.subject.elsewhere and (forms := [returned(x, fw) for x in (own_result, right_result)])[0] != forms[1]:
+        t.fail(f"it answers get_inputs() with {forms[0]}, the reference with {forms[1]}")
+    own, right = (np.atleast_2d(fw.read(first_array(x, fw))) for x in (own_result, right_result))
+    if own.shape != right.shape:
+        t.fail(f"it answers get_inputs() with shape {own.shape}, the reference with {right.shape}")
+    if len(right) != first.stop or np.array_equal(own, right, equal_nan=True):
+        alone, at = given, slice(None)
+    else:
+        with np.errstate(invalid="ignore"):
+            apart = np.nan_to_num(np.abs(own - right), nan=np.inf).reshape(len(own), -1).max(1) * (own != right).reshape(len(own), -1).any(
+                1
+            )
+        worst = int(np.argmax(apart))
+        alone, at = _of(given, slice(worst, worst + 1), first.stop, fw), slice(worst, worst + 1)
+
+    @cache
+    def followed(one: ModuleTrial, runs: int) -> tuple[Array, Array]:
+        def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
+            opened = under(double, fw, *mode) if mode else nullcontext()
+            with hooks(fw).still(), np.errstate(all="ignore"), fw.chance(0), opened:
+                return [np.atleast_2d(fw.read(first_array(double(*_as_type(alone, "float64", fw)), fw)))]
+
+        try:
+            return bound.scattered(one.subject, one.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, one.anew)[0]
+        except (Exception, SystemExit) as error:
+            raise NotTaken(f"what get_inputs() gives ({type(error).__name__}: {first_line(error)})") from None
+
+    if at != slice(None) and t.apart(right[at], *followed(beside, len(bound.SAMPLES))):
+        raise NotTaken("what get_inputs() gives, of which no sequence is answered alone as beside the others")
+    says = f"called with get_inputs(), {first.stop} of {batch} sequences, row {{row}}" + f" of sequence {at.start}" * (at.start is not None)
+    _agree(
+        t, own[at], right[at], lambda runs: _apart(t, beside, lambda one: followed(one, runs)[1]), f"{says} differs from the reference's"
+    )
+
+
+def at_once(inputs: Sequence[Any], heads: int, fw: Any) -> tuple[int, int, int]:
+    """(how many sequences there are, about how many numbers a call with one has, how many are worth a call).
+
+    Where arrays have not all as many along their first axis they are taken as one.
+    """
+    shapes = [fw.describe(x)[0] for x in inputs if fw.is_array(x)]
+    batch = shapes[0][0] if len({shape[:1] for shape in shapes}) == 1 and shapes[0] else 1
+    shapes = [shape[batch > 1 :] for shape in shapes]
+    tokens = max((int(np.prod(shape[1:])) if len(shape) > 2 else shape[0] if shape else 1 for shape in shapes), default=1)
+    each = heads * tokens**2 + 24 * sum(int(np.prod(shape)) for shape in shapes)
+    return batch, each, max(min(batch, AT_ONCE // max(each, 1)), 1)
+
+
+def _of(inputs: Sequence[Any], some: slice, batch: int, fw: Any) -> list[Any]:
+    """The same of some of the sequences."""
+    return [x[some] if fw.is_array(x) and fw.describe(x)[0][:1] == (batch,) else x for x in inputs]
+
+
+def _as_type(inputs: Sequence[Any], dtype: str, fw: Any) -> list[Any]:
+    """Copies, numbers in that type."""
+
+    def one(x: Any) -> Any:
+        if not fw.is_array(x):
+            return x
+        shape, own, device = fw.describe(x)
+        return fw.assign(fw.full(shape, 0, dtype if own in bound.UNITS else own, device), fw.read(x))
+
+    return [one(x) for x in inputs]
+
+
+def _called_with(t: ModuleTrial, module: Any, inputs: Sequence[Any]) -> Any:
+    fw = t.target.framework
+    called = dataclasses.replace(t.target, function=lambda: t.subject.through(module)(*_as_type(inputs, t.case.dtype, fw)))
+    with hooks(fw).still(), fw.chance(t.case.seed):
+        return called.apply()
 
 
 def cached_answers_agree(t: ModuleTrial) -> None:
@@ -379,6 +471,15 @@ BESIDE = (
         True,
         about=("larger",),
         **FIRST,
+    ),
+    _of_a_pair(
+        "answers_to_its_own_inputs_are_those_of_the_reference",
+        ALIKE,
+        "|a(x) − b(x)| ≤ E_a + E_b",
+        own_inputs_agree,
+        True,
+        about=("inputs",),
+        **ALONE,
     ),
     _of_a_pair(
         GRADIENTS,

@@ -185,7 +185,7 @@ ABOUT = (
         "one at a time",
     ),
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
-    *("angles", "turned last", "gradients", "named", "structure", "larger"),
+    *("angles", "turned last", "gradients", "named", "structure", "larger", "inputs"),
 )
 # Powers of 2 with which tokens give logits that a mask of a finite number does not hide; in narrower types rounding alone then takes another token.
 FAR, FAR_TYPES = (4, 6, 8, 9), ("float64", "float32")
@@ -199,6 +199,7 @@ def wrong_dtypes(value: Any) -> str:
 MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), {"dtypes": wrong_dtypes, "about": table_of(lambda: ABOUT)})
 MANY = tuple(n for n in LENGTHS if n > 2)
 # Of properties about caches, and about gradients.
+ALONE: dict[str, Any] = {"batch": 1, "length": 1, "memory": None, "padded": False, "is_causal": False, "magnitude": 0, "dtype": (USUAL,)}
 CACHED: dict[str, Any] = {
     "about": ("cache",),
     "length": (2, *(3, 4, 5, 6, 7, 8, 9) * 3, 12, 16, 17, 31, 33, 64),

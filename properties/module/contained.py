@@ -21,6 +21,7 @@ from ..engine.contained.values import ITEMSIZE, contiguous
 from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.frameworks import Answered, Buffers
+from .beside import LARGEST, at_once
 from .cases import USUAL
 from .held import RECORDED, ArgumentChanged
 from .speech import Speech, call, changed, hooks
@@ -28,7 +29,7 @@ from .subject import Facts, Subject, answer, of_instance, tokens_for
 
 MOST = 10_000  # parameters
 MOST_TOKENS, LONGEST = 2048, 256  # of inputs that many cases are drawn with, and of one sequence: more cost too much
-MOST_WORK, LARGEST = 2**21, 2**25  # numbers of a call with larger ones, of which fewer sequences are taken, and of a single one
+MOST_WORK = 2**21  # numbers of a call with larger ones, of which fewer sequences are taken
 LONG = (509, 253, 125)  # tokens of a longer one: within what tables are made for, and no whole number of tiles
 IMAGES = (484, 256, 121)  # the same of an image, which may have to be a square, of an even side
 PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
@@ -168,22 +169,21 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     if not callable(makes):
         return None, {}
     try:
-        shape = tuple(int(size) for size in makes()[0].shape)
+        inputs = list(makes())
+        shape = tuple(int(size) for size in inputs[0].shape)
     except Exception as error:
-        return None, {"the size of its own inputs": f"get_inputs() raised {type(error).__name__}"}
+        return None, {"its own inputs": f"get_inputs() raised {type(error).__name__}"}
     facts, width = subject.facts, subject.speech.width
+    whole, numbers, count = at_once(inputs, subject.speech.heads, subject.framework)
+    told = {"its own inputs as a whole": f"{count} of its {whole} sequences at a time"} if count < whole else {}
+    if numbers > LARGEST:
+        told = {"its own inputs": "they are too large for their rounding to be followed"}
     batch, length, features = _sizes(shape, subject.speech)
-    if features != width:
-        return None, {"the size of its own inputs": f"{shape} are no sequences of {width} features"}
     few = facts.lengths and not subject.speech.of_an_image  # those of images are examples
-    if not (length in facts.lengths if few else facts.shortest <= length):
-        return None, {"the size of its own inputs": f"of sequences of {length} tokens its reference says nothing"}
     each = _work(subject, length)
-    if each > LARGEST:
-        return None, {"the size of its own inputs": f"{length:,} tokens of {width:,} features are too many to follow their rounding"}
-    fewer = max(min(batch, MOST_WORK // each), 1)
-    told = {"its own inputs as a whole": f"{fewer} of its {batch} sequences at a time"} if fewer < batch else {}
-    return (fewer, length), told
+    if features != width or each > LARGEST or not (length in facts.lengths if few else facts.shortest <= length):
+        return None, told
+    return (max(min(batch, MOST_WORK // each), 1), length), told
 
 
 def _sizes(shape: tuple[int, ...], speech: Speech) -> tuple[int, int, int]:

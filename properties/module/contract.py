@@ -314,6 +314,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
         "turned last": f"features of heads are weighed after they are turned ({facts.weighed})" if facts.weighed else "",
         "larger": "" if facts.larger else "its reference takes no inputs that are larger than those of other cases",
+        "inputs": "" if facts.inputs else "nothing says what its reference is called with",
         "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" if subject.unrecorded else "",
         "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",

@@ -71,6 +71,7 @@ class Facts:
         None  # the same of inputs that are larger than those of other cases: of ``get_inputs``, or another number of tokens
     )
     own: bool = False  # those are of ``get_inputs``
+    inputs: Callable[[], Any] | None = None  # beside a reference: its ``get_inputs``
 
 
 @dataclass(frozen=True, eq=False)
