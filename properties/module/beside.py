@@ -257,7 +257,7 @@ def _beside(t: ModuleTrial) -> ModuleTrial:
     """The trial of the reference, whose modules have the weights of the target's."""
     assert t.target.like is not None
     beside = ModuleTrial(t.target.like, t.case)
-    beside.like = t
+    beside.like, beside.given = t, t.given
     return beside
 
 
@@ -301,11 +301,28 @@ def gradients_agree(t: ModuleTrial) -> None:
 
     Nothing is said of gradients of an answer that differs without them, too.
     """
+    _unless_answers_differ(t, _gradients_agree, answers_agree)
+
+
+def own_gradients_agree(t: ModuleTrial) -> None:
+    """The same of a call with the first sequence that ``get_inputs`` of the reference gives, to its arguments and weights."""
+    fw = t.target.framework
+    assert t.facts.inputs is not None
+    with fw.chance(t.case.seed):
+        inputs = list(t.facts.inputs())
+    batch, each, _ = at_once(inputs, t.speech.heads, fw)
+    if each > LARGEST:
+        raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
+    t.given = _of(inputs, slice(0, 1), batch, fw)
+    _unless_answers_differ(t, _gradients_agree, own_inputs_agree)
+
+
+def _unless_answers_differ(t: ModuleTrial, gradients: Callable[[ModuleTrial], None], answers: Callable[[ModuleTrial], None]) -> None:
     try:
-        _gradients_agree(t)
+        gradients(t)
     except Refuted:
         try:
-            answers_agree(ModuleTrial(t.target, t.case))
+            answers(ModuleTrial(t.target, t.case))
         except Refuted:
             raise NotTaken("gradients of an answer that differs") from None
         raise
@@ -315,8 +332,10 @@ def _gradients_agree(t: ModuleTrial) -> None:
     beside = _beside(t)
     training = t.choice("mode", 2) == 1
     mode = "in train mode" if training else "in eval mode"
-    learns = any(parameter.requires_grad for parameter in beside.module.parameters())
-    asked = () if (learns and t.choice("tokens asked", 3) == 0) or t.speech.layout == "ld" else tuple(GIVEN)  # () as of a first layer
+    weights = dict(beside.module.named_parameters())
+    learns = any(parameter.requires_grad for parameter in weights.values())
+    first = learns and t.given is None and t.choice("first layer", 3) == 0  # of which no gradient of tokens is asked
+    asked = () if first or t.speech.layout == "ld" else tuple(GIVEN)
     try:
         right = _sent_back(beside, beside.trained if training else beside.module, asked)
     except Raised as raised:
@@ -333,8 +352,8 @@ def _gradients_agree(t: ModuleTrial) -> None:
     def allowed(one: ModuleTrial, runs: int) -> dict[str, Array]:
         return _followed(one, training, asked, runs)
 
-    for name in (OUTPUT, *GIVEN.values()):
-        if name in right:
+    for name in right:
+        if name not in weights:
             says = f"{SAYS} {mode}, with gradients recorded" if name == OUTPUT else _says(name, own, mode)
             found = own.get(name, np.zeros_like(right[name]))
             _agree(t, found, right[name], lambda runs, name=name: _apart(t, beside, lambda one: allowed(one, runs)[name]), says)  # type: ignore[misc]
@@ -427,27 +446,40 @@ def _followed(t: ModuleTrial, training: bool, asked: Collection[str], runs: int)
 def _recorded(t: ModuleTrial, module: Any, dtype: str, asked: Collection[str], mode: tuple[Any, ...] = ()) -> dict[str, Array]:
     """Whatever is raised passes."""
     fw, speech, device = t.subject.framework, t.speech, t.case.device
-    laid = Buffers(fw)
-    arguments_of(speech, t.inputs, fw, laid, dtype, device)
-    leaves = {name: hooks(fw).leaf(array) for name, array in laid.arrays() if name in asked}
     parameters = dict(module.named_parameters())
     for parameter in parameters.values():
         parameter.grad = None
     with np.errstate(all="ignore"), fw.chance(t.case.seed), under(module, fw, *mode) if mode else nullcontext():
-        out = first_array(call(t.subject.through(module), speech, t.inputs, fw, Given(fw, leaves), dtype, device), fw)
+        if t.given is None:
+            laid = Buffers(fw)
+            arguments_of(speech, t.inputs, fw, laid, dtype, device)
+            leaves = {name: hooks(fw).leaf(array) for name, array in laid.arrays() if name in asked}
+            out = first_array(call(t.subject.through(module), speech, t.inputs, fw, Given(fw, leaves), dtype, device), fw)
+        else:
+            given = _as_type(t.given, dtype, fw)
+            places = [at for at, x in enumerate(given) if asked and fw.is_array(x) and fw.describe(x)[1] in bound.UNITS]
+            given = [hooks(fw).leaf(x) if at in places else x for at, x in enumerate(given)]
+            leaves = {f"argument {at + 1}": given[at] for at in places}
+            out = first_array(t.subject.through(module)(*given), fw)
         shape, kind, _ = fw.describe(out)
-        numbers = fw.assign(fw.full(shape, 0.0, "float64", device), np.arange(np.prod(shape)).reshape(shape))
-        order = read(numbers, speech, fw).astype(int)
+        order = np.arange(int(np.prod(shape))).reshape(shape)
+        if t.given is None:
+            order = read(fw.assign(fw.full(shape, 0.0, "float64", device), order), speech, fw).astype(int)
         loss = np.zeros(int(np.prod(shape)))
         loss[order] = signs(noise(t.case.seed, "signs", order.shape))  # the same for both, whatever their axes
         hooks(fw).send_back(out, fw.assign(fw.full(shape, 0.0, kind, device), loss.reshape(shape)))
-    found = {OUTPUT: read(out, speech, fw)}
-    for name, tokens in (("x", t.inputs.x), ("memory", t.inputs.memory)):
-        if tokens is not None and name in leaves and leaves[name].grad is not None:
+    found = {OUTPUT: read(out, speech, fw) if t.given is None else np.atleast_1d(fw.read(out))}
+    for name, leaf in leaves.items():
+        if leaf.grad is None:
+            continue
+        gradient = fw.read(leaf.grad)
+        tokens = getattr(t.inputs, name) if t.given is None else None
+        if tokens is not None:
             at = laid_out(np.arange(tokens.size).reshape(tokens.shape), speech, name)
-            gradient = np.zeros(tokens.size)
-            gradient[at.ravel()] = fw.read(leaves[name].grad).ravel()
-            found[GIVEN[name]] = gradient.reshape(tokens.shape)
+            rows = np.zeros(tokens.size)
+            rows[at.ravel()] = gradient.ravel()
+            gradient = rows.reshape(tokens.shape)
+        found[GIVEN.get(name, name)] = np.atleast_1d(gradient)
     return found | {name: np.atleast_1d(fw.read(p.grad)) for name, p in parameters.items() if p.grad is not None}
 
 
@@ -487,5 +519,14 @@ BESIDE = (
         "|∂a/∂w − ∂b/∂w| ≤ E_∂a + E_∂b",
         gradients_agree,
         **LEARNING,
+    ),
+    _of_a_pair(
+        f"{GRADIENTS}_for_its_own_inputs",
+        "A loss on the output sends back the same gradients as through the reference, within what rounding explains in both.",
+        "|∂a/∂w − ∂b/∂w| ≤ E_∂a + E_∂b",
+        own_gradients_agree,
+        True,
+        about=("gradients", "inputs"),
+        **ALONE,
     ),
 )

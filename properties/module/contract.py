@@ -177,7 +177,7 @@ class Module(Contract):
 
     def expected(self, target: Target, prop: Property) -> bool:
         """What is about modules of another kind is no gap: of what kind one is, is found out, not declared."""
-        return super().expected(target, prop) and not (prop.name == GRADIENTS or self.refused(target, prop, None))
+        return super().expected(target, prop) and not (prop.name.startswith(GRADIENTS) or self.refused(target, prop, None))
 
     def outside(self, target: Target, prop: Property, case: Case) -> str:
         about = prop.domain.get("about", ())

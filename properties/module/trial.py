@@ -40,6 +40,7 @@ class ModuleTrial(Trial):
         return self.subject.facts
 
     like: ModuleTrial | None = None  # of the target, where this is that of its reference
+    given: list[Any] | None = None  # the arguments of a call by position, in place of those that the case stands for
 
     _runs = len(bound.SAMPLES)  # from how many the bound is measured
 
