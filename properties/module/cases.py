@@ -199,7 +199,7 @@ def wrong_dtypes(value: Any) -> str:
 MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), {"dtypes": wrong_dtypes, "about": table_of(lambda: ABOUT)})
 MANY = tuple(n for n in LENGTHS if n > 2)
 # Of properties about caches, and about gradients.
-ALONE: dict[str, Any] = {"batch": 1, "length": 1, "memory": None, "padded": False, "is_causal": False, "magnitude": 0, "dtype": (USUAL,)}
+ALONE: dict[str, Any] = {"batch": 1, "length": 1, "padded": False, "is_causal": False, "magnitude": 0, "dtype": (USUAL,)}
 CACHED: dict[str, Any] = {
     "about": ("cache",),
     "length": (2, *(3, 4, 5, 6, 7, 8, 9) * 3, 12, 16, 17, 31, 33, 64),

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..engine.contained.load import MODELS
+from ..engine.contained.load import NotLoaded, inputs_of
 from ..engine.core.target import CannotRun, Target
+from ..engine.core.words import without_variant
 from ..engine.frameworks import Buffers
 from . import bound
 from .candidates import candidates
@@ -63,9 +65,8 @@ def paired(target: Target, reference: Target) -> Target:
     if (name := other.facts.unheeded) and name in own.speech.roles:
         wrong[name] = "given to the reference, it changes nothing"
     untried = {name: why for name, why in {**target.untried, **uncompared}.items() if name != MERGING}  # whatever it is, it is compared
-    if reference.name.endswith(MODELS):
-        beside = getattr(type(other.module("float64", "cpu", 2)).forward, "__globals__", {})
-        own = replace(own, facts=replace(own.facts, inputs=beside.get("get_inputs")))
+    with suppress(NotLoaded):
+        own = replace(own, facts=replace(own.facts, inputs=inputs_of(without_variant(reference.name)[0])))
     if (forms := [_returned(subject) for subject in (own, other)])[0] != forms[1]:
         untried["what comes back beside the output"] = f"it answers with {forms[0]}, the reference with {forms[1]}"
     return dataclasses.replace(

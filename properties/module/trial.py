@@ -17,12 +17,14 @@ from ..engine.core.target import CannotRun, NotTaken, Raised
 from ..engine.core.trial import Trial
 from ..engine.frameworks import Lying
 from . import bound
-from .cases import GAUSSIAN
+from .cases import FAR, GAUSSIAN
 from .names import Sizes
 from .readings import formal_of
 from .speech import Saying, Tokens, arguments_of, call, first_array, hooks, read, unspoken
 from .subject import Facts, Subject, duplicate, set_dropout
 from .weights import UNIFORM
+
+LARGE = 8.0  # times as large are weights with which logits are large
 
 
 class ModuleTrial(Trial):
@@ -59,7 +61,8 @@ class ModuleTrial(Trial):
 
     def anew(self) -> Any:
         """Another one of the case; with the weights of the target, where it is the reference. Raises Raised, NotTaken."""
-        made = self.made()
+        # behind a norm large tokens make no large logits, large weights do
+        made = self.made(gain=LARGE if self.case.magnitude in FAR and self.choice("gain", 2) else 1.0)
         if self.like is not None and self.subject.take:
             self.subject.take(made, self.like.module)
         return made
@@ -146,9 +149,13 @@ class ModuleTrial(Trial):
         return f" ({self.saying.parameter})" if len(self.speech.masks) > 1 else ""
 
     def hidden(self, tokens: Tokens) -> list[tuple[int, ...]]:
-        """Which tokens of each sequence are hidden: its last ones, another number for each; the first one is always seen."""
-        count = tokens.hideable
-        hidden = [tuple(range(count - self.choice(f"hidden {b}", max((count + 1) // 2, 1)), count)) for b in range(self.case.batch)]
+        """Which tokens of each sequence are hidden, another number for each: its last ones, or, beside a reference, its first ones; never all."""
+        count, saying = tokens.hideable, self.saying
+        numbers = [self.choice(f"hidden {b}", max((count + 1) // 2, 1)) for b in range(self.case.batch)]
+        other: Any = self.like.target if self.like else self.target.like
+        causal = other is None or self.flagged or self.facts.causal or other.function.facts.causal
+        begins = not (causal or saying.longest or saying.shape == "lengths") and self.choice("begins", 2)
+        hidden = [tuple(range(n)) if begins else tuple(range(count - n, count)) for n in numbers]
         return [*hidden[:-1], ()] if self.saying.longest else hidden
 
     def hiding(self, tokens: Tokens) -> Tokens:

@@ -48,6 +48,19 @@ OF_IMAGES = """
 def get_inputs():
     return [torch.rand(2, 8, 12, 12)]
 """
+OF_BATCHES = GROUPED.replace("torch.rand(2, 5, 16)", "torch.rand(6, 70, 16)")
+MASKED = """
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x, context, mask=None):
+        hidden = None if mask is None else ~mask
+        return self.inner(x, context, context, key_padding_mask=hidden)[0]
+
+def get_inputs():
+    return [torch.rand(2, 5, 16), torch.rand(2, 11, 16)]
+"""
 UNUSED = "        self.unused = nn.Parameter(torch.ones(3))\n"
 PACKED = (
     ("self.q, self.k, self.v, self.out = (nn.Linear(16, n, bias=False) for n in (16, 8, 8, 16))", "self.qkv, self.out = nn.Linear(16, 32, bias=False), nn.Linear(16, 16, bias=False)"),  # noqa: E501
@@ -65,13 +78,18 @@ WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the v
     "three": ("nothing found", "", OF_THREE, ()),
     "the output in a list": ("refuted", "it answers with a list of its output, the reference with an array", GROUPED, (("return out", "return [out]"),)),  # noqa: E501
     "zeros for weights": ("refuted", "of array 2 that comes back", OF_THREE.replace("[0]", ""), (("return self.inner(query, key, value)", "out, w = self.inner(query, key, value)\n        return out, w * 0"),)),  # noqa: E501
-    "tokens written into": ("refuted", "it writes into its argument x", GROUPED, (("return out", "x.detach().zero_()\n        return out"),)),
+    "tokens written into": ("refuted", "it writes into its argument 1", GROUPED, (("return out", "x.detach().zero_()\n        return out"),)),
     "remembered by one token": ("refuted", "answers_are_those_of_the_reference", GROUPED, (REMEMBERS,)),
     "packed": ("nothing found", "", GROUPED.replace(UNUSED, ""), PACKED),
     "without what is unused": ("nothing found", "", GROUPED, ((UNUSED, ""),)),
     "packed otherwise": ("refuted", "answers_are_those_of_the_reference", GROUPED.replace(UNUSED, ""), (*PACKED, ("k.repeat_interleave", "k.flip(1).repeat_interleave"))),  # noqa: E501
     "a function of its own about itself": ("nothing found", "", GROUPED, (("        self.unused", "        self.last = lambda y: self.out(y)\n        self.unused"), ("out = self.out(", "out = self.last("))),  # noqa: E501
     "tokens under another name": ("nothing found", "", GROUPED, (("forward(self, x)", "forward(self, y)"), ("        q, k", "        x = y\n        q, k"))),  # noqa: E501
+    "wrong for more than four sequences": ("refuted", "answers_", OF_BATCHES, (("        return out", "        return out * (1.01 if len(x) > 4 else 1)"),)),  # noqa: E501
+    "raises for as many sequences": ("refuted", "answers_", OF_BATCHES, (("        return out", "        assert len(x) < 6\n        return out"),)),
+    "gradients of short sequences alone": ("refuted", "gradients_are_those_of_the_reference_for_its_own_inputs", OF_BATCHES, (("        q, k", "        x = x if x.shape[1] < 66 else x.detach()\n        q, k"),)),  # noqa: E501
+    "without a mask that is not given": ("nothing found", "", MASKED, ((", mask=None", ""), ("        hidden = None if mask is None else ~mask\n", ""), (", key_padding_mask=hidden", ""))),  # noqa: E501
+    "the first key is always seen": ("refuted", "answers_are", MASKED, (("else ~mask", "else ~mask & (torch.arange(mask.shape[1]) > 0)"),)),
     "another number of weights": ("cannot be run", "so that both answer alike", GROUPED, (("(16, 8, 8, 16)", "(16, 8, 8, 20)"), ("        return out", "        return out[..., :16]"))),  # noqa: E501
     "an image of many tokens": ("refuted", "answers_to_larger_inputs_are", OF_IMAGES, (WRONG_BEYOND,)),
 }  # fmt: skip

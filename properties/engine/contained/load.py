@@ -92,6 +92,14 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
     return found, attribute
 
 
+def inputs_of(text: str) -> Callable[[], Any] | None:
+    """The ``get_inputs`` beside what a text names, if it is in the style of KernelBench. Raises NotLoaded."""
+    if not text.endswith(MODELS):
+        return None
+    found: Any = getattr(load(text)[0], "forward", None)
+    return getattr(found, "__globals__", {}).get("get_inputs")
+
+
 def made_with(inputs: Any, maker: Callable[..., Any]) -> Any:
     """What is made of what ``get_init_inputs()`` returns: arguments, or a dictionary of them by name, or, as in KernelBook, a list of both.
 

@@ -8,7 +8,7 @@ import glob
 import shlex
 from typing import Any
 
-from ..contained.load import MODELS, load
+from ..contained.load import MODELS, inputs_of
 from ..contained.stub import Shared
 from ..core.attempt import try_case
 from ..core.crash import isolated
@@ -107,8 +107,7 @@ def _as_called(reference: Target) -> tuple[dict[str, Any], dict[str, str]]:
     """
     modules = reference.framework.modules
     try:
-        found, _ = load(without_variant(reference.name)[0])
-        makes = getattr(getattr(found, "forward", None), "__globals__", {}).get("get_inputs")
+        makes = inputs_of(without_variant(reference.name)[0])
         if makes is None or modules is None:
             return {}, {}
         called, why = reference.kind.sizes(reference, modules.forms(makes))

@@ -127,6 +127,7 @@ def narrower(target: Target, reference: Target, allowed: Collection[str] = ()) -
 def _of_gradients(target: Target, reference: Target) -> dict[str, str]:
     """The gradients of a target that are not compared, where those of its reference could be, and why."""
     asked = [declared()[name] for name in target.kind.pair_gradients]
+    asked = [prop for prop in asked if not any(need in reference.parameters and need not in target.parameters for need in prop.needs)]
     lacking = [(prop, why) for prop in asked if (why := inapplicable(target, prop)) and not inapplicable(reference, prop)]
     return {prop.needs[0].replace("_", " "): why for prop, why in lacking}
 
