@@ -60,7 +60,7 @@ def paired(target: Target, reference: Target) -> Target:
     learned = {**target.learned, "weights": f"drawn anew for every case, the same in the reference: {words}"}
     like = dataclasses.replace(reference, function=replace(other, take=give))
     able = [name for name in target.parameters if name not in ("heads", "head_dim") or own.facts.varied]
-    able = [name for name in able if name != "is_causal" or own.speech.flag]
+    able = [name for name in able if (name != "is_causal" or own.speech.flag) and (name != "mask" or own.speech.masks)]
     wrong = dict(target.wrong)
     if (name := other.facts.unheeded) and name in own.speech.roles:
         wrong[name] = "given to the reference, it changes nothing"
