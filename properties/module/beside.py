@@ -165,8 +165,7 @@ def own_inputs_agree(t: ModuleTrial) -> None:
     batch, each, count = at_once(inputs, t.speech.heads, fw)
     if each > LARGEST:
         raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
-    first = slice(0, count)
-    given = _of(inputs, first, batch, fw)
+    given = _of(inputs, slice(0, count), batch, fw)
     try:
         right_result = _called_with(beside, beside.module, given)
     except Raised as raised:
@@ -177,18 +176,14 @@ def own_inputs_agree(t: ModuleTrial) -> None:
     own, right = (np.atleast_2d(fw.read(first_array(x, fw))) for x in (own_result, right_result))
     if own.shape != right.shape:
         t.fail(f"it answers get_inputs() with shape {own.shape}, the reference with {right.shape}")
-    if len(right) != first.stop or np.array_equal(own, right, equal_nan=True):
-        alone, at = given, slice(None)
-    else:
-        with np.errstate(invalid="ignore"):
-            apart = np.nan_to_num(np.abs(own - right), nan=np.inf).reshape(len(own), -1).max(1) * (own != right).reshape(len(own), -1).any(
-                1
-            )
-        worst = int(np.argmax(apart))
-        alone, at = _of(given, slice(worst, worst + 1), first.stop, fw), slice(worst, worst + 1)
+    with np.errstate(invalid="ignore"):
+        off = np.where((own == right) | (np.isnan(own) & np.isnan(right)), 0.0, np.nan_to_num(np.abs(own - right), nan=np.inf))
+    worst = int(np.argmax(off.reshape(len(off), -1).max(1))) if len(off) == count else -1
 
     @cache
-    def followed(one: ModuleTrial, runs: int) -> tuple[Array, Array]:
+    def followed(one: ModuleTrial, at: int, runs: int) -> tuple[Array, Array]:
+        alone = given if at < 0 else _of(given, slice(at, at + 1), count, fw)
+
         def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
             opened = under(double, fw, *mode) if mode else nullcontext()
             with hooks(fw).still(), np.errstate(all="ignore"), fw.chance(0), opened:
@@ -199,12 +194,19 @@ def own_inputs_agree(t: ModuleTrial) -> None:
         except (Exception, SystemExit) as error:
             raise NotTaken(f"what get_inputs() gives ({type(error).__name__}: {first_line(error)})") from None
 
-    if at != slice(None) and t.apart(right[at], *followed(beside, len(bound.SAMPLES))):
-        raise NotTaken("what get_inputs() gives, of which no sequence is answered alone as beside the others")
-    says = f"called with get_inputs(), {first.stop} of {batch} sequences, row {{row}}" + f" of sequence {at.start}" * (at.start is not None)
-    _agree(
-        t, own[at], right[at], lambda runs: _apart(t, beside, lambda one: followed(one, runs)[1]), f"{says} differs from the reference's"
-    )
+    rows = slice(worst, worst + 1)
+    if worst < 0 or not _is_alone(t, right[rows], followed(beside, worst, len(bound.SAMPLES))):
+        if each * count > LARGEST:
+            raise NotTaken("what get_inputs() gives, of which no sequence is answered alone as beside the others")
+        worst, rows = -1, slice(None)
+    which = f"called with get_inputs(), {count} of {batch} sequences, row {{row}}" + f" of sequence {worst}" * (worst >= 0)
+    allowed = cache(lambda runs: _apart(t, beside, lambda one: followed(one, worst, runs)[1]))
+    _agree(t, own[rows], right[rows], allowed, f"{which} differs from the reference's")
+
+
+def _is_alone(t: ModuleTrial, answer: Array, exact: tuple[Array, Array]) -> bool:
+    """Whether the answer to a sequence beside others is that to it alone."""
+    return answer.shape == exact[0].shape and not t.apart(answer, *exact)
 
 
 def at_once(inputs: Sequence[Any], heads: int, fw: Any) -> tuple[int, int, int]:

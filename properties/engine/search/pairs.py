@@ -104,7 +104,7 @@ def narrower(target: Target, reference: Target, allowed: Collection[str] = ()) -
     if not reference.called:
         without("dtypes", target.dtypes, reference.dtypes)
         without("parameters", (*target.parameters, *NOT_COMPARED), reference.parameters)
-        without("mask_kinds", mine.mask_kinds, (f"{kind}" for kind in theirs.mask_kinds))
+        without("mask_kinds", mine.mask_kinds, theirs.mask_kinds)
         for key in ("head_dims", "groups"):
             own, others = getattr(mine, key), getattr(theirs, key)
             if own and (others is None or not {*others} <= {*own}):
