@@ -199,6 +199,7 @@ def wrong_dtypes(value: Any) -> str:
 MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), {"dtypes": wrong_dtypes, "about": table_of(lambda: ABOUT)})
 MANY = tuple(n for n in LENGTHS if n > 2)
 # Of properties about caches, and about gradients.
+SHORTER = 16  # tokens beside a long memory
 ALONE: dict[str, Any] = {"batch": 1, "length": 1, "padded": False, "is_causal": False, "magnitude": 0, "dtype": (USUAL,)}
 CACHED: dict[str, Any] = {
     "about": ("cache",),
@@ -249,9 +250,12 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
     usual = [fields | {"dtype": st.just(d)} for d in often]
     if prop.domain.get("values") == FIRST["values"] and (size := larger or facts.given):
         numbers = {"values": pick((GAUSSIAN, UNIFORM)), "magnitude": st.just(0)}
+        numbers |= {"batch": st.just(size[0]), "length": st.just(size[1])}
         if larger and not facts.sees_itself:
             numbers["memory"] = st.just(size[1])
-        given = [each | {"batch": st.just(size[0]), "length": st.just(size[1])} | numbers for each in usual]
+            if not facts.own:  # fewer of the one than of the other
+                numbers |= {"length": pick((SHORTER, SHORTER, size[1])), "memory": pick((size[1], size[1], size[1] // 4))}
+        given = [each | numbers for each in usual]
         usual = given if larger else usual + given
     if prop.domain.get("far"):
         usual = usual * 2 + [fields | {"dtype": st.just(d), "magnitude": pick(FAR)} for d in often if d in FAR_TYPES]
