@@ -506,7 +506,7 @@ def test_a_candidate_is_held_to_a_reference(folder: Path, capsys: pytest.Capture
         **dict.fromkeys(("dies", "rotary"), "cannot be run"),
         "wrong": "refuted",
     }
-    assert all(scores[name]["cases"] == 5 * 12 for name in ("axes", "right"))
+    assert all(scores[name]["cases"] == 6 * 12 for name in ("axes", "right"))
     replay = scores["wrong"]["findings"][0]["replay"]
     assert "--like reference.py:plain" in replay and "answers_are_those_of_the_reference" in replay
     with pytest.raises(SystemExit):
