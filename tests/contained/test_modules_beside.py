@@ -113,6 +113,7 @@ def test_a_module_does_what_its_reference_does(which: str, tmp_path: Path, monke
 def test_a_reference_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("properties.engine.doors.judge.MEETING", 0.2)
+    monkeypatch.setattr("properties.engine.contained.link.ENDS", ["killed the process of another target"])
     slow = GROUPED.replace("    def forward(self, x):\n", "    def forward(self, x):\n        import time\n        time.sleep(0.1)\n")
     (tmp_path / "ref.py").write_text(HEAD.replace("NAME", "Model") + slow)
     (tmp_path / "one.py").write_text(HEAD.replace("NAME", "ModelNew") + GROUPED)

@@ -470,14 +470,14 @@ def referee(text: str, device: str) -> Target:
 
 def _meet(text: str, device: str | None, budget: float | None) -> None:
     """Raises ValueError for a reference that ends its process, or is too slow for candidates to be compared with it, and CannotRun."""
-    seconds = math.inf if budget is None else max(budget, MEETING)
+    seconds, before = math.inf if budget is None else max(budget, MEETING), len(link.ENDS)
     try:
         with link.ending(time.monotonic() + seconds):
             on_either(text, partial(referee, text), device or "cpu", bool(device))
     except link.Gone as gone:
         raise ValueError(f"the reference {text} {gone}") from None
     except NoMoreCalls:
-        if link.ENDS:
+        if len(link.ENDS) > before:
             raise ValueError(f"the reference {text} {link.ENDS[-1]}") from None
         raise ValueError(f"it takes more than {seconds:g} s to find out how the reference {text} is called: give more time") from None
 
