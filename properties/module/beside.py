@@ -122,23 +122,18 @@ def _other_arrays_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
     if not others:
         return
 
-    def followed(one: ModuleTrial, runs: int) -> list[Array]:
-        def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
-            opened = under(double, fw, *mode) if mode else nullcontext()
-            with hooks(fw).still(), np.errstate(all="ignore"), fw.chance(0), opened:
-                result = call(double, one.speech, one.inputs, fw, Buffers(fw), "float64", one.case.device)
-                return [np.atleast_1d(fw.read(x)) for x in arrays(result, fw)[1:]]
+    def followed(one: ModuleTrial, runs: int) -> list[tuple[Array, Array]]:
+        def numbers(double: Any) -> list[Array]:
+            result = call(double, one.speech, one.inputs, fw, Buffers(fw), "float64", one.case.device)
+            return [np.atleast_1d(fw.read(x)) for x in arrays(result, fw)[1:]]
 
-        try:
-            return [off for _, off in bound.scattered(one.subject, one.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, one.anew)]
-        except (Exception, SystemExit) as error:
-            raise NotTaken(f"what comes back beside the output ({type(error).__name__}: {first_line(error)})") from None
+        return _scattered(one, numbers, runs, "what comes back beside the output")
 
     found = cache(followed)
     for number, (x, y) in enumerate(zip(others, right_others, strict=True)):
 
         def allowed(runs: int, number: int = number) -> Array:
-            return _apart(t, beside, lambda one: found(one, runs)[number])
+            return _apart(t, beside, lambda one: found(one, runs)[number][1])
 
         _agree(t, np.atleast_1d(x), np.atleast_1d(y), allowed, f"of array {number + 2} that comes back {SAYS}")
 
@@ -159,12 +154,7 @@ def own_inputs_agree(t: ModuleTrial) -> None:
     How far an answer may be off is followed for the sequence that differs most, alone: nothing is said where the reference mixes them.
     """
     beside, fw = _beside(t), t.target.framework
-    assert t.facts.inputs is not None
-    with fw.chance(t.case.seed):
-        inputs = list(t.facts.inputs())
-    batch, each, count = at_once(inputs, t.speech.heads, fw)
-    if each > LARGEST:
-        raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
+    inputs, batch, each, count = _own_inputs(t)
     given = _of(inputs, slice(0, count), batch, fw)
     try:
         right_result = _called_with(beside, beside.module, given)
@@ -178,30 +168,55 @@ def own_inputs_agree(t: ModuleTrial) -> None:
         t.fail(f"it answers get_inputs() with shape {own.shape}, the reference with {right.shape}")
     with np.errstate(invalid="ignore"):
         off = np.where((own == right) | (np.isnan(own) & np.isnan(right)), 0.0, np.nan_to_num(np.abs(own - right), nan=np.inf))
-    worst = int(np.argmax(off.reshape(len(off), -1).max(1))) if len(off) == count else -1
+    which = f"called with get_inputs(), {count} of {batch} sequences, row {{row}}"
+    if not off.any():
+        t.close(own, right, np.zeros(own.shape), f"{which} differs from the reference's")
+        return
 
-    @cache
-    def followed(one: ModuleTrial, at: int, runs: int) -> tuple[Array, Array]:
-        alone = given if at < 0 else _of(given, slice(at, at + 1), count, fw)
+    def followed(one: ModuleTrial, alone: Sequence[Any]) -> tuple[Array, Array]:
+        def numbers(double: Any) -> list[Array]:
+            return [np.atleast_2d(fw.read(first_array(double(*_as_type(alone, "float64", fw)), fw)))]
 
-        def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
-            opened = under(double, fw, *mode) if mode else nullcontext()
-            with hooks(fw).still(), np.errstate(all="ignore"), fw.chance(0), opened:
-                return [np.atleast_2d(fw.read(first_array(double(*_as_type(alone, "float64", fw)), fw)))]
+        return _scattered(one, numbers, len(bound.SAMPLES), "what get_inputs() gives")[0]
 
-        try:
-            return bound.scattered(one.subject, one.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, one.anew)[0]
-        except (Exception, SystemExit) as error:
-            raise NotTaken(f"what get_inputs() gives ({type(error).__name__}: {first_line(error)})") from None
-
-    rows = slice(worst, worst + 1)
-    if worst < 0 or not _is_alone(t, right[rows], followed(beside, worst, len(bound.SAMPLES))):
+    alone, rows, exact = given, slice(None), None
+    if len(off) == count:
+        worst = int(np.argmax(off.reshape(count, -1).max(1)))
+        alone, rows = _of(given, slice(worst, worst + 1), count, fw), slice(worst, worst + 1)
+        exact = followed(beside, alone)
+        which += f" of sequence {worst}"
+    if exact is None or not _is_alone(t, right[rows], exact):
         if each * count > LARGEST:
             raise NotTaken("what get_inputs() gives, of which no sequence is answered alone as beside the others")
-        worst, rows = -1, slice(None)
-    which = f"called with get_inputs(), {count} of {batch} sequences, row {{row}}" + f" of sequence {worst}" * (worst >= 0)
-    allowed = cache(lambda runs: _apart(t, beside, lambda one: followed(one, worst, runs)[1]))
-    _agree(t, own[rows], right[rows], allowed, f"{which} differs from the reference's")
+        alone, rows, exact = given, slice(None), followed(beside, given)
+    allowed = _apart(t, beside, lambda one: exact[1] if one is beside else followed(one, alone)[1])
+    t.close(own[rows], right[rows], allowed, f"{which} differs from the reference's")
+
+
+def _own_inputs(t: ModuleTrial) -> tuple[list[Any], int, int, int]:
+    """What ``get_inputs`` gives, and what ``at_once`` says of it. Raises NotTaken where it is too large."""
+    assert t.facts.inputs is not None
+    with t.target.framework.chance(t.case.seed):
+        inputs = list(t.facts.inputs())
+    batch, each, count = at_once(inputs, t.speech.heads, t.target.framework)
+    if each > LARGEST:
+        raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
+    return inputs, batch, each, count
+
+
+def _scattered(t: ModuleTrial, numbers: Callable[[Any], list[Array]], runs: int, what: str) -> list[tuple[Array, Array]]:
+    """Arrays that a module in float64 gives, and how far each may be off. Raises NotTaken where that cannot be followed."""
+    fw = t.target.framework
+
+    def run(double: Any, mode: tuple[Any, ...]) -> list[Array]:
+        opened = under(double, fw, *mode) if mode else nullcontext()
+        with hooks(fw).still(), np.errstate(all="ignore"), fw.chance(0), opened:
+            return numbers(double)
+
+    try:
+        return bound.scattered(t.subject, t.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, t.anew)
+    except (Exception, SystemExit) as error:
+        raise NotTaken(f"{what} ({type(error).__name__}: {first_line(error)})") from None
 
 
 def _is_alone(t: ModuleTrial, answer: Array, exact: tuple[Array, Array]) -> bool:
@@ -308,14 +323,8 @@ def gradients_agree(t: ModuleTrial) -> None:
 
 def own_gradients_agree(t: ModuleTrial) -> None:
     """The same of a call with the first sequence that ``get_inputs`` of the reference gives, to its arguments and weights."""
-    fw = t.target.framework
-    assert t.facts.inputs is not None
-    with fw.chance(t.case.seed):
-        inputs = list(t.facts.inputs())
-    batch, each, _ = at_once(inputs, t.speech.heads, fw)
-    if each > LARGEST:
-        raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
-    t.given = _of(inputs, slice(0, 1), batch, fw)
+    inputs, batch, _, _ = _own_inputs(t)
+    t.given = _of(inputs, slice(0, 1), batch, t.target.framework)
     _unless_answers_differ(t, _gradients_agree, own_inputs_agree)
 
 

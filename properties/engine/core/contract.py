@@ -248,9 +248,8 @@ class Contract(ABC):
     pair_too: tuple[str, ...] = ()  # properties that hold of a target wherever they hold of its reference
     pair_gradients: tuple[str, ...] = ()  # the same of gradients, of which nothing is said where answers differ
     beside: tuple[Property, ...] = ()  # what is asked of a pair, where that is more than the same answers to those calls
-    pair_large: Mapping[
-        str, Any
-    ] = {}  # the fields of calls with logits so large that a mask of a finite number hides nothing, if it has such
+    # the fields of calls with logits so large that a mask of a finite number hides nothing, if it has such
+    pair_large: Mapping[str, Any] = {}
 
     def sizes(self, target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
         """The fields of a case that is a call with arrays of these shapes and types, or as near as is worth its time, and what is not tried of them.

@@ -87,9 +87,8 @@ class Target:
     poisoned: frozenset[str] = frozenset()  # kinds of masks under which rows without keys send back NaN, which one property tells
     pace: Pace = field(default_factory=Pace)  # of its calls, which is that of all that was learned of it since
     like: Target | None = None  # a reference, which is asked the same
-    called: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # of a reference: the fields of a case that is as it is called with (KernelBench)
+    # of a reference: the fields of a case that is as it is called with (KernelBench)
+    called: Mapping[str, Any] = field(default_factory=dict)
     address: str | None = ""  # how the command line finds it; empty: by its name; None: not at all
 
     @property
