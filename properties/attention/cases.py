@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from ..engine.core.schema import FLAG, TRUE, Wrong, number, one_of, table_of
 from ..engine.core.supports import FEATURES, Supports
 from ..engine.core.target import Target
 from ..engine.frameworks import has_layout
+from .axes import NATIVE, groups, known
 from .case import Case
 from .tables import ANY_SIZE, AS_TRIED, FEATURE_TABLES, LENGTHS, LONG_BOTH, MOST_DIMS, OF_MODELS, PROFILES
 
@@ -68,18 +70,33 @@ SPECIAL_DOMAIN = {*DIRECTIVES, "dtype"}  # of a property: not fields, or not dra
 ATTENTION = Topic("attention", "attention", Case, tuple(Case.fields()), DIRECTIVES, strategies=True)
 UNSTEADY = "answers"  # under which it is told that a call is answered anew each time
 BESIDE = "a mask beside is_causal, where one of them is taken alone"
-# Of logits so large that a mask of −1e4, or of −1e5, hides nothing of few keys; in narrower types they overflow.
+# Of logits so large that a mask of −1e4, or of −1e5, hides nothing of few keys, and exp overflows where not the largest of a row is taken off.
 LARGE_LOGITS: dict[str, Any] = {
     "magnitude": (12, 14, 15, 16),
     "queries": (1, 2, 3, 5),
-    "keys": (2, 3, 4, 5),
+    "keys": (*(2, 3, 4, 5) * 2, 65, 130, 300, 600),
     "dim": (3, 4, 8, 16, 64),
     "dtype": ("float64", "float32"),
     "values": "normal",
     "scale": None,
     "masked": 3,
 }
-MOST_WORK = 2**29  # multiplications of a case as large as what a reference is called with: a few seconds of the oracle
+# What every attention takes.
+PLAIN_CALLS: dict[str, Any] = {
+    "batch": (1, 2),
+    "kv_heads": (1, 2),
+    "group": 1,
+    "queries": 5,
+    "keys": 5,
+    "dim": (8, 16, 32, 64, 128),
+    "values": "normal",
+    "magnitude": (0, 1),
+    "mask": "none",
+    "scale": None,
+    "is_causal": False,
+}
+# Of a case as large as what a reference is called with: multiplications, a few seconds of the oracle, and numbers of keys and values.
+MOST_WORK, MOST_NUMBERS = 2**29, 2**24
 TAKEN_WITH = {
     "group": "enable_gqa",
     "scale": "scale",
@@ -202,31 +219,60 @@ def cases(target: Target, prop: Property, device: str = "cpu", dtypes: tuple[str
 
 
 def as_called(target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
-    """The fields of a case that is a call with q, k and v of these shapes and types, of as many batch elements and heads as are worth their time,
-    and what is not tried of them. Nothing where they are no such call.
+    """The fields of a case that is a call with q, k and v of these shapes and types, of as many batch elements, heads, queries and features as are
+    worth their time, and what is not tried of them. Nothing where they are no such call.
     """
-    if len(arrays) != 3 or any(len(shape) != 4 for shape, _ in arrays):
-        return {}, "they are no q, k and v of four axes"
-    order = (0, 2, 1, 3) if target.supports.layout == "blhd" else (0, 1, 2, 3)
-    q, k, v = ([shape[axis] for axis in order] for shape, _ in arrays)
-    batch, kv_heads, keys, dim = k
-    if not kv_heads or [*q[:1], q[3]] != [batch, dim] or q[1] % kv_heads or [*v[:3]] != [*k[:3]] or len({dtype for _, dtype in arrays}) > 1:
+    forms = [_in_axes(target.supports.layout, at, shape) for at, (shape, _) in enumerate(arrays)]
+    if len(forms) != 3 or not all(forms):
+        return {}, "they are no q, k and v in the axes in which it is called"
+    q, k, v = forms
+    batch, kv_heads, keys, dim = (k[letter] for letter in "bhld")
+    queries, value_dim = q["l"], v["d"]
+    alike = (q["b"], q["d"]) == (batch, dim) and kv_heads and q["h"] % kv_heads == 0 and [v[x] for x in "bhl"] == [k[x] for x in "bhl"]
+    if not alike or len({dtype for _, dtype in arrays}) > 1:
         return {}, f"shapes {', '.join(str(tuple(shape)) for shape, _ in arrays)} do not go together"
-    group, queries = q[1] // kv_heads, q[2]
+    group = q["h"] // kv_heads
     if group > 1 and "enable_gqa" not in target.parameters:
         return {}, "queries have more heads than keys"
-    each = group * queries * keys * (dim + v[3])
-    if each > MOST_WORK:
-        return {}, f"{queries:,} queries and {keys:,} keys of {dim:,} features take too long to be told exactly"
-    heads = min(kv_heads, max(MOST_WORK // max(each, 1), 1))
-    batches = min(batch, max(MOST_WORK // max(each * heads, 1), 1))
-    fewer = (
-        f"{batches} of {batch} batch elements and {heads} of {kv_heads} heads of keys at a time"
-        if (batches, heads) != (batch, kv_heads)
-        else ""
-    )
-    sizes = {"batch": batches, "kv_heads": heads, "group": group, "queries": queries, "keys": keys, "dim": dim, "value_dim": v[3]}
-    return {**sizes, "dtype": (arrays[0][1],), "values": ("gaussian", "uniform"), "magnitude": 0, "mask": "none", "is_causal": False}, fewer
+    share = min(MOST_NUMBERS / max(keys * (dim + value_dim), 1), 1)
+    asked = {"dim": max(int(dim * share), 1), "value_dim": max(int(value_dim * share), 1), "queries": queries, "keys": keys}
+    each = group * keys * (asked["dim"] + asked["value_dim"])
+    if "lengths" in target.learned:  # as many queries as keys alone
+        asked["queries"] = asked["keys"] = min(queries, math.isqrt(MOST_WORK * keys // max(each, 1)))
+    else:
+        asked["queries"] = min(queries, max(MOST_WORK // max(each, 1), 1))
+    each = each * asked["queries"] * asked["keys"] // max(keys, 1)
+    numbers = asked["keys"] * (asked["dim"] + asked["value_dim"])
+    parts = max(min(MOST_WORK // max(each, 1), MOST_NUMBERS // max(numbers, 1)), 1)
+    asked["kv_heads"] = min(kv_heads, parts)
+    asked["batch"] = min(batch, max(parts // asked["kv_heads"], 1))
+    whole = {
+        "batch elements": ("batch", batch),
+        "heads of keys": ("kv_heads", kv_heads),
+        "queries": ("queries", queries),
+        "keys": ("keys", keys),
+    }
+    whole |= {"features": ("dim", dim), "features of values": ("value_dim", value_dim)}
+    fewer = [f"{asked[name]:,} of {size:,} {words}" for words, (name, size) in whole.items() if asked[name] < size]
+    fields = {**asked, "group": group, "dtype": (arrays[0][1],), "values": ("gaussian", "uniform"), "magnitude": 0, "mask": "none"}
+    return {**fields, "is_causal": False}, f"{', '.join(fewer)} at a time" if fewer else ""
+
+
+def _in_axes(layout: str, at: int, shape: tuple[int, ...]) -> dict[str, int]:
+    """The size of each letter of b, h, l and d in a shape of q, k or v; nothing where it does not have these axes. Without heads there is one."""
+    axes = known(layout)
+    form = (axes.queries, axes.keys or axes.queries, axes.values or axes.keys or axes.queries)[min(at, 2)]
+    parts = groups(form, "h")
+    if len(shape) == 3 and form in NATIVE:
+        parts = ["b", "l", "d"]
+    if len(parts) != len(shape) or axes.packed or axes.listed or not {"hd", "k"}.isdisjoint(parts):
+        return {}
+    return {
+        "b": 1,
+        "h": 1,
+        "l": 1,
+        **{letters[0].replace("g", "h").replace("1", "l"): size for letters, size in zip(parts, shape, strict=True)},
+    }
 
 
 def _of_models(dtypes: Sequence[str]) -> list[str]:

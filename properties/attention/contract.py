@@ -26,7 +26,7 @@ from ..engine.core.trial import Violation
 from . import backward, cases, dialect, dialect_parameters, discover, measure, pictures, precision, question
 from .answers import answers, claims
 from .case import Case
-from .cases import ATTENTION, LARGE_LOGITS
+from .cases import ATTENTION, LARGE_LOGITS, PLAIN_CALLS
 from .conventions import with_conventions
 from .edges import CLAIMS, claimed
 from .edges import edge as at_edge
@@ -54,6 +54,7 @@ class Attention(Contract):
     )
     pair_gradients: tuple[str, ...] = ("gradients_are_inside_the_bound", "bias_gradient_is_inside_the_bound")
     pair_large: Mapping[str, Any] = LARGE_LOGITS
+    pair_only: tuple[str, Mapping[str, Any]] | tuple[()] = ("constant_values_are_returned", PLAIN_CALLS)
     mentions: tuple[str, ...] = ("multihead",)
     known: tuple[str, ...] = PARAMETERS
     given: tuple[str, ...] = ("num_heads",)

@@ -20,6 +20,7 @@ from ..engine.frameworks import TRAINING, Buffers, Given
 from . import bound
 from .cases import ALONE, CACHED, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
+from .own_inputs import LARGEST, OwnInputs, own_inputs
 from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
 from .subject import duplicate, set_dropout
 from .trial import ModuleTrial
@@ -28,7 +29,6 @@ from .weights import noise
 OUTPUT, GIVEN = "the output", {"x": "the tokens", "memory": "the memory"}  # beside names of parameters
 TURNED = "feature_major"  # a layout of tokens
 SAYS = "row {row} differs from the reference's"
-AT_ONCE, LARGEST = 2**27, 2**25  # numbers of all sequences that are called at a time, and of one, whose rounding is followed
 Bound = Callable[[int], Any]  # of so many runs → how far two answers may be apart
 
 
@@ -149,13 +149,13 @@ def larger_answers_agree(t: ModuleTrial) -> None:
 
 
 def own_inputs_agree(t: ModuleTrial) -> None:
-    """Of a call by position with what ``get_inputs`` of the reference gives, of as many sequences as are worth their time.
+    """Of a call by position with what ``get_inputs`` of the reference gives, as much as is worth its time.
 
     How far an answer may be off is followed for the sequence that differs most, alone: nothing is said where the reference mixes them.
     """
     beside, fw = _beside(t), t.target.framework
-    inputs, batch, each, count = _own_inputs(t)
-    given = _of(inputs, slice(0, count), batch, fw)
+    inputs = _own_inputs(t)
+    count, given = inputs.count, inputs.sequences(slice(0, inputs.count), fw)
     try:
         right_result = _called_with(beside, beside.module, given)
     except Raised as raised:
@@ -168,7 +168,7 @@ def own_inputs_agree(t: ModuleTrial) -> None:
         t.fail(f"it answers get_inputs() with shape {own.shape}, the reference with {right.shape}")
     with np.errstate(invalid="ignore"):
         off = np.where((own == right) | (np.isnan(own) & np.isnan(right)), 0.0, np.nan_to_num(np.abs(own - right), nan=np.inf))
-    which = f"called with get_inputs(), {count} of {batch} sequences, row {{row}}"
+    which = f"called with get_inputs(){f', {inputs.fewer},' if inputs.fewer else ''} row {{row}}"
     if not off.any():
         t.close(own, right, np.zeros(own.shape), f"{which} differs from the reference's")
         return
@@ -182,26 +182,24 @@ def own_inputs_agree(t: ModuleTrial) -> None:
     alone, rows, exact = given, slice(None), None
     if len(off) == count:
         worst = int(np.argmax(off.reshape(count, -1).max(1)))
-        alone, rows = _of(given, slice(worst, worst + 1), count, fw), slice(worst, worst + 1)
+        alone, rows = inputs.sequences(slice(worst, worst + 1), fw), slice(worst, worst + 1)
         exact = followed(beside, alone)
         which += f" of sequence {worst}"
     if exact is None or not _is_alone(t, right[rows], exact):
-        if each * count > LARGEST:
+        if inputs.each * count > LARGEST:
             raise NotTaken("what get_inputs() gives, of which no sequence is answered alone as beside the others")
         alone, rows, exact = given, slice(None), followed(beside, given)
     allowed = _apart(t, beside, lambda one: exact[1] if one is beside else followed(one, alone)[1])
     t.close(own[rows], right[rows], allowed, f"{which} differs from the reference's")
 
 
-def _own_inputs(t: ModuleTrial) -> tuple[list[Any], int, int, int]:
-    """What ``get_inputs`` gives, and what ``at_once`` says of it. Raises NotTaken where it is too large."""
+def _own_inputs(t: ModuleTrial) -> OwnInputs:
+    """What ``get_inputs`` gives. Raises NotTaken where it is too large."""
     assert t.facts.inputs is not None
-    with t.target.framework.chance(t.case.seed):
-        inputs = list(t.facts.inputs())
-    batch, each, count = at_once(inputs, t.speech.heads, t.target.framework)
-    if each > LARGEST:
+    own = own_inputs(t.facts.inputs, t.speech, t.target.framework, t.case.seed)
+    if own.each > LARGEST:
         raise NotTaken("what get_inputs() gives, whose rounding takes too long to follow")
-    return inputs, batch, each, count
+    return own
 
 
 def _scattered(t: ModuleTrial, numbers: Callable[[Any], list[Array]], runs: int, what: str) -> list[tuple[Array, Array]]:
@@ -222,24 +220,6 @@ def _scattered(t: ModuleTrial, numbers: Callable[[Any], list[Array]], runs: int,
 def _is_alone(t: ModuleTrial, answer: Array, exact: tuple[Array, Array]) -> bool:
     """Whether the answer to a sequence beside others is that to it alone."""
     return answer.shape == exact[0].shape and not t.apart(answer, *exact)
-
-
-def at_once(inputs: Sequence[Any], heads: int, fw: Any) -> tuple[int, int, int]:
-    """(how many sequences there are, about how many numbers a call with one has, how many are worth a call).
-
-    Where arrays have not all as many along their first axis they are taken as one.
-    """
-    shapes = [fw.describe(x)[0] for x in inputs if fw.is_array(x)]
-    batch = shapes[0][0] if len({shape[:1] for shape in shapes}) == 1 and shapes[0] else 1
-    shapes = [shape[batch > 1 :] for shape in shapes]
-    tokens = max((int(np.prod(shape[1:])) if len(shape) > 2 else shape[0] if shape else 1 for shape in shapes), default=1)
-    each = heads * tokens**2 + 24 * sum(int(np.prod(shape)) for shape in shapes)
-    return batch, each, max(min(batch, AT_ONCE // max(each, 1)), 1)
-
-
-def _of(inputs: Sequence[Any], some: slice, batch: int, fw: Any) -> list[Any]:
-    """The same of some of the sequences."""
-    return [x[some] if fw.is_array(x) and fw.describe(x)[0][:1] == (batch,) else x for x in inputs]
 
 
 def _as_type(inputs: Sequence[Any], dtype: str, fw: Any) -> list[Any]:
@@ -323,8 +303,7 @@ def gradients_agree(t: ModuleTrial) -> None:
 
 def own_gradients_agree(t: ModuleTrial) -> None:
     """The same of a call with the first sequence that ``get_inputs`` of the reference gives, to its arguments and weights."""
-    inputs, batch, _, _ = _own_inputs(t)
-    t.given = _of(inputs, slice(0, 1), batch, t.target.framework)
+    t.given = _own_inputs(t).sequences(slice(0, 1), t.target.framework)
     _unless_answers_differ(t, _gradients_agree, own_inputs_agree)
 
 

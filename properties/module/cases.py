@@ -42,10 +42,11 @@ class Case(BaseCase):
     batch: int = field(
         1,
         least=1,
-        drawn=(1, 1, 2, 3, 4),
+        drawn=(*(1, 1, 2, 3, 4) * 4, 9, 33),
         varied=(1, 2, 3),
         why="sequences are answered each by itself; 4 is the number of heads, too (D03, D05)",
-        often={1: FEW},
+        unusual={(9, 33): "more than a kernel was tried with, or has warps: those beyond are left out"},
+        often={1: FEW, (2, 3, 4): "more of them cost more"},
     )
     length: int = field(
         1,
@@ -187,8 +188,9 @@ ABOUT = (
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
     *("angles", "turned last", "gradients", "named", "structure", "larger", "inputs"),
 )
-# Powers of 2 with which tokens give logits that a mask of a finite number does not hide; in narrower types rounding alone then takes another token.
-FAR, FAR_TYPES = (4, 6, 8, 9), ("float64", "float32")
+# Powers of 2 with which tokens give logits that a mask of a finite number does not hide, where in narrower types rounding alone takes another token,
+# and with which a norm's eps counts.
+FAR, FAR_TYPES = (4, 6, 8, 9, -9), ("float64", "float32")
 
 
 def wrong_dtypes(value: Any) -> str:
@@ -251,6 +253,8 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
     if prop.domain.get("values") == FIRST["values"] and (size := larger or facts.given):
         numbers = {"values": pick((GAUSSIAN, UNIFORM)), "magnitude": st.just(0)}
         numbers |= {"batch": st.just(size[0]), "length": st.just(size[1])}
+        if larger:
+            numbers["magnitude"] = pick((0, *FAR[1:3]))  # a window's mask hides tokens of long sequences alone
         if larger and not facts.sees_itself:
             numbers["memory"] = st.just(size[1])
             if not facts.own:  # fewer of the one than of the other

@@ -21,15 +21,15 @@ from ..engine.contained.values import ITEMSIZE, contiguous
 from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.frameworks import Answered, Buffers
-from .beside import LARGEST, at_once
 from .cases import USUAL
 from .held import RECORDED, ArgumentChanged
+from .own_inputs import LARGEST, fewer_tokens, own_inputs
 from .speech import Speech, call, changed, hooks
 from .subject import Facts, Subject, answer, of_instance, tokens_for
 
 MOST = 10_000  # parameters
 MOST_TOKENS, LONGEST = 2048, 256  # of inputs that many cases are drawn with, and of one sequence: more cost too much
-MOST_WORK = 2**21  # numbers of a call with larger ones, of which fewer sequences are taken
+MOST_WORK = 2**21  # numbers of a call with larger ones, of which fewer sequences are taken; of one long sequence twice as many
 LONG = (509, 253, 125)  # tokens of a longer one: within what tables are made for, and no whole number of tiles
 IMAGES = (484, 256, 121)  # the same of an image, which may have to be a square, of an even side
 PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
@@ -93,12 +93,13 @@ def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options:
     leaves = [*(weight for weight in weights if fw.asks(weight)), *(x for x, _ in places.values())]
     turned = [at for at, x in given_at if fw.is_array(x) and _turned(x, fw)]
     called = given, [weight.data for weight in weights], list(arguments), options
-    how = {"training": module.training, "way": RECORDED if leaves else fw.way(), "turned": turned, "writes": writes}
+    asked = [at for _, at in places.values()]
+    how = {"training": module.training, "way": RECORDED if leaves else fw.way(), "asked": asked, "turned": turned, "writes": writes}
     if not leaves:
         return stub.held(fw, "answer", *called, how)
 
     def send_back(grad_out: Any, again: bool = False) -> list[Any]:
-        return list(stub.held(fw, "sent_back", *called, {**how, "asked": [at for _, at in places.values()]}, grad_out[0]))
+        return list(stub.held(fw, "sent_back", *called, how, grad_out[0]))
 
     def run(_: Sequence[Any]) -> Answered:
         out, carries = stub.held(fw, "answer", *called, how)
@@ -169,17 +170,18 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     if not callable(makes):
         return None, {}
     try:
-        inputs = list(makes())
-        shape = tuple(int(size) for size in inputs[0].shape)
+        own = own_inputs(makes, subject.speech, subject.framework)
+        shape = tuple(int(size) for size in own.inputs[0].shape)
     except Exception as error:
         return None, {"its own inputs": f"get_inputs() raised {type(error).__name__}"}
     facts, width = subject.facts, subject.speech.width
-    whole, numbers, count = at_once(inputs, subject.speech.heads, subject.framework)
-    told = {"its own inputs as a whole": f"{count} of its {whole} sequences at a time"} if count < whole else {}
-    if numbers > LARGEST:
+    told = {"its own inputs as a whole": f"{own.fewer} at a time"} if own.fewer else {}
+    if own.each > LARGEST:
         told = {"its own inputs": "they are too large for their rounding to be followed"}
     batch, length, features = _sizes(shape, subject.speech)
     few = facts.lengths and not subject.speech.of_an_image  # those of images are examples
+    while not facts.lengths and _work(subject, length) > LARGEST and length > 1:
+        length = fewer_tokens(length)
     each = _work(subject, length)
     if features != width or each > LARGEST or not (length in facts.lengths if few else facts.shortest <= length):
         return None, told
@@ -217,7 +219,7 @@ def _longer(subject: Subject, prototype: Any) -> tuple[int, int] | None:
     if (facts.lengths and not image) or facts.longest < Facts.longest:
         return None
     for length in IMAGES if image else LONG:
-        if _work(subject, length) <= MOST_WORK:
+        if _work(subject, length) <= 2 * MOST_WORK:
             with suppress(Exception):
                 out = answer(subject, prototype, tokens_for(subject.speech, 1, length, None if facts.sees_itself else length))
                 if np.isfinite(out).all():

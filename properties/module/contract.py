@@ -48,7 +48,7 @@ from .pairing import MERGING, paired
 from .readings import formal_of
 from .scales import read_off
 from .speech import DOUBLED, LAYOUTS, Speech, never_given
-from .subject import Facts, Subject, subject_of
+from .subject import Facts, Subject, of_instance, subject_of
 from .trial import ModuleTrial
 from .workshop import Workshop
 
@@ -96,6 +96,12 @@ class Module(Contract):
             wrong |= read_off(subject)
         target = Target(name, subject, self.name, supports, subject.framework, (), fw.dtypes, wrong=wrong)
         return self._with_words(self._with_dtypes(dataclasses.replace(target, parameters=_parameters(target)), device))
+
+    def followed(self, name: str, thing: Any, fw: Framework) -> Target | None:
+        if fw.modules is None or not fw.modules.is_module(thing):
+            return None
+        found = self.adopt(name, Subject(name, of_instance(thing), fw), Supports(), fw, "cpu")
+        return found if isinstance(found, Target) else None
 
     def _with_words(self, target: Target) -> Target:
         structure = _of(target).structure

@@ -48,8 +48,9 @@ class Held:
     def answer(self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any], how: Mapping[str, Any]) -> Any:
         """What it returns with these weights, in their type; where it is recorded, [the output, whether it carries a gradient].
 
-        ``how``: whether in ``training`` mode, without dropout (in eval mode that is the module's own business); in which ``way``; which
-        arguments do not lie row by row, but are ``turned``; whether the reference ``writes`` into its own.
+        ``how``: whether in ``training`` mode, without dropout (in eval mode that is the module's own business); in which ``way``; of which
+        arguments gradients are ``asked``, at which places, or under which names, each is; which do not lie row by row, but are ``turned``;
+        whether the reference ``writes`` into its own.
         Raises ArgumentChanged, AnswerChanged, and as the module does.
         """
         module = self._with(given, weights, how["training"], how["way"])
@@ -57,6 +58,7 @@ class Held:
             among: Any = arguments if isinstance(at, int) else options
             _, dtype, device = self.fw.describe(among[at])
             among[at] = Lying(self.fw, "feature_major").array("", self.fw.read(among[at]), dtype, device, "")
+        self._leaves(arguments, options, how["asked"])
         arrays = {name: x for name, x in (*enumerate(arguments, 1), *options.items()) if self.fw.is_array(x)}
         before = {name: self.fw.read(x) for name, x in arrays.items()}
         with self._told(how["way"]):
@@ -79,21 +81,23 @@ class Held:
     def sent_back(
         self, given: Any, weights: list[Any], arguments: list[Any], options: dict[str, Any], how: Mapping[str, Any], grad: Any
     ) -> list[Any]:
-        """The gradients of Σ out · grad in its parameters, and in the arguments that are ``asked``; None where there is none.
-
-        Of each of these it is said at which places, or under which names, it is.
-        """
+        """The gradients of Σ out · grad in its parameters, and in the arguments that are ``asked``; None where there is none."""
         module = self._with(given, weights, how["training"], RECORDED)
         for parameter in module.parameters():
             parameter.grad = None
+        leaves = self._leaves(arguments, options, how["asked"])
+        hooks(self.fw).send_back(first_array(module(*arguments, **options), self.fw), grad)
+        return [held.grad for held in (*module.parameters(), *leaves)]
+
+    def _leaves(self, arguments: list[Any], options: dict[str, Any], asked: Sequence[Sequence[Any]]) -> list[Any]:
+        """The arguments in which gradients are asked, which are recorded from then on."""
         leaves = []
-        for places in how["asked"]:
+        for places in asked:
             among: list[Any] = [arguments if isinstance(at, int) else options for at in places]
             leaves.append(hooks(self.fw).leaf(among[0][places[0]].detach()))
             for holder, at in zip(among, places, strict=True):
                 holder[at] = leaves[-1]
-        hooks(self.fw).send_back(first_array(module(*arguments, **options), self.fw), grad)
-        return [held.grad for held in (*module.parameters(), *leaves)]
+        return leaves
 
     def _told(self, way: str) -> AbstractContextManager[Any]:
         if way == RECORDED:

@@ -81,8 +81,8 @@ def _turned(module: Any) -> int:
 
 
 def _widths(fixed: bool, module: Any) -> list[int]:
-    """Numbers of features that a token may have: that of a class is made so; else what attributes and layers say."""
-    found = [] if fixed else [Sizes().heads * Sizes().head_dim]
+    """Numbers of features that a token may have: that of a class is made so; else what attributes and layers say. Without weights, any."""
+    found = [] if fixed and any(True for _ in module.parameters()) else [Sizes().heads * Sizes().head_dim]
     found += [v for n, v in vars(module).items() if type(v) is int and role(n, CONSTRUCTOR_ROLES) == "width"] + [_first_layer(module)]
     for inner in module.modules():
         found += [

@@ -118,14 +118,62 @@ def test_as_much_of_its_inputs_is_tried_as_is_worth_its_time(tmp_path: Path, mon
         shapes = [tuple(sizes[axis] for axis in order) for sizes in ((4, 6, 300, 1024), (4, 3, 500, 1024), (4, 3, 500, 512))]
         spoken = replace(target, supports=replace(target.supports, layout=layout))
         fields, why = as_called(spoken, [(shape, "float32") for shape in shapes])
-        assert of_one.items() <= fields.items() and why == "1 of 4 batch elements and 1 of 3 heads of keys at a time"
+        assert of_one.items() <= fields.items() and why == "1 of 4 batch elements, 1 of 3 heads of keys at a time"
     assert as_called(target, [((2, 2, 8, 4), "float32")] * 3)[1] == ""
-    assert as_called(target, [((1, 1, 2**13, 64), "float32")] * 3) == (
-        {},
-        "8,192 queries and 8,192 keys of 64 features take too long to be told exactly",
-    )
-    (tmp_path / "ref.py").write_text(MODEL.replace("NAME", "Model") + INPUTS.replace("(2, 1, 700, 24)", "(1, 1, 8192, 64)"))
-    (tmp_path / "one.py").write_text(MODEL.replace("NAME", "ModelNew"))
-    main(["judge", "one.py", "--reference", "ref.py", "--cases", "1", "--round", "4", "--json", "scores.jsonl"])
-    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
-    assert "take too long" in told["untried"]["the size of its own inputs"]
+    fields, why = as_called(target, [((1, 1, 2**13, 64), "float32")] * 3)
+    assert (fields["queries"], fields["keys"], why) == (512, 2**13, "512 of 8,192 queries at a time")
+    square = replace(target, learned={"lengths": "as many queries as keys"})
+    fields, why = as_called(square, [((1, 1, 2**13, 64), "float32")] * 3)
+    assert (fields["queries"], fields["keys"], why) == (2**11, 2**11, "2,048 of 8,192 queries, 2,048 of 8,192 keys at a time")
+    fields, why = as_called(target, [((8, length, 2**12), "float32") for length in (1, 2**14, 2**14)])  # which have no heads
+    few = {"batch": 1, "kv_heads": 1, "queries": 1, "keys": 2**14, "dim": 2**9, "value_dim": 2**9}
+    assert few.items() <= fields.items()
+    assert why == "1 of 8 batch elements, 512 of 4,096 features, 512 of 4,096 features of values at a time"
+    assert as_called(target, [((2, 3), "float32")] * 3) == ({}, "they are no q, k and v in the axes in which it is called")
+    (tmp_path / "ref.py").write_text(MODEL.replace("NAME", "Model") + INPUTS.replace("(2, 1, 700, 24)", "(1, 400, 4096)"))
+    wrong = MODEL.replace("NAME", "ModelNew").replace("        return", "        V = V * 2 if V.shape[-1] == 4096 else V\n        return")
+    assert judged(tmp_path, wrong)[0] == "refuted"
+
+
+LINEAR = """
+import torch
+
+class Positive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.relu() + 1e-3
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (ctx.saved_tensors[0] > 0)
+
+class NAME(torch.nn.Module):
+    def forward(self, Q, K, V):
+        return Positive.apply(Q) @ (Positive.apply(K).mT @ V)
+"""
+
+
+def test_what_is_no_softmax_attention_is_followed_through_its_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module; of a function nobody knows how far it may be off."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(LINEAR.replace("NAME", "Model") + INPUTS.replace("(2, 1, 700, 24)", "(2, 70, 24)"))
+    right = LINEAR.replace("NAME", "ModelNew")
+    assert judged(tmp_path, right.replace("@ (Positive.apply(K).mT @ V)", "@ Positive.apply(K).mT @ V"))[0] == "nothing found"
+    verdict, says = judged(tmp_path, right.replace("return grad * (ctx.saved_tensors[0] > 0)", "return grad"))
+    assert verdict == "refuted" and "the gradient of the tokens is not the reference's" in says
+    assert judged(tmp_path, right.replace("1e-3", "0"))[0] == "refuted"
+    (tmp_path / "ref.py").write_text("import torch\n\ndef attention(q, k, v):\n    return torch.sigmoid(q @ k.mT) @ v\n")
+    for words in (["judge", "ref.py", "--reference", "ref.py"], ["ref.py:attention", "--like", "ref.py:attention"]):
+        assert main(words) == 2
+        assert "the weights of the reference ref.py:attention do not sum to 1" in capsys.readouterr().err
+
+
+def test_the_largest_of_a_row_is_taken_off_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(RIGHT)
+    tile = "    top = scores[..., :64].amax(-1, keepdim=True)\n    w = (scores - top).exp()\n    return w / w.sum(-1, keepdim=True) @ v\n"
+    verdict, says = judged(tmp_path, RIGHT.replace(END, tile), "--cases", "60")
+    assert verdict == "refuted" and "answers_" in says

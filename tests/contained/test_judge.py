@@ -609,7 +609,7 @@ def test_a_candidate_is_called_at_the_size_of_the_inputs_of_its_reference(folder
     assert found["property"] == "answers_to_larger_inputs_are_those_of_the_reference" and "batch=2, length=320" in found["case"]
     main(["judge", "wrong.py", "--reference", "many.py", *rest])
     (said,) = map(json.loads, (folder / "scores.jsonl").read_text().splitlines())
-    assert said["verdict"] == "refuted" and said["untried"]["its own inputs as a whole"].endswith("of its 9000 sequences at a time")
+    assert said["verdict"] == "refuted" and said["untried"]["its own inputs as a whole"].endswith("of its 9,000 sequences at a time")
 
 
 INITS = {

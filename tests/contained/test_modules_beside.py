@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from nightly import one_in
 
 from properties.engine.doors.cli import main
+from properties.engine.frameworks import framework
+from properties.module.own_inputs import LARGEST, fewer_tokens, own_inputs
+from properties.module.speech import Speech
 
 HEAD = "import torch\nfrom torch import nn\n\nclass NAME(nn.Module):\n"
 OF_THREE = """
@@ -108,6 +112,32 @@ def test_a_module_does_what_its_reference_does(which: str, tmp_path: Path, monke
     main(["judge", "one.py", "--reference", "ref.py", "--cases", "8", "--round", "4", "--json", "scores.jsonl"])
     (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
     assert told["verdict"] == verdict and says in (told.get("why") or json.dumps(told["findings"]))
+
+
+def test_long_inputs_are_cut_and_that_is_told() -> None:
+    """To as many tokens as are worth a call; queries and memory by the same share, to no whole number of tiles."""
+    fw = framework("torch")
+    speech = Speech({"x": "x"}, (), "bld", 4096, 4096, heads=32)
+    cut = own_inputs(lambda: [torch.zeros(2, 512, 4096), torch.zeros(2, 2048, 4096)], speech, fw)
+    lengths = [x.shape[1] for x in cut.inputs]
+    assert cut.each <= LARGEST and lengths[1] % 2 == 1 and abs(lengths[1] / 4 - lengths[0]) <= 1
+    assert cut.fewer == f"{lengths[1]:,} of its 2,048 tokens"
+    whole = own_inputs(lambda: [torch.zeros(3, 40, 64)], speech, fw)
+    assert (whole.batch, whole.count, whole.fewer) == (3, 3, "")
+    assert whole.sequences(slice(1, 2), fw)[0].shape == (1, 40, 64)
+    assert all(0 < fewer_tokens(n) < n and fewer_tokens(n) % 2 for n in range(2, 5000))
+
+
+def test_a_module_that_is_wrong_for_many_sequences_alone_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a reference, too."""
+    monkeypatch.chdir(tmp_path)
+    wrong = GROUPED.replace("        return out", "        return torch.cat([out[:8], 0 * out[8:]])").replace(
+        "        self.unused = nn.Parameter(torch.ones(3))\n", ""
+    )
+    (tmp_path / "one.py").write_text(HEAD.replace("NAME", "Grouped") + wrong)
+    main(["judge", "one.py", "--contract", "module", "--cases", "20", "--round", "4", "--json", "scores.jsonl"])
+    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    assert told["verdict"] == "refuted" and "batch=9" in json.dumps(told["findings"])
 
 
 def test_a_reference_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

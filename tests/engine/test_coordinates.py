@@ -126,7 +126,7 @@ def test_every_bit_is_a_fair_coin() -> None:
 @pytest.mark.parametrize("extreme", (0, 2**64 - 1))
 def test_normal_stays_within_three_and_a_half(extreme: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the hash gives: all fields 0, and all fields full."""
-    monkeypatch.setattr("properties.engine.cases.coordinates.bits", lambda *_: np.array([extreme], dtype=np.uint64))
+    monkeypatch.setattr("properties.engine.cases.coordinates._mix", lambda _: np.array([extreme], dtype=np.uint64))
     (value,) = normal(0, "q", (1,))
     assert 3.4 < abs(value) <= 3.5
 

@@ -8,6 +8,7 @@ The mixer is the finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable p
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+BLOCK = 2**14
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd
 # One odd constant an axis; counted from the last axis, so that a leading axis of size 1 changes nothing.
@@ -33,16 +35,12 @@ def _start(seed: int, name: str) -> int:
 
 def bits(seed: int, name: str, shape: tuple[int, ...]) -> Array:
     """64 random bits for every coordinate of ``shape`` (at most five axes)."""
-    x = np.full((1,) * len(shape), _start(seed, name), dtype=np.uint64)
-    for axis, size in enumerate(reversed(shape)):
-        step = np.arange(size, dtype=np.uint64) * np.uint64(_AXES[axis])
-        x = x + step.reshape((size,) + (1,) * axis)
-    return _mix(_mix(x) + np.uint64(_GOLDEN))
+    return _each(seed, name, shape, lambda x: x, np.uint64)
 
 
 def uniform(seed: int, name: str, shape: tuple[int, ...]) -> Array:
     """Uniform on [0, 1), in multiples of 2^-53."""
-    return (bits(seed, name, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return _each(seed, name, shape, lambda x: (x >> np.uint64(11)).astype(np.float64) * 2.0**-53, np.float64)
 
 
 def normal(seed: int, name: str, shape: tuple[int, ...]) -> Array:
@@ -51,12 +49,27 @@ def normal(seed: int, name: str, shape: tuple[int, ...]) -> Array:
     Four 16-bit fields of one hash give the bell, a second hash fills the low bits of the significand; no library
     function whose last bit may differ between platforms is involved.
     """
-    x = bits(seed, name, shape)
+    return _each(seed, name, shape, _bell, np.float64)
+
+
+def _bell(x: Array) -> Array:
     total = np.zeros(x.shape)
     for field in range(4):
         total += ((x >> np.uint64(16 * field)) & np.uint64(0xFFFF)).astype(np.float64)
     total += (_mix(x + np.uint64(_GOLDEN)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return (total - 131070.5) * (1 / 37837.22)  # mean 4·32767.5 + 1/2; standard deviation 2^16/sqrt(3)
+
+
+def _each(seed: int, name: str, shape: tuple[int, ...], of: Callable[[Array], Array], dtype: npt.DTypeLike) -> Array:
+    """What becomes of the random bits of every coordinate, some thousands at a time, which stay in a cache."""
+    x = np.full((1,) * len(shape), _start(seed, name), dtype=np.uint64)
+    for axis, size in enumerate(reversed(shape)):
+        step = np.arange(size, dtype=np.uint64) * np.uint64(_AXES[axis])
+        x = x + step.reshape((size,) + (1,) * axis)
+    found, x = np.empty(x.size, dtype), x.reshape(-1)
+    for at in range(0, x.size, BLOCK):
+        found[at : at + BLOCK] = of(_mix(_mix(x[at : at + BLOCK]) + np.uint64(_GOLDEN)))
+    return found.reshape(shape)
 
 
 def choice(seed: int, name: str, count: int) -> int:

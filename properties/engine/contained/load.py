@@ -185,16 +185,14 @@ def library_of(thing: Any) -> str:
 
 
 def the_callable(module: Any, place: str, first: str) -> str:
-    """The callable of a file of which nobody has said which: by name, or the only one that takes three arguments. Raises NotLoaded."""
+    """The callable of a file of which nobody has said which: by name, its only function of three arguments, or its only class. Raises NotLoaded."""
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
     for name in (MODELS[0], first, *KNOWN, *MODELS):  # a file with a ModelNew is about that, whatever else it defines
         if name in own:
             return name
-    able = [
-        name
-        for name, value in own.items()
-        if getattr(value, "__module__", None) == module.__name__ and not inspect.isclass(value) and len(_formal(value)) >= 3
-    ]
+    here = {name: value for name, value in own.items() if getattr(value, "__module__", None) == module.__name__}
+    classes = [name for name, value in here.items() if inspect.isclass(value)]
+    able = [name for name, value in here.items() if name not in classes and len(_formal(value)) >= 3] or classes
     if len(able) == 1:
         return able[0]
     raise NotLoaded(f"which callable of {place}? It has {', '.join(own) or 'none'}; give {place}:attribute")

@@ -170,6 +170,10 @@ class Contract(ABC):
         """
         return None
 
+    def followed(self, name: str, thing: Any, fw: Framework) -> Target | None:
+        """An object without weights, whose own operations say how far rounding may take it; None where that is not done. Raises CannotRun."""
+        return None
+
     def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:
         """The callable of a target under a variant of its framework. Raises ValueError for a typo."""
         return (cache_variant if self.makes else make_variant)(target.framework, variant, target.function)
@@ -250,6 +254,8 @@ class Contract(ABC):
     beside: tuple[Property, ...] = ()  # what is asked of a pair, where that is more than the same answers to those calls
     # the fields of calls with logits so large that a mask of a finite number hides nothing, if it has such
     pair_large: Mapping[str, Any] = {}
+    # the property that holds of those alone of which bounds say how far they may be off, and the fields of plain calls; empty: all are such
+    pair_only: tuple[str, Mapping[str, Any]] | tuple[()] = ()
 
     def sizes(self, target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> tuple[dict[str, Any], str]:
         """The fields of a case that is a call with arrays of these shapes and types, or as near as is worth its time, and what is not tried of them.

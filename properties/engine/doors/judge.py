@@ -33,14 +33,14 @@ from ... import catalogue
 from ..contained import link
 from ..contained.limits import without_gpus
 from ..contained.link import NoMoreCalls
-from ..contained.load import ANY, MODELS
+from ..contained.load import ANY, MODELS, load
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
 from ..core.contract import contracts
 from ..core.declare import GRADIENTS, Property
 from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target, innermost
-from ..frameworks import no_device
+from ..frameworks import no_device, with_modules
 from ..report import record as gate
 from ..search.find_target import NEVER, OWN, Builtins, containing, elsewhere, find_targets, on_either
 from ..search.interrupt import check, listening, status
@@ -51,7 +51,7 @@ from ..search.run import obey, verify_target
 from ..search.search import Plan
 from . import gates, resume
 from .arguments import Parser, count, duration, given, integer, location, processes
-from .known import known_of, next_to
+from .known import known_of, next_to, trusted
 from .options import DEVICE
 from .streams import Output, sentence
 
@@ -452,7 +452,10 @@ _MET: dict[tuple[str, ...], Target] = {}  # a module that is the reference: it i
 
 
 def referee(text: str, device: str) -> Target:
-    """The reference, which is trusted: a function is where candidates are, a module lies here, as its own rounding is followed. Raises CannotRun."""
+    """The reference, which is trusted: a function is where candidates are, a module lies here, as its own rounding is followed. Raises CannotRun.
+
+    So does a module without weights whose weights of keys do not sum to one.
+    """
     key = (os.getcwd(), text, *digests([text]).values())
     if key in _MET:
         return _MET[key]
@@ -461,11 +464,25 @@ def referee(text: str, device: str) -> Target:
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
     if isinstance(innermost(found[0].function), Stub):
-        return found[0].kind.handshake(found[0], device)
+        try:
+            return trusted(found[0].kind.handshake(found[0], device), device)
+        except CannotRun:
+            if (known := _followed(text)) is None:
+                raise
+        _MET[key] = known
+        return known
     with containing(NEVER):
         (known,) = find_targets(text, Builtins())
     _MET[key] = known.kind.handshake(known, "cpu")
     return _MET[key]
+
+
+def _followed(text: str) -> Target | None:
+    """A module without weights, as one whose operations are followed; None for what is none. Raises CannotRun."""
+    thing = load(text)[0]
+    kinds = [(kind, fw) for fw in with_modules(thing) for kind in contracts().values()]
+    found = next((one for kind, fw in kinds if (one := kind.followed(text, thing, fw)) is not None), None)
+    return found and found.kind.handshake(found, "cpu")
 
 
 def _meet(text: str, device: str | None, budget: float | None) -> None:
@@ -487,6 +504,8 @@ def whole(reference: str) -> str:
     place = reference.partition(":")[0]
     if place.endswith(".py") and not Path(place).is_file():
         raise ValueError(f"there is no file {place} for --reference")
+    if Path(place).is_dir():
+        raise ValueError(f"{place} is a folder; --reference takes a file of it, or file.py:NAME")
     if place != reference or not place.endswith(".py"):
         return reference
     for name in ("Model", "attention"):

@@ -19,7 +19,7 @@ from ..search.alike import recorded
 from ..search.deviations import Deviation
 from ..search.find_target import Builtins, find_targets
 from ..search.floor import ended
-from ..search.pairs import make_pair
+from ..search.pairs import make_pair, unknown
 from ..search.run import applies
 from ..search.search import inapplicable
 
@@ -87,7 +87,17 @@ def beside(target: Target, like: str, builtins: Builtins, device: str) -> Target
     found = find_targets(like, builtins, None, device)
     if len(found) != 1:
         raise CannotRun(f"--like needs one reference, {like} names {len(found)}")
-    return next_to(target, found[0].kind.handshake(found[0], device))
+    return next_to(target, trusted(found[0].kind.handshake(found[0], device), device))
+
+
+def trusted(reference: Target, device: str) -> Target:
+    """A reference of which it is known how far rounding takes it. Raises CannotRun for a function that answers otherwise than its contract says."""
+    if why := unknown(reference, device):
+        raise CannotRun(
+            f"the weights of the reference {reference.name} do not sum to 1, as those of softmax do ({why}): nobody knows how far rounding takes "
+            "such a function; a module (class Model, with a forward) is followed through its own operations by attncheck judge --reference"
+        )
+    return reference
 
 
 def next_to(target: Target, reference: Target) -> Target:

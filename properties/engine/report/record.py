@@ -122,8 +122,16 @@ def line(one: Record) -> str:
         sizes = {name: (ends[0], ends[1]) for name, ends in one["tried"].items() if name != "dtypes"}
         said.append(f"tried {Ranges(sizes, Counter(one['tried']['dtypes'])).text()}")
     said += [f"not tried: {', '.join(one['untried'])}"] if one["untried"] else []
-    why = f"{first['property']}: {first['says']}" if first else one["why"] or "; ".join(said)
+    why = f"{_broken(first['property'])}: {first['says']}" if first else one["why"] or "; ".join(said)
     return f"{one['verdict'].upper():<14}{one['candidate']}  {cases(one['cases'])}, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
+
+
+def _broken(name: str) -> str:
+    """What a finding breaks, for a person."""
+    if not name.startswith(DOCUMENTED):
+        return name
+    what = name.removeprefix(DOCUMENTED)
+    return "otherwise than the reference" if what == "pair" else f"{what} otherwise than documented"
 
 
 # ---------------------------------------------------------------- what gates read

@@ -20,7 +20,7 @@ from ..core.declare import GRADIENTS, Property, declared
 from ..core.target import CannotRun, NotTaken, Raised, Target, blame
 from ..core.trial import Refuted
 from ..frameworks import TRAINING
-from .search import inapplicable
+from .search import Plan, inapplicable, search
 
 DIALECT = (
     "causal",
@@ -32,6 +32,7 @@ DIALECT = (
     "pairing",
 )  # keys of supports that say what an answer means
 NOT_COMPARED = ("dropout_p",)  # random numbers, in which two need not agree
+PLAINLY = 6  # cases
 ABLE = ("value_dim", "zero_sizes", "rows_without_keys", "non_finite", "mask_and_causal", "odd_dim")  # of which both must be able
 
 
@@ -80,6 +81,17 @@ def make_pair(target: Target, reference: Target) -> Target:
     )
     paired = dataclasses.replace(paired, untried={**_of_gradients(target, reference), **paired.untried})
     return target.kind.paired(paired, reference)
+
+
+def unknown(target: Target, device: str = "cpu") -> str:
+    """In what a target is not such as its contract says, so that it is not known how far rounding takes it; empty where nothing shows that."""
+    if not target.kind.pair_only:
+        return ""
+    name, domain = target.kind.pair_only
+    prop = declared()[name]
+    prop = dataclasses.replace(prop, domain={**prop.domain, **domain})
+    found = search(target, prop, Plan(examples=PLAINLY, device=device, again=False, shrink=False)).finding
+    return found.violation.says if found and not found.violation.slight else ""
 
 
 def _article(contract: str) -> str:
