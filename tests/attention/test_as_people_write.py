@@ -80,6 +80,7 @@ def sinks_of_one_sequence(Q: Any, K: Any, V: Any, S: Any, sm_scale: Any, sliding
     return torch.einsum("hgqk,khd->qhgd", s.softmax(-1)[..., :-1], V).reshape(n, -1)
 
 
+@pytest.mark.nightly
 def test_a_letter_may_be_sinks() -> None:
     def sdpa(Q: Any, K: Any, V: Any, S: Any, sm_scale: Any, sliding_window: int = 0) -> Any:
         return sinks_of_one_sequence(Q, K, V, S, sm_scale, sliding_window)
@@ -132,6 +133,7 @@ def test_right_weights_in_dictionaries() -> None:
     assert not verify(mha, properties=("heads",), cases=3).findings
 
 
+@pytest.mark.nightly
 def test_weights_in_dictionaries() -> None:
     def scrambled(x: Any, c_attn: Any, c_proj: Any, n_head: int) -> Any:
         return picogpt(x, c_attn, c_proj, n_head, merge=False)
@@ -156,6 +158,7 @@ def turned_by_places(q: Any, k: Any, v: Any, positions: Any, rotary_dim: int, mi
     return (softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
+@pytest.mark.nightly
 def test_positions_that_turn() -> None:
     def right(q: Any, k: Any, v: Any, positions: Any, rotary_dim: int) -> Any:
         return turned_by_places(q, k, v, positions, rotary_dim)

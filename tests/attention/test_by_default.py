@@ -103,6 +103,7 @@ def given_weights(x: Any, W_qkv: Any, b_qkv: Any, W_o: Any, b_o: Any, n_heads: i
     return np.concatenate(list(e / e.sum(-1, keepdims=True) @ v), axis=1) @ W_o + b_o
 
 
+@pytest.mark.nightly
 def test_the_width_of_a_head_may_be_computed_from_that_of_the_tokens() -> None:
     """Square weights, then, even where others are answered, with another scale."""
 

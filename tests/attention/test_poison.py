@@ -64,6 +64,7 @@ def test_it_is_one_finding(function: Any) -> None:
     assert found(function) == ALONE
 
 
+@pytest.mark.nightly
 def test_another_mistake_is_found_beside_it() -> None:
     assert found(half_of_the_keys) >= {*ALONE, "gradients_are_inside_the_bound"}
 

@@ -44,6 +44,7 @@ def wrong(query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: bo
     return wrapper(query, key, value, attn_mask, is_causal, scale) * 1.001
 
 
+@pytest.mark.nightly
 def test_from_python() -> None:
     strict = verify(wrapper, cases=4, properties=THEIRS, strict=True)
     assert {"missing_values_raise"} <= {finding.prop.name for finding in strict.findings}

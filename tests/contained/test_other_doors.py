@@ -79,6 +79,7 @@ def test_in_pytest_an_import_that_ends_the_process_is_told(name: str, folder: Pa
     )
 
 
+@pytest.mark.nightly
 def test_in_pytest_with_workers_and_for_a_debugger(folder: Path) -> None:
     """Two workers, each with the target apart; and one process for all, if that is asked for."""
     rest = ("--impl", "right.py:attention", "-k", "rows_sum_to_one or future_tokens")

@@ -111,6 +111,7 @@ class Exchanged(Windows):
     exchanged = True
 
 
+@pytest.mark.nightly
 def test_there_are_several_windows() -> None:
     subject: Any = make_target("Windows", Windows).function
     assert subject.facts.lengths == (64,)

@@ -44,6 +44,7 @@ class Reshaped(Reduced):
     image = "reshaped"
 
 
+@pytest.mark.nightly
 def test_the_patches_are_recognised() -> None:
     structure: Any = make_target("Reduced", Reduced).function
     assert structure.structure is not None and structure.structure.reduction.name == "sr" and not structure.structure.mistakes
@@ -72,6 +73,7 @@ class ReducedIfAsked(Reshaped):
         return super().forward(x, H, W)
 
 
+@pytest.mark.nightly
 def test_a_reduction_that_is_off_by_default_is_asked_for() -> None:
     verdict = verify(ReducedIfAsked, properties=("projections",), cases=5)
     subject: Any = verdict.report.target.function

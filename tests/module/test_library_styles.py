@@ -655,6 +655,7 @@ class OfAnotherImage(ReducedImage):
     over = True
 
 
+@pytest.mark.nightly
 def test_an_image_that_is_reduced_is_as_wide_as_high() -> None:
     assert target_of(ReducedImage).learned["length"] == "16 alone are tried" and not refuted(ReducedImage, cases=4)
     assert refuted(OfAnotherImage)

@@ -91,6 +91,7 @@ def test_a_processor_leaves_the_structure_as_it_is() -> None:
     assert make_target("mine", ByProcessor).learned["structure"].startswith("to_q, to_k, to_v, to_out; 4 heads")
 
 
+@pytest.mark.nightly
 def test_behind_a_class_token_there_is_an_image() -> None:
     learned = make_target("mine", BehindAClassToken).learned
     assert learned["tokens"] == "(batch, length, features), 32 features, the first token is that of a class; x = tokens, hw_shape = grid"
@@ -238,6 +239,7 @@ class ByDefaultUnmerged(ByDefault):
     merged = (0, 1, 2, 3)
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_made_small_is_as_by_default() -> None:
     learned = make_target("mine", ByDefault).learned
     assert "48 features" in learned["tokens"] and "6 heads" in learned["structure"] and "sizes" not in learned

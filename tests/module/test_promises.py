@@ -194,6 +194,7 @@ class InHalfByAnotherScale(InHalf):
     scale = 2**-0.5
 
 
+@pytest.mark.nightly
 def test_a_cast_to_a_narrower_type_is_right_where_it_is_said() -> None:
     assert verify(InHalfOfMemory, properties=("twin",), cases=20).ok and not spoken(SaidAndNotDone).function.said_narrow  # type: ignore[attr-defined]
     assert verify(InHalf, cases=4).ok and spoken(InHalf).function.structure is not None  # type: ignore[attr-defined]

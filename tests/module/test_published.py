@@ -119,6 +119,7 @@ class Kept(Plain):
         return q, k, v
 
 
+@pytest.mark.nightly
 def test_what_a_call_leaves_in_a_module_is_rounded_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     target = made(Kept)
     assert target.function.facts.keeps and not made(Plain).function.facts.keeps  # type: ignore[attr-defined]
@@ -190,6 +191,7 @@ class Forgets(Interface):
     """
 
 
+@pytest.mark.nightly
 def test_a_mask_that_is_documented_as_not_used_is_told() -> None:
     target = made(Interface)
     assert target.untried["key_padding_mask"] == "documented as not used"

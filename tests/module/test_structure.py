@@ -131,6 +131,7 @@ class EinsumQueriesForKeys(Einsum):
     mixed = "bhqk,bqhe->bkhe"
 
 
+@pytest.mark.nightly
 def test_biases_of_two_axes_are_understood() -> None:
     found = make_target("mine", Einsum).function.structure  # type: ignore[attr-defined]
     assert found is not None and found.heads == 4 and found.places["q"].bias == "b_Q"
