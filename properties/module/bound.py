@@ -40,6 +40,8 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import FLOAT_TYPES
+from ..engine.core.pace import is_late
+from ..engine.core.target import NotTaken
 from ..engine.frameworks import Buffers
 from .speech import Speech, Tokens, call, hooks, read, under
 from .subject import Subject, as_type, duplicate
@@ -90,7 +92,10 @@ def scattered(
     anew: Callable[[], Any] | None = None,
     narrows: bool = False,
 ) -> list[tuple[Array, Array]]:
-    """The same of all that ``run`` finds, given the module in float64 and a mode of ``Modules``, or nothing, for each array."""
+    """The same of all that ``run`` finds, given the module in float64 and a mode of ``Modules``, or nothing, for each array.
+
+    Raises NotTaken where the time for the case is over.
+    """
     wide = dtype != "float64"
     units = {**UNITS, "float64": UNITS[dtype]}
     anew = anew if subject.facts.keeps else None
@@ -99,6 +104,8 @@ def scattered(
     plain = run(double, ("widened", dtype, narrows) if wide else ())
     squares = [np.zeros_like(x) for x in plain]
     for number, elementwise in enumerate(SAMPLES[:runs]):
+        if is_late():
+            raise NotTaken("a call whose rounding takes longer to follow than there is time")
         mode = ("perturbed", seed + number, units, elementwise, dtype if wide else "", narrows)
         if anew:
             double = twin(subject, anew()) if wide else anew()

@@ -9,10 +9,15 @@ import pytest
 import torch
 from nightly import one_in
 
+from properties.engine.core.pace import late_from
+from properties.engine.core.target import NotTaken
 from properties.engine.doors.cli import main
 from properties.engine.frameworks import framework
+from properties.engine.search.probe import make_target
+from properties.module.bound import spread
 from properties.module.own_inputs import LARGEST, fewer_tokens, own_inputs
 from properties.module.speech import Speech
+from properties.module.subject import Subject, tokens_for
 
 HEAD = "import torch\nfrom torch import nn\n\nclass NAME(nn.Module):\n"
 OF_THREE = """
@@ -126,6 +131,16 @@ def test_long_inputs_are_cut_and_that_is_told() -> None:
     assert (whole.batch, whole.count, whole.fewer) == (3, 3, "")
     assert whole.sequences(slice(1, 2), fw)[0].shape == (1, 40, 64)
     assert all(0 < fewer_tokens(n) < n and fewer_tokens(n) % 2 for n in range(2, 5000))
+
+
+def test_no_rounding_is_followed_when_the_time_is_over() -> None:
+    """A reference may take a minute for that alone."""
+    subject = make_target("mha", torch.nn.MultiheadAttention(32, 4, batch_first=True)).function
+    assert isinstance(subject, Subject)
+    given = subject, subject.module("float64", "cpu", 1), subject.speech, tokens_for(subject.speech, 2, 5, None), "float32", "cpu", 1
+    assert spread(*given)[0].shape == (2, 5, 32)
+    with late_from(0.0), pytest.raises(NotTaken, match="longer to follow than there is time"):
+        spread(*given)
 
 
 def test_a_module_that_is_wrong_for_many_sequences_alone_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,25 @@ def asks_for_gpu(words: str) -> bool:
     return GPU.search(words) is not None
 
 
+_LATE = math.inf  # the time.monotonic() after which a case is not worth more work of the checker's own
+
+
+@contextmanager
+def late_from(until: float | None) -> Iterator[None]:
+    """Meanwhile ``is_late`` says whether that time is over; None: never."""
+    global _LATE
+    before, _LATE = _LATE, math.inf if until is None else until
+    try:
+        yield
+    finally:
+        _LATE = before
+
+
+def is_late() -> bool:
+    """Whether the time for a case is over."""
+    return time.monotonic() > _LATE
+
+
 @dataclass
 class Pace:
     """The calls of a target so far. A busy machine makes none slow, nor compiling, nor one call that takes long, as a first one that imports."""

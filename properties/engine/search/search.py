@@ -24,6 +24,7 @@ from ..core.attempt import attempt, blamed, subject
 from ..core.contract import FACTS, contracts, known_capabilities
 from ..core.declare import Property
 from ..core.finding import Finding
+from ..core.pace import late_from
 from ..core.target import Target
 from ..core.trial import Notes, Violation
 from ..frameworks import LAYOUTS, has_layout
@@ -274,7 +275,8 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
                 raise TimeIsOver
             tick(outcome.cases + 1)
         shrunk[0] += bool(failing)
-        violation, trial = attempt(view, prop, case, outcome.notes if not (first or shared) else None)
+        with late_from(plan.deadline if plan.deadline is None else plan.deadline + plan.late * bool(failing)):
+            violation, trial = attempt(view, prop, case, outcome.notes if not (first or shared) else None)
         if trial.not_taken:
             return False
         if violation and any(fails_alike(d, prop, case, violation, plan.device) for d in shared):
