@@ -7,14 +7,12 @@ A wrong answer is off by a thousandth; whether it is wrong is drawn anew at ever
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from properties import catalogue
-from properties.engine.doors.judge import judged
 
 CODE = """
 import os
@@ -33,18 +31,13 @@ CHANCES = (1e-1, 1e-2, 1e-3, 1e-4)
 def put(chance: float, rounds: int) -> tuple[int, float]:
     """How many of so many candidates are refuted, and after how many cases at the median."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "candidate.py"
-        file.write_text(CODE.format(chance))
-        how: dict[str, Any] = {
-            "contract": "attention",
-            "properties": tuple(catalogue.PROPERTIES),
-            "reference": None,
-            "cases": 40,
-            "seconds": None,
-            "first": True,
-            "supports": None,
-        }
-        scores = [judged(str(file), f"{file}:attention", {**how, "round": number}) for number in range(rounds)]
+        for number in range(rounds):
+            (Path(folder) / f"candidate_{number}.py").write_text(CODE.format(chance))
+        words = [sys.executable, "-m", "properties", "judge", folder, "--json", "-"]
+        told = subprocess.run(words, capture_output=True, text=True)
+    scores = [json.loads(line) for line in told.stdout.splitlines()]
+    if len(scores) != rounds:
+        raise ValueError(told.stderr)
     return sum(one["verdict"] == "refuted" for one in scores), median(one["cases"] for one in scores)
 
 
