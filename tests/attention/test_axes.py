@@ -275,6 +275,7 @@ def test_a_single_query_that_is_never_causal() -> None:
     assert refuted(spoken(two))
 
 
+@pytest.mark.nightly
 def test_hidden_logits_that_others_come_near_are_told() -> None:
     def filled(q: Any, k: Any, v: Any, mask: Any = None, fill: float = -1e4) -> Any:
         s = q @ k.mT / q.shape[-1] ** 0.5

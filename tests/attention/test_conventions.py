@@ -411,6 +411,7 @@ def test_a_slight_mistake_in_float64_is_not_taken_for_float32() -> None:
     assert verify_target(target, select(("output_is_inside_the_bound",)), Plan(examples=40)).findings
 
 
+@pytest.mark.nightly
 def test_a_right_kernel_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One screen of 24 lines at 80 columns, the verdict first; the inventories come with -v."""
     monkeypatch.chdir(tmp_path)

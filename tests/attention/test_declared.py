@@ -303,6 +303,7 @@ def test_what_has_no_key_is_held_to_what_was_told(what: str) -> None:
     assert "written by attncheck another" in other.untried["spoken"]
 
 
+@pytest.mark.nightly
 def test_a_tighter_arithmetic_is_claimed_after_enough_cases_alone() -> None:
     target = spoken(plain(), {"dtypes": ["float64"]})
     few, many = (verify_target(target, select(BOUND), Plan(examples=count)) for count in (20, 30))

@@ -53,6 +53,7 @@ def test_sizes_of_tiles_are_small() -> None:
     assert "by" not in target.learned["axes"].partition(":")[2]
 
 
+@pytest.mark.nightly
 def test_a_mistake_between_tiles_is_found() -> None:
     assert not verify(lambda Q, K, V, Br, B_c: in_tiles(Q, K, V, Br, B_c), properties=("softmax",), cases=10).findings
     assert verify(without_rescale, properties=("softmax",), cases=10).findings

@@ -43,6 +43,7 @@ def test_a_looser_arithmetic_is_a_downgrade() -> None:
     assert "precision downgrade: the answer is as good as fused" in finding_text(finding, "cpu", 150, explained(target, finding))
 
 
+@pytest.mark.nightly
 def test_a_tighter_arithmetic_that_fits_is_named() -> None:
     verdict = verdict_text(verify_target(declared("eager"), [INSIDE], Plan()), verbose=True)
     assert "bfloat16: eager is claimed, fused fits, too" in verdict

@@ -214,6 +214,7 @@ def test_a_buffer_that_is_used_again_shows_whatever_is_called(buffers: int, case
     assert try_case(target, PROPERTIES["calls_between_change_nothing"], case)
 
 
+@pytest.mark.nightly
 def test_edits_put_one_special_value_in_one_place() -> None:
     found = Counter[str]()
     for case in cases_of(ATTENTION, "output_is_inside_the_bound", rounds=1):

@@ -212,6 +212,7 @@ def test_what_sees_some_keys_alone_is_told_and_not_compared() -> None:
         make_target("mine:dilated_attention", _in_blocks(1, lambda i, j: (i - j) % 8 == 0))
 
 
+@pytest.mark.nightly
 def test_a_tail_that_is_dropped_and_tiles_that_are_not_merged_are_no_order_of_their_own() -> None:
     def block_attention(q: Any, k: Any, v: Any, block_n: int = 16) -> Any:
         keys = k.shape[-2] // block_n * block_n or k.shape[-2]

@@ -52,7 +52,7 @@ def judged(tmp_path: Path, code: str, *rest: str) -> tuple[str, str]:
     return told["verdict"], told.get("why") or json.dumps(told["findings"])
 
 
-@pytest.mark.parametrize("which", one_in(2, CANDIDATES))
+@pytest.mark.parametrize("which", one_in(3, CANDIDATES))
 def test_a_function_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ref.py").write_text(RIGHT)

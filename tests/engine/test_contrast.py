@@ -167,6 +167,7 @@ attention.supports = {"zero_sizes": False}
 """
 
 
+@pytest.mark.nightly
 def test_what_a_target_remembers_is_not_blamed_on_the_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +182,7 @@ def test_what_a_target_remembers_is_not_blamed_on_the_case(
     assert main(command) == 1  # as the replay line says
 
 
+@pytest.mark.nightly
 def test_a_file_that_can_be_imported_once_only_is_reported_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_what_is_no_attention_is_refused(mistake: str) -> None:
     assert says in refusal(function)
 
 
+@pytest.mark.nightly
 def test_every_framework_that_was_tried_is_told_of() -> None:
     """A NumPy kernel beside which torch is imported is tried with both; what each said, and only once what both did."""
 

@@ -390,6 +390,7 @@ def test_heads_are_no_fewer_than_groups_that_do_not_follow_them() -> None:
     assert not verify_target(target, select(("tokens", "projections")), Plan(examples=12, shrink=False)).findings
 
 
+@pytest.mark.nightly
 def test_caches_are_compared_where_both_of_a_pair_keep_one() -> None:
     both = make_pair(make_target("a", PastBehind), make_target("b", TwoArguments))
     assert both.learned["cache"] and len(pair_properties(both)) == 3

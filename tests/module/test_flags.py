@@ -74,6 +74,7 @@ def test_right_ones_are_let_go(folder: Path, capsys: pytest.CaptureFixture[str])
     assert "also qkv_bias=True, causal=True, masked=False, four=True: nothing found" in flat(out)
 
 
+@pytest.mark.nightly
 def test_a_flag_that_cannot_be_tried_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out = ran(folder, capsys, CODE.replace("if four and num_heads % 4", "if four"))
     assert status == 0 and "also four=True: it cannot be tried: cannot be made: the constructor raised ValueError: four heads" in flat(out)

@@ -120,6 +120,7 @@ class CausalCrossAutoencoder(MaskedAutoencoderAttention):
     """Not bidirectional, whatever else its name says."""
 
 
+@pytest.mark.nightly
 def test_a_name_that_holds_such_a_word_for_another_reason_promises_no_causality() -> None:
     for right in (MaskedAutoencoderAttention, GPTCrossAttention, MaskedPatches):
         assert verify(right, properties=("tokens",), cases=3).ok, right
@@ -151,6 +152,7 @@ class QuieterThanSaid(Quiet):
     more = 1.1
 
 
+@pytest.mark.nightly
 def test_one_more_in_the_denominator_is_right_where_it_is_said() -> None:
     assert spoken(Quiet).function.structure.sinks == "one more in the denominator"  # type: ignore[attr-defined]
     assert verify(Quiet, cases=3).ok

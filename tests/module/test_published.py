@@ -61,6 +61,7 @@ class DropsInEval(Plain):
         return nn.functional.dropout(logits, 0.2)
 
 
+@pytest.mark.nightly
 def test_what_begins_by_chance_is_one_finding() -> None:
     report = searched(Slots)
     assert [finding.prop.name for finding in report.findings] == ["module_the_same_call_gives_the_same_bits"]
@@ -93,6 +94,7 @@ class OfOneLess(Segments):
         return super().hidden(logits).masked_fill(first, -math.inf)
 
 
+@pytest.mark.nightly
 def test_segments_are_windows() -> None:
     report = searched(Segments)
     assert not report.findings, [(f.prop.name, f.violation.says) for f in report.findings]

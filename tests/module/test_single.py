@@ -124,6 +124,7 @@ def test_a_default_type_is_as_it_was() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.nightly
 def test_a_reference_says_how_near_a_candidate_in_either_type_has_to_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single, scaled = ("kind = -0.5, None", "kind = -0.5, torch.float32"), ("-0.5", "-0.501")
     for file, name, changes in (

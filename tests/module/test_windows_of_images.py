@@ -41,6 +41,7 @@ class WindowsFirst(Window):
     images_first = False
 
 
+@pytest.mark.nightly
 def test_images_come_one_after_the_other() -> None:
     assert not verify(Window, properties=("padding",), cases=25).findings
     assert {f.prop.name for f in verify(WindowsFirst, properties=("padding",), cases=25).findings} == {
@@ -87,6 +88,7 @@ class LeavesTheLast(OfAnyImage):
         return torch.cat([super().forward(x[:, :, :-1]), x[:, :, -1:]], 2) if x.shape[2] > 1 else super().forward(x)
 
 
+@pytest.mark.nightly
 def test_pixels_of_any_image_see_those_of_their_own_window() -> None:
     for right in (OfAnyImage, Within):
         assert make_target("mine", right).learned["window"] == "some tokens never see each other"

@@ -130,6 +130,7 @@ def test_what_is_turned_back_is_recognised() -> None:
     assert learned["structure"].endswith(": confirmed")
 
 
+@pytest.mark.nightly
 def test_what_is_turned_apart_is_refuted() -> None:
     target = make_target("mine", Apart)
     assert target.faults or verify_target(target, select(("tokens", "projections")), Plan(examples=8, shrink=False)).findings

@@ -156,6 +156,7 @@ def test_who_serves_alone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "--inference says how much of a --reference is asked" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_in_another_process_gradients_are_followed_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
