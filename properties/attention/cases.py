@@ -97,6 +97,14 @@ PLAIN_CALLS: dict[str, Any] = {
 }
 # Of a case as large as what a reference is called with: multiplications, a few seconds of the oracle, and numbers of keys and values.
 MOST_WORK, MOST_NUMBERS = 2**29, 2**24
+IN_WORDS = {
+    "batch": "batch elements",
+    "kv_heads": "heads of keys",
+    "queries": "queries",
+    "keys": "keys",
+    "dim": "features",
+    "value_dim": "features of values",
+}
 TAKEN_WITH = {
     "group": "enable_gqa",
     "scale": "scale",
@@ -246,14 +254,10 @@ def as_called(target: Target, arrays: Sequence[tuple[tuple[int, ...], str]]) -> 
     parts = max(min(MOST_WORK // max(each, 1), MOST_NUMBERS // max(numbers, 1)), 1)
     asked["kv_heads"] = min(kv_heads, parts)
     asked["batch"] = min(batch, max(parts // asked["kv_heads"], 1))
-    whole = {
-        "batch elements": ("batch", batch),
-        "heads of keys": ("kv_heads", kv_heads),
-        "queries": ("queries", queries),
-        "keys": ("keys", keys),
-    }
-    whole |= {"features": ("dim", dim), "features of values": ("value_dim", value_dim)}
-    fewer = [f"{asked[name]:,} of {size:,} {words}" for words, (name, size) in whole.items() if asked[name] < size]
+    sizes = (batch, kv_heads, queries, keys, dim, value_dim)
+    fewer = [
+        f"{asked[name]:,} of {size:,} {words}" for (name, words), size in zip(IN_WORDS.items(), sizes, strict=True) if asked[name] < size
+    ]
     fields = {**asked, "group": group, "dtype": (arrays[0][1],), "values": ("gaussian", "uniform"), "magnitude": 0, "mask": "none"}
     return {**fields, "is_causal": False}, f"{', '.join(fewer)} at a time" if fewer else ""
 
@@ -267,12 +271,8 @@ def _in_axes(layout: str, at: int, shape: tuple[int, ...]) -> dict[str, int]:
         parts = ["b", "l", "d"]
     if len(parts) != len(shape) or axes.packed or axes.listed or not {"hd", "k"}.isdisjoint(parts):
         return {}
-    return {
-        "b": 1,
-        "h": 1,
-        "l": 1,
-        **{letters[0].replace("g", "h").replace("1", "l"): size for letters, size in zip(parts, shape, strict=True)},
-    }
+    letters = [part[0].replace("g", "h").replace("1", "l") for part in parts]
+    return {"b": 1, "h": 1, "l": 1, **dict(zip(letters, shape, strict=True))}
 
 
 def _of_models(dtypes: Sequence[str]) -> list[str]:

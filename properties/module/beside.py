@@ -213,6 +213,8 @@ def _scattered(t: ModuleTrial, numbers: Callable[[Any], list[Array]], runs: int,
 
     try:
         return bound.scattered(t.subject, t.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, t.anew)
+    except NotTaken:
+        raise
     except (Exception, SystemExit) as error:
         raise NotTaken(f"{what} ({type(error).__name__}: {first_line(error)})") from None
 
@@ -428,6 +430,8 @@ def _followed(t: ModuleTrial, training: bool, asked: Collection[str], runs: int)
 
     try:
         found = bound.scattered(t.subject, t.trained if training else t.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, anew)
+    except NotTaken:
+        raise
     except (Exception, SystemExit) as error:
         raise NotTaken(f"gradients whose rounding cannot be followed ({type(error).__name__}: {first_line(error)})") from None
     return {name: off for name, (_, off) in zip(names, found, strict=True)}

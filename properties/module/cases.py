@@ -200,8 +200,8 @@ def wrong_dtypes(value: Any) -> str:
 
 MODULE = Topic("module", "modules of attention", Case, tuple(FIELDS), {"dtypes": wrong_dtypes, "about": table_of(lambda: ABOUT)})
 MANY = tuple(n for n in LENGTHS if n > 2)
-# Of properties about caches, and about gradients.
 SHORTER = 16  # tokens beside a long memory
+# Of properties about one call, about caches, and about gradients.
 ALONE: dict[str, Any] = {"batch": 1, "length": 1, "padded": False, "is_causal": False, "magnitude": 0, "dtype": (USUAL,)}
 CACHED: dict[str, Any] = {
     "about": ("cache",),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-BLOCK = 2**14
+BLOCK = 2**14  # numbers that are drawn at a time: what becomes of them on the way stays in a cache
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd
 # One odd constant an axis; counted from the last axis, so that a leading axis of size 1 changes nothing.
