@@ -540,10 +540,10 @@ class Conventions:
         return all(out is not None and np.isnan(out).any() for out in answers)
 
     def _single(self) -> bool:
-        """Whether its weights, read with V = I, are numbers of float32; those of a slight mistake in float64 are not."""
+        """Whether its weights of the first keys, read with V = I, are numbers of float32; those of a slight mistake in float64 are not."""
         dim = self.question.inputs().q.shape[3]
         square = self.question.inputs(queries=dim, keys=dim)  # who always has a window answers no more queries than keys
-        out = self.question.answer(self.reading, square.but(v=np.broadcast_to(np.eye(dim), square.v.shape)))
+        out = self.question.answer(self.reading, square.but(v=np.broadcast_to(np.eye(*square.v.shape[2:]), square.v.shape)))
         return out is not None and bool((out == out.astype(np.float32)).all()) and len(np.unique(out)) > 2
 
     def _scaled_in_single(self) -> float:

@@ -517,3 +517,15 @@ def test_what_never_answers_with_an_array_is_not_asked_for_long(answer: Callable
     with pytest.raises(CannotRun, match=f"no array has come back of {pace.STRANGE} calls"):
         make_target("mine", strange, {"framework": "numpy"})
     assert calls[0] < 2 * pace.STRANGE
+
+
+def test_what_takes_windows_of_keys_that_are_no_head_dim_is_asked_in_which_type_it_computes() -> None:
+    """As local-attention does, which looks at whole windows of 16 tokens; its answer without a window is off here, too."""
+
+    def windowed(q: Any, k: Any, v: Any) -> Any:
+        if q.shape[2] % 16 or q.shape != k.shape:
+            raise ValueError("whole windows alone")
+        return 1.001 * torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    target = spoken(windowed)
+    assert target.supports.length_multiple == 16
