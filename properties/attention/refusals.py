@@ -284,10 +284,13 @@ def _asked(target: Target, device: str, **fields: Any) -> Callable[[int], Inputs
     if target.supports.window and not {"window_left", "window_right"} & set(fields):
         plain |= always(target.supports.window)
     multiple = target.supports.length_multiple
+    longest = (target.supports.max_length if "max_length" in target.declared else None) or 2**62
 
     def made(seed: int) -> Inputs:
         asked = {**_sizes_of(target, seed), **plain, **fields, "seed": seed}
-        return make_inputs(Case(**{**asked, **{name: -(-asked[name] // multiple) * multiple for name in ("queries", "keys")}}))
+        return make_inputs(
+            Case(**{**asked, **{name: -(-min(asked[name], longest) // multiple) * multiple for name in ("queries", "keys")}})
+        )
 
     return made
 

@@ -270,3 +270,15 @@ def test_one_refusal_is_told_once() -> None:
 
     target = make_target("mine", positive, {"framework": "torch"})
     assert list(target.kind.handshake(target, "cpu").refuses) == ["scales that are not positive"]
+
+
+@pytest.mark.parametrize("longest", [1, 5])
+def test_what_is_asked_is_no_longer_than_is_declared(longest: int) -> None:
+    """Sequences of five and seven tokens were asked for, and what nobody may be asked refuses nothing."""
+
+    def one_of_both(q: Any, k: Any, v: Any, *, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        if attn_mask is not None and is_causal:
+            raise ValueError("one or the other")
+        return permissive.attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+
+    assert spoken(one_of_both, max_length=longest, parameters=["attn_mask", "is_causal"]).supports.mask_and_causal is False
