@@ -366,13 +366,11 @@ def described() -> Iterator[None]:
         raise Gone("answered what is no answer") from None
 
 
-def _housed(fw: Framework, array: Any, asks: Any) -> Any:
+def _housed(fw: Any, array: Any, asks: Any) -> Any:
     """A parameter in memory that both sides see; None for what cannot lie there."""
     if not fw.is_array(array):
         return None
-    assert fw.modules is not None
-    shape, dtype, _ = fw.describe(array)
-    housed = fw.assign(fw.full(shape, 0.0, dtype, "cpu"), fw.read(array))
+    housed = fw.copy_of(array)
     return fw.modules.leaf(housed) if asks else housed
 
 

@@ -133,7 +133,7 @@ class Subject:
         made = as_type(made, fw, "float64")
         weights.draw(made, seed, gain, fw, how)
         weights.silence(made, self.silent, fw)
-        return as_type(made, fw, dtype, device)
+        return made if (dtype, device) == ("float64", "cpu") else as_type(made, fw, dtype, device)
 
     @property
     def quiet(self) -> Subject:

@@ -18,6 +18,7 @@ from ..engine.frameworks import Framework
 
 NORMAL, UNIFORM, SMALL = "normal", "uniform", "small"
 LITTLE = 0.02  # the standard deviation of matrices at first in BERT and GPT-2 (Devlin et al. 2018; Radford et al. 2019), whose biases are 0
+MOST_KEPT = 2**26  # numbers of weights, 512 MiB
 BIAS, NORM = 0.5, 0.25  # standard deviations: of what starts at zero, and relative ones of what starts at another number
 
 
@@ -34,10 +35,9 @@ def draw(module: Any, seed: int, gain: float, fw: Framework, how: str = NORMAL) 
         if not parameter.dtype.is_floating_point:
             continue
         shape = tuple(parameter.shape)
-        drawn = noise(seed, name, shape)
+        drawn = _again(seed, name, shape)
         owner = owners.get(name)
         kind = type(owner).__name__
-        now = fw.read(parameter.data)
         is_matrix, is_bias = len(shape) > 1 and prod(shape) > max(shape), kind.endswith("Linear") or "Conv" in kind
         if is_matrix and how == NORMAL:
             new = gain * scale(shape, kind, name) * drawn
@@ -48,8 +48,10 @@ def draw(module: Any, seed: int, gain: float, fw: Framework, how: str = NORMAL) 
             new = 0.0 * drawn if how == SMALL else scale(weight, kind, "") * _within(seed, name, shape)
         elif is_bias:  # whatever a few random numbers look like
             new = BIAS * drawn
+        elif how == NORMAL:
+            new = _near(fw.read(parameter.data), drawn)
         else:
-            new = _near(now, drawn) if how == NORMAL else now
+            continue
         fw.assign(parameter.data, new)
 
 
@@ -65,6 +67,21 @@ def noise(seed: int, name: str, shape: tuple[int, ...]) -> Array:
     if len(shape) <= 4:
         return coordinates.normal(seed, name, shape) if shape else coordinates.normal(seed, name, (1,)).reshape(())
     return coordinates.normal(seed, name, (prod(shape),)).reshape(shape)
+
+
+_DRAWN: dict[tuple[int, str, tuple[int, ...]], Array] = {}  # of one seed
+
+
+def _again(seed: int, name: str, shape: tuple[int, ...]) -> Array:
+    """The same as long as one seed is asked for: a module whose weights are many is made a dozen times with the same ones."""
+    if (drawn := _DRAWN.get((seed, name, shape))) is None:
+        if any(of != seed for of, _, _ in _DRAWN) or sum(map(np.size, _DRAWN.values())) + prod(shape) > MOST_KEPT:
+            _DRAWN.clear()
+        drawn = noise(seed, name, shape)
+        drawn.setflags(write=False)
+        if drawn.size <= MOST_KEPT:
+            _DRAWN[seed, name, shape] = drawn
+    return drawn
 
 
 def _within(seed: int, name: str, shape: tuple[int, ...]) -> Array:

@@ -21,9 +21,11 @@ from properties.catalogue import PROPERTIES
 from properties.engine.contained.counted import processes
 from properties.engine.contained.link import Gone
 from properties.engine.core.target import CannotRun, Target
+from properties.engine.frameworks import framework
 from properties.engine.search.find_target import NEVER, OWN, Builtins, containing, find_targets
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan
+from properties.module import weights
 from properties.module.away import Away, Shop, whole
 from properties.module.names import Sizes
 from properties.module.subject import set_dropout, tokens_for
@@ -233,3 +235,21 @@ def test_a_description_that_is_none_is_the_end_of_the_target(told: Any, layer: T
     away._place["generation"] = -1
     with pytest.raises(Gone, match="answered what is no answer"):
         away.to("float32")
+
+
+def test_weights_are_the_same_whether_or_not_they_were_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    fw = framework("torch")
+
+    def drawn(seed: int) -> list[Any]:
+        made = torch.nn.MultiheadAttention(8, 2)
+        weights.draw(made, seed, 1.0, fw)
+        return [parameter.detach().clone() for parameter in made.parameters()]
+
+    kept = [drawn(seed) for seed in (1, 1, 2, 1)]
+    assert len(weights._DRAWN) == len(kept[0])
+    monkeypatch.setattr(weights, "MOST_KEPT", 0)
+    fresh = [drawn(seed) for seed in (1, 1, 2, 1)]
+    assert not weights._DRAWN
+    for here, there in zip(kept, fresh, strict=True):
+        assert all(map(torch.equal, here, there))
+    assert all(map(torch.equal, kept[0], kept[3])) and not torch.equal(kept[0][0], kept[2][0])

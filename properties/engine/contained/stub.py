@@ -284,6 +284,15 @@ class Shared:
         getattr(array, "fill_" if hasattr(array, "fill_") else "fill")(value)
         return array
 
+    def copy_of(self, array: Any) -> Any:
+        """A copy of an array, bit for bit, in that memory."""
+        shape, dtype, _ = self.describe(array)
+        if 0 in shape:
+            return self._base.full(shape, 0.0, dtype, "cpu")
+        memory = self._link.arguments.chunk(math.prod(shape) * ITEMSIZE[dtype])
+        self._base.pour(array, memory)
+        return self._base.over(memory, 0, shape, contiguous(shape, ITEMSIZE[dtype]), dtype)
+
     def integers(self, carrier: Array, device: str) -> Any:
         return self._base.assign(self.full(carrier.shape, 0, "int64", device), carrier)
 
