@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nightly import one_in
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
@@ -85,17 +84,17 @@ def test_a_fork_bomb_is_ended_where_it_is(few_tasks: int, tmp_path: Path, monkey
 
 
 TAKES = {
-    "children": "for _ in range(6):\n        if not os.fork():\n            break\n    held = np.ones(2**25)\n    time.sleep(1000)",
+    "children": "for _ in range(6):\n        if not os.fork():\n            break\n    held = np.ones(2**23)\n    time.sleep(1000)",
     "shared memory": "import mmap\n    held = mmap.mmap(-1, 2**31)\n    while True:\n        held.write(bytes(2**20))\n        time.sleep(0.001)",
 }
 
 
-@pytest.mark.parametrize(("there", "what"), one_in(3, product([True, False], TAKES)))  # two that have nothing in common
+@pytest.mark.parametrize(("there", "what"), list(product([True, False], TAKES)))
 def test_all_that_it_starts_may_take_so_much_memory(there: bool, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a limit of the system does not count: that of one process holds for each of them, and not for what is shared."""
     monkeypatch.setattr(links.Link, "templates", [])
-    monkeypatch.setattr(counted, "SHARED", 2**29)
-    monkeypatch.setattr(counted, "memory_allowed", lambda: 2**29)
+    monkeypatch.setattr(counted, "SHARED", 2**27)  # more of it takes the seconds of a call to be touched, on some machines
+    monkeypatch.setattr(counted, "memory_allowed", lambda: 2**27)
     if not there:
         monkeypatch.setattr(apart, "taken", lambda *_: "")
     (finding,) = searched(tmp_path, f"def take():\n    {TAKES[what]}\nattention = after(20, take)").findings
