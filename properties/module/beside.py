@@ -342,7 +342,7 @@ def _gradients_agree(t: ModuleTrial) -> None:
 
     @cache
     def allowed(one: ModuleTrial, runs: int) -> dict[str, Array]:
-        return _followed(one, training, asked, runs)
+        return _gradients_allowed(one, training, asked, runs)
 
     for name in right:
         if name not in weights:
@@ -412,7 +412,7 @@ def _sent_back(t: ModuleTrial, module: Any, asked: Collection[str]) -> dict[str,
     return found
 
 
-def _followed(t: ModuleTrial, training: bool, asked: Collection[str], runs: int) -> dict[str, Array]:
+def _gradients_allowed(t: ModuleTrial, training: bool, asked: Collection[str], runs: int) -> dict[str, Array]:
     """How far each of them may be off. Raises NotTaken where that cannot be followed."""
     names: list[str] = []
 
