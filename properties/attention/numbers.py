@@ -12,6 +12,7 @@ from .adequacy import is_adequate
 from .common import live
 from .contract import declare
 from .precision import note_tighter
+from .reread import disturb
 from .tables import EDITS
 from .trial import Trial
 
@@ -34,6 +35,7 @@ SHOWING = tuple(name for name in MASKS if name != "nothing")  # where all is hid
 )
 def output_is_inside_the_bound(t: Trial) -> None:
     """Every element of the output is as near to the exact answer as its arithmetic promises."""
+    disturb(t)
     run = t.run()
     note_tighter(t, run)
     t.inside(run, run.bound, "row {row}, feature {column} is off")

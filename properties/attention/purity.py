@@ -10,7 +10,7 @@ from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.supports import FEATURES
 from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
-from ..engine.frameworks import LAYOUTS, TRAINING
+from ..engine.frameworks import LAYOUTS, TRAINING, One, Together
 from .call import arrays, attend, call
 from .contract import declare
 from .inputs import Inputs, make_inputs
@@ -117,6 +117,13 @@ def memory_layout_changes_nothing(t: Trial) -> None:
         copy = t.run(inputs.but(layout="contiguous"))
         for layout in filter(t.target.framework.layouts.__contains__, layouts):
             t.close(t.run(inputs.but(layout=layout)).out, copy.out, 2 * copy.bound, f"row {{row}} differs for {layout} inputs")
+    fw, plain = t.target.framework, t.inputs.but(layout="contiguous")
+    copy, together = t.run(plain), t.run(plain, Together(fw, plain.q.size + plain.k.size + plain.v.size))
+    t.close(together.out, copy.out, 2 * copy.bound, "row {row} differs where q, k and v lie in one piece of memory")
+    square = make_inputs(replace(t.case, layout="contiguous", keys=t.case.queries, group=1, value_dim=None))
+    alike = replace(square.but(k=square.q, v=square.q), default_scale=t.supports.default_scale)
+    copy, one = t.run(alike), t.run(alike, One(fw))
+    t.close(one.out, copy.out, 2 * copy.bound, "row {row} differs where q, k and v are one and the same array")
 
 
 @declare("shape (B, H, L, Dv), dtype and device of q", exact=True, direct=True, dtypes="all", features=FEATURES)

@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.cases.coordinates import Array
 from ..engine.cases.masks import other_mask
 from ..engine.core.declare import Property
 from ..engine.core.target import Raised, Target
 from ..engine.core.trial import Refuted
-from .call import attend
+from .call import attend, call
 from .case import Case
 from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
 from .trial import Trial
+
+SLIGHTLY = 2.0**-28  # of themselves: numbers of float64 are others then, and the first of their digits the same
 
 
 def unsettle(target: Target, case: Case) -> None:
@@ -50,13 +53,25 @@ def other_calls(t: Trial) -> list[Inputs]:
 
 
 def disturb(t: Trial) -> None:
-    """Other queries, keys or values than those of the case, or none of these."""
-    name = ("", *"qkv")[t.choice("disturb", 4)]
-    if name:
-        other = Trial(t.target, t.case)
-        other.buffers = t.buffers
-        with suppress(Refuted), np.errstate(all="ignore"):
-            other.run(t.inputs.but(**{name: -getattr(t.inputs, name)}))
+    """Ask for another answer first: of other queries, keys or values, of others in a row in the middle, or of nearly the same; or of none.
+
+    What keeps an answer by a part of its arguments, by their ends, or by their first digits, then has the wrong one.
+    """
+    what, x = t.choice("disturb", 10), t.inputs
+    if what < 3:
+        x = x.but(**{name: -getattr(x, name) for name in "qkv"[what]})
+    elif what < 6 and t.case.dtype == "float64":
+        x = x.but(**{name: getattr(x, name) * (1 + SLIGHTLY) for name in "qkv"})
+    elif what < 9:
+        x = x.but(**{name: _but_for_the_middle(getattr(x, name)) for name in "qkv"})
+    if what < 9:
+        with suppress(Raised), np.errstate(all="ignore"):
+            call(t.target, x, t.buffers)
+
+
+def _but_for_the_middle(x: Array) -> Array:
+    """The same with another row in the middle (B, H, L, D)."""
+    return np.where(np.arange(x.shape[2])[:, None] == x.shape[2] // 2, -x, x)
 
 
 def larger(case: Case, prop: Property) -> list[Case]:

@@ -119,12 +119,12 @@ class Trial(BaseTrial):
         """Where heads cannot touch each other; in a layer viewed as its kernel, what overflows in one head is NaN in all heads of the row."""
         return self.bounded(*runs) if self.target.mixes_heads else np.array(True)
 
-    def run(self, inputs: Inputs | None = None) -> Run:
-        """Call the target. All calls of a trial with the same shapes use the same memory."""
+    def run(self, inputs: Inputs | None = None, buffers: Buffers | None = None) -> Run:
+        """Call the target. All calls of a trial with the same shapes use the same memory, but for those with buffers of their own."""
         inputs = (self.inputs if inputs is None else inputs).said(self.supports.mask_axes)
         run = Run(self, inputs)
         self.meanwhile(run.number, lambda: run.bound)
-        run.out = attend(self.target, inputs, self.buffers)
+        run.out = attend(self.target, inputs, self.buffers if buffers is None else buffers)
         wanted = (*inputs.shape[:3], inputs.v.shape[3])
         if run.out.shape != wanted:
             self.fail(f"the output has shape {run.out.shape}, expected {wanted}")

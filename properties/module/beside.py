@@ -18,7 +18,7 @@ from ..engine.core.target import NotTaken, Raised, blame, first_line
 from ..engine.core.trial import Refuted
 from ..engine.frameworks import TRAINING, Buffers, Given
 from . import bound
-from .cases import ALONE, CACHED, FIRST, LEARNING, MODULE
+from .cases import ALONE, CACHED, FAR_TYPES, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
 from .own_inputs import LARGEST, OwnInputs, own_inputs
 from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
@@ -29,6 +29,7 @@ from .weights import noise
 OUTPUT, GIVEN = "the output", {"x": "the tokens", "memory": "the memory"}  # beside names of parameters
 TURNED = "feature_major"  # a layout of tokens
 SAYS = "row {row} differs from the reference's"
+SLIGHTLY = (2.0**-16, 2.0**-28)  # by how much of themselves tokens are others, and in float64
 Bound = Callable[[int], Any]  # of so many runs → how far two answers may be apart
 
 
@@ -56,7 +57,7 @@ def answers_agree(t: ModuleTrial) -> None:
     for way, words in fw.ways.items():
         if way not in (usual, TRAINING):
             outs[f" {words}"] = t.run(module=duplicate(t.module), way=way)
-    trained = t.run(module=t.trained)
+    trained = _without_a_change_of_weights(t, beside)
     right = _right(beside, lambda: beside.run())
     allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(runs=runs)[1]))
     for how, out in outs.items():
@@ -67,17 +68,44 @@ def answers_agree(t: ModuleTrial) -> None:
     _agree(t, trained, right, allowed, f"{SAYS} in train mode")
     _other_values_agree(t, beside)
     _other_arrays_agree(t, beside)
+    if not t.subject.elsewhere and (left := _left_changed(t)) and left != _left_changed(beside):  # elsewhere every call tells it
+        t.fail(f"the call {left}")
 
 
 def _disturbed(t: ModuleTrial) -> Tokens:
-    """Other tokens, all or all but the first, or another memory: an answer that is remembered by what is the same is a wrong one."""
-    x = t.inputs
-    match t.choice("disturbed", 3):
+    """Other tokens, all, all but the first, one in the middle, or each by a little; or another memory.
+
+    An answer that is remembered by what is the same, by its ends, or by its first digits, is a wrong one.
+    """
+    x, places = t.inputs, np.arange(t.case.length)[None]
+    match t.choice("disturbed", 5):
         case 0 if x.memory is not None:
             return dataclasses.replace(x, memory=1.5 - 2 * x.memory)
         case 1 if t.case.length > 1:
-            return dataclasses.replace(x, x=t.other(x.x, np.arange(t.case.length)[None] > 0))
+            return dataclasses.replace(x, x=t.other(x.x, places > 0))
+        case 2 if t.case.length > 2:
+            return dataclasses.replace(x, x=t.other(x.x, places == t.case.length // 2))
+        case 3 if t.case.dtype in FAR_TYPES:
+            return dataclasses.replace(x, x=x.x * (1 + SLIGHTLY[t.case.dtype == "float64"]))
     return dataclasses.replace(x, x=1.5 - 2 * x.x)
+
+
+def _without_a_change_of_weights(t: ModuleTrial, beside: ModuleTrial) -> Array:
+    """The output of a call in train mode. Fails where it changes weights, and that of the reference does not."""
+    fw = t.target.framework
+    before = {name: fw.read(parameter.data) for name, parameter in t.trained.named_parameters()}
+    out = t.run(module=t.trained)
+    moved = [
+        name
+        for name, parameter in t.trained.named_parameters()
+        if not np.array_equal(before[name], fw.read(parameter.data), equal_nan=True)
+    ]
+    if moved:
+        others = {name: fw.read(parameter.data) for name, parameter in beside.trained.named_parameters()}
+        _right(beside, lambda: beside.run(module=beside.trained))
+        if all(np.array_equal(others[name], fw.read(parameter.data)) for name, parameter in beside.trained.named_parameters()):
+            t.fail(f"{moved[0]} was changed by a call in train mode")
+    return out
 
 
 def _arguments_are_unchanged(t: ModuleTrial, beside: ModuleTrial) -> None:
@@ -87,6 +115,22 @@ def _arguments_are_unchanged(t: ModuleTrial, beside: ModuleTrial) -> None:
         _right(beside, beside.run)
         if not changed(beside.inputs, beside.speech, beside.buffers):
             t.fail(f"{name} was changed by the call")
+
+
+def _left_changed(t: ModuleTrial) -> str:
+    """What a call does to the process: settings that it leaves changed, or random numbers that it starts anew."""
+    fw = t.target.framework
+    through = t.subject.through(t.module)
+    called = dataclasses.replace(t.target, function=lambda: call(through, t.speech, t.inputs, fw, t.buffers, t.case.dtype, t.case.device))
+    with hooks(fw).still():
+        if names := called.leaves_changed():
+            return f"changed {' and '.join(names)}, and left it so"
+    after = []
+    for seed in (1, 2):
+        with hooks(fw).still(), fw.chance(seed):
+            t.result()
+            after.append(fw.drawn())
+    return "sets the seed of the random numbers" if after[0] == after[1] else ""
 
 
 def _other_values_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
@@ -407,7 +451,7 @@ def _places(t: ModuleTrial, beside: ModuleTrial) -> dict[str, Array]:
 
 def _sent_back(t: ModuleTrial, module: Any, asked: Collection[str]) -> dict[str, Array]:
     """The output of a call that is recorded, and the gradients that come back, by name; of tokens those that are ``asked``. Raises Raised."""
-    called = dataclasses.replace(t.target, function=lambda: _recorded(t, module, t.case.dtype, asked))
+    called = dataclasses.replace(t.target, function=lambda: _recorded(t, module, t.case.dtype, asked, between=t.like is None))
     found: dict[str, Array] = called.apply()
     return found
 
@@ -437,8 +481,10 @@ def _gradients_allowed(t: ModuleTrial, training: bool, asked: Collection[str], r
     return {name: off for name, (_, off) in zip(names, found, strict=True)}
 
 
-def _recorded(t: ModuleTrial, module: Any, dtype: str, asked: Collection[str], mode: tuple[Any, ...] = ()) -> dict[str, Array]:
-    """Whatever is raised passes."""
+def _recorded(
+    t: ModuleTrial, module: Any, dtype: str, asked: Collection[str], mode: tuple[Any, ...] = (), between: bool = False
+) -> dict[str, Array]:
+    """Whatever is raised passes. ``between``: another call is made before gradients are sent back through this one."""
     fw, speech, device = t.subject.framework, t.speech, t.case.device
     parameters = dict(module.named_parameters())
     for parameter in parameters.values():
@@ -448,7 +494,11 @@ def _recorded(t: ModuleTrial, module: Any, dtype: str, asked: Collection[str], m
             laid = Buffers(fw)
             arguments_of(speech, t.inputs, fw, laid, dtype, device)
             leaves = {name: hooks(fw).leaf(array) for name, array in laid.arrays() if name in asked}
-            out = first_array(call(t.subject.through(module), speech, t.inputs, fw, Given(fw, leaves), dtype, device), fw)
+            passed = Given(fw, {name: hooks(fw).as_passed(leaf) for name, leaf in leaves.items()})
+            out = first_array(call(t.subject.through(module), speech, t.inputs, fw, passed, dtype, device), fw)
+            if between:  # what a backward pass needs belongs to its call, and not to the last one
+                other = dataclasses.replace(t.inputs, x=1.5 - 2 * t.inputs.x)
+                call(t.subject.through(module), speech, other, fw, Buffers(fw), dtype, device)
         else:
             given = _as_type(t.given, dtype, fw)
             places = [at for at, x in enumerate(given) if asked and fw.is_array(x) and fw.describe(x)[1] in bound.UNITS]

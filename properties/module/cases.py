@@ -213,7 +213,7 @@ CACHED: dict[str, Any] = {
 LEARNING: dict[str, Any] = {
     "about": ("gradients",),
     "length": MANY,
-    "batch": (2, 3),
+    "batch": (*(2, 3) * 3, 4, 9),
     "magnitude": 0,
     "padded": False,
     "memory": (None, 3, 5, 8),

@@ -22,7 +22,7 @@ from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.frameworks import Answered, Buffers
 from .cases import USUAL
-from .held import RECORDED, ArgumentChanged
+from .held import RECORDED, ArgumentChanged, ProcessChanged
 from .own_inputs import LARGEST, fewer_tokens, own_inputs
 from .speech import Speech, call, changed, hooks
 from .subject import Facts, Subject, answer, of_instance, tokens_for
@@ -241,7 +241,7 @@ def _in_its_types(target: Target, kind: Any) -> Target:
         except Raised as raised:
             if isinstance(raised.error, Gone):
                 gone.append(raised.error)
-            elif type(raised.error).__name__ != ArgumentChanged.__name__:
+            elif type(raised.error).__name__ not in (ArgumentChanged.__name__, ProcessChanged.__name__):
                 refused[dtype] = f"it {blame(raised)}"
     if gone and len(gone) + len(refused) == len(target.dtypes):
         raise CannotRun(f"{target.name} {gone[0]}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
 
 from ..engine.contained.load import made_with
+from ..engine.contained.values import FLOATS
 from ..engine.frameworks import Framework, Lying
 from .speech import first_array, hooks
 from .subject import duplicate, set_dropout
@@ -25,12 +26,17 @@ class ArgumentChanged(Exception):
     """A call has written into what it was given, as its reference does not."""
 
 
+class ProcessChanged(Exception):
+    """A call has changed what other code depends on: settings, or the seed of random numbers."""
+
+
 class Held:
     """A module of the target's, or its class. ``given``: what its class is ``made_with``."""
 
     def __init__(self, found: Any, fw: Framework) -> None:
         self.found, self.fw = found, fw
         self.earlier: tuple[Any, Any] | None = None  # the last answer, and what it was
+        self.seeds: dict[tuple[bool, str], bool] = {}  # train mode, way → whether a call sets the seed of random numbers
         self.made: dict[tuple[str, bool, str], Any] = {}  # dtype (what is cast twice is not what it was), train mode, way → the module
 
     def weights(self, given: Any) -> list[tuple[str, Any]]:
@@ -51,7 +57,7 @@ class Held:
         ``how``: whether in ``training`` mode, without dropout (in eval mode that is the module's own business); in which ``way``; of which
         arguments gradients are ``asked``, at which places, or under which names, each is; which do not lie row by row, but are ``turned``;
         whether the reference ``writes`` into its own.
-        Raises ArgumentChanged, AnswerChanged, and as the module does.
+        Raises ArgumentChanged, AnswerChanged, ProcessChanged, and as the module does.
         """
         module = self._with(given, weights, how["training"], how["way"])
         for at in how["turned"]:
@@ -61,14 +67,33 @@ class Held:
         self._leaves(arguments, options, how["asked"])
         arrays = {name: x for name, x in (*enumerate(arguments, 1), *options.items()) if self.fw.is_array(x)}
         before = {name: self.fw.read(x) for name, x in arrays.items()}
-        with self._told(how["way"]):
+        with self._told(how["way"]), self.fw.settings_kept() as changed:
             result = module(*arguments, **options)
+            if names := changed():
+                raise ProcessChanged(f"it changes {' and '.join(names)}, and leaves it so")
         for name, x in arrays.items() if not how["writes"] else ():
             if not np.array_equal(self.fw.read(x), before[name], equal_nan=True):
                 raise ArgumentChanged(f"it writes into its argument {name}")
+        if how["training"] and not how["writes"]:
+            for (name, parameter), weight in zip(module.named_parameters(), weights, strict=True):
+                if not np.array_equal(self.fw.read(parameter), self.fw.read(weight), equal_nan=True):
+                    raise ArgumentChanged(f"it writes into its weight {name}")
+        if self._seeds(lambda: module(*arguments, **options), how["training"], how["way"]):
+            raise ProcessChanged("it sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
         out = first_array(result, self.fw)
         self._remember(out, list(arrays.values()))
         return [out.detach(), self.fw.asks(out)] if how["way"] == RECORDED else result
+
+    def _seeds(self, call: Callable[[], Any], training: bool, way: str) -> bool:
+        """Whether what is drawn after a call is the same, whatever was drawn before it; found out once for each way."""
+        if (training, way) not in self.seeds:
+            after = []
+            for seed in (1, 2):
+                with self.fw.chance(seed), self._told(way):
+                    call()
+                    after.append(self.fw.drawn())
+            self.seeds[training, way] = after[0] == after[1]
+        return self.seeds[training, way]
 
     def _remember(self, out: Any, arguments: Sequence[Any]) -> None:
         """The answer, until the next one is there. One that lies in an argument is changed with it."""
@@ -86,8 +111,15 @@ class Held:
         for parameter in module.parameters():
             parameter.grad = None
         leaves = self._leaves(arguments, options, how["asked"])
-        hooks(self.fw).send_back(first_array(module(*arguments, **options), self.fw), grad)
+        out = first_array(module(*arguments, **options), self.fw)
+        with suppress(Exception):  # what a backward pass needs belongs to its call, and not to the last one
+            module(*map(self._other, arguments), **{name: self._other(x) for name, x in options.items()})
+        hooks(self.fw).send_back(out, grad)
         return [held.grad for held in (*module.parameters(), *leaves)]
+
+    def _other(self, x: Any) -> Any:
+        """Other numbers, where these are numbers."""
+        return 1.5 - 2 * x.detach() if self.fw.is_array(x) and self.fw.describe(x)[1] in FLOATS else x
 
     def _leaves(self, arguments: list[Any], options: dict[str, Any], asked: Sequence[Sequence[Any]]) -> list[Any]:
         """The arguments in which gradients are asked, which are recorded from then on."""
@@ -95,8 +127,9 @@ class Held:
         for places in asked:
             among: list[Any] = [arguments if isinstance(at, int) else options for at in places]
             leaves.append(hooks(self.fw).leaf(among[0][places[0]].detach()))
+            passed = hooks(self.fw).as_passed(leaves[-1])
             for holder, at in zip(among, places, strict=True):
-                holder[at] = leaves[-1]
+                holder[at] = passed
         return leaves
 
     def _told(self, way: str) -> AbstractContextManager[Any]:
@@ -107,7 +140,8 @@ class Held:
     def _with(self, given: Any, weights: list[Any], training: bool, way: str) -> Any:
         module = self._in(self.fw.describe(weights[0])[1] if weights else "float64", given, training, way)
         for parameter, weight in zip(module.parameters(), weights, strict=True):
-            self.fw.assign(parameter.data, self.fw.read(weight))
+            with hooks(self.fw).still():  # as an optimizer writes: what is kept of the old ones can see that
+                self.fw.assign(parameter, self.fw.read(weight))
         return module
 
     def _in(self, dtype: str, given: Any, training: bool, way: str) -> Any:

@@ -157,14 +157,16 @@ class Workshop:
             parameter.requires_grad_(asked)
             if asked:
                 asking[id(weight)] = parameter
+        passed: dict[int, Any] = {}
         for leaf in leaves:
             if id(leaf) not in asking:
                 asking[id(leaf)] = hooks(self.fw).leaf(leaf.detach())
+                passed[id(leaf)] = hooks(self.fw).as_passed(asking[id(leaf)])
 
         def swapped(value: Any) -> Any:
-            if id(value) in asking:
-                return asking[id(value)]
-            if type(value) in (tuple, list) and any(id(item) in asking for item in value):  # another list is not the one that was given
+            if id(value) in passed:
+                return passed[id(value)]
+            if type(value) in (tuple, list) and any(id(item) in passed for item in value):  # another list is not the one that was given
                 return type(value)(map(swapped, value))
             return self._own(value)
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from .buffers import Buffers, Given, Lying
+from .buffers import Buffers, Given, Lying, One, Together
 from .protocol import (
     ELSEWHERE,
     LAYOUT_REASONS,
@@ -41,7 +41,9 @@ __all__ = [
     "Given",
     "Lying",
     "Modules",
+    "One",
     "SendBack",
+    "Together",
     "Unfollowed",
     "Variant",
     "cache_variant",

@@ -10,6 +10,8 @@ import numpy as np
 from ..cases.coordinates import Array
 from .protocol import Framework
 
+QKV = ("q", "k", "v")
+
 
 class Buffers:
     """The arrays of one case, kept so that a changed call writes into the same memory as the first.
@@ -68,6 +70,32 @@ class Given(Buffers):
     def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
         """The array that was given under the name, if one was."""
         return self.given[name] if name in self.given else super().array(name, carrier, dtype, device, layout)
+
+
+class Together(Buffers):
+    """Queries, keys and values lie in one piece of memory, of so many numbers, one behind the other."""
+
+    def __init__(self, fw: Framework, numbers: int) -> None:
+        super().__init__(fw)
+        self.numbers, self.end = numbers, 0
+        self.piece: Any = None
+
+    def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
+        """An array in that piece, row by row."""
+        if name not in QKV or not carrier.size:
+            return super().array(name, carrier, dtype, device, layout)
+        if self.piece is None:
+            self.piece = self.framework.full((self.numbers,), np.nan, dtype, device)
+        begin, self.end = self.end, self.end + carrier.size
+        return self.framework.assign(self.piece[begin : self.end].reshape(carrier.shape), carrier)
+
+
+class One(Buffers):
+    """Queries, keys and values, which are alike, are one and the same array."""
+
+    def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
+        """That array, or one of its own."""
+        return super().array(QKV[0] if name in QKV else name, carrier, dtype, device, layout)
 
 
 def _lay_out(fw: Framework, shape: tuple[int, ...], dtype: str, device: str, layout: str) -> tuple[Any, Any]:

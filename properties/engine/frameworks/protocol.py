@@ -144,6 +144,9 @@ class Modules(Protocol):
     def send_back(self, out: Any, weights: Any) -> None:
         """The gradient of Σ out · weights into every parameter and argument that asks for one."""
 
+    def as_passed(self, leaf: Any) -> Any:
+        """A leaf as a call gets it, which may be what another operation has made of it."""
+
     def leaf(self, array: Any) -> Any:
         """The array itself, of which gradients are asked from now on."""
 

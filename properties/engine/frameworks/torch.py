@@ -17,7 +17,7 @@ import torch
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, machine, numbers
 from .protocol import LAYOUTS, TRAINING, Answered, Function, Modules, SendBack, Variant
-from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, each, in_train_mode, stepwise
+from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, as_passed, each, in_train_mode, stepwise
 from .variants import over_batch
 
 
@@ -257,7 +257,7 @@ class TorchFramework:
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
         asking = [x.detach().requires_grad_() for x in leaves]
         with _to_be_asked_twice():
-            out = function(*asking)
+            out = function(*map(as_passed, asking))
         carries = any(x.requires_grad for x in (out if isinstance(out, tuple) else (out,)) if isinstance(x, torch.Tensor))
         return out, Back(out, asking) if carries else None
 
