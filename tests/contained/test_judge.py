@@ -212,6 +212,22 @@ def test_a_verdict_is_told_where_the_scores_cannot_be_written(folder: Path, caps
     )
 
 
+def test_all_are_judged_where_standard_output_cannot_be_written(folder: Path) -> None:
+    """Their lines are told on standard error, each once, and the scores are in their file."""
+    words = ["judge", "candidates/wrong.py", "candidates/right.py", "--json", "scores.jsonl", *FEW]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "properties", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    assert ran.returncode == 2 and "standard output cannot be written: No space left on device" in ran.stderr
+    assert ran.stderr.count("REFUTED       candidates/wrong.py") == ran.stderr.count("NOTHING FOUND candidates/right.py") == 1
+    assert "Traceback" not in ran.stderr and len(Path("scores.jsonl").read_text().splitlines()) == 2
+
+
 def test_what_is_there_stays_until_a_candidate_is_judged(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

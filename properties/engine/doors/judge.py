@@ -53,7 +53,7 @@ from . import gates, resume
 from .arguments import Parser, count, duration, given, integer, location, processes
 from .known import known_of, next_to, trusted
 from .options import DEVICE
-from .streams import Output, sentence
+from .streams import Output, sentence, told
 
 DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
                 if journal and (key := digest(name, text, how)) not in before:
                     journal.note(judged=one, digest=key)
                 records.append(one)
-                print(gate.line(one), file=console, flush=True)
+                scores.lost |= not told(gate.line(one), console)
                 scores.add(one)
                 check()
         except KeyboardInterrupt:
@@ -519,7 +519,7 @@ def whole(reference: str) -> str:
 
 
 class Scores:
-    """Where a line for a program is written for each candidate, if anywhere. A file that takes no more of them is told once."""
+    """Where a line for a program is written for each candidate, if anywhere. A place that takes no more lines, also of those for people, is told."""
 
     def __init__(self, to: Output | TextIO | None) -> None:
         self.to, self.lost = to, False

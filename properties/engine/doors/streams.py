@@ -31,6 +31,20 @@ def steady() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def told(line: str, stream: TextIO) -> bool:
+    """Print a line at once. Where its place takes no more, it goes to standard error, and so does all that follows: False. Raises BrokenPipeError."""
+    try:
+        print(line, file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        why = f"attncheck: standard output cannot be written: {sentence(error)}; the rest is told here"
+        print(why, line, sep="\n", file=sys.stderr, flush=True)
+        os.dup2(sys.stderr.fileno(), stream.fileno())
+        return False
+    return True
+
+
 def json_text(content: Any, file: TextIO | Output) -> str:
     """JSON that the file can hold: characters as they are if its encoding has them, otherwise as escapes of JSON."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
