@@ -212,6 +212,13 @@ def test_a_verdict_is_told_where_the_scores_cannot_be_written(folder: Path, caps
     )
 
 
+def test_what_a_run_writes_is_no_candidate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judge("candidates", "--json", "candidates/scores.py") == 1
+    assert "scores.py" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match="/dev/null is no file of Python"):
+        door.main(["/dev/null"])
+
+
 def test_all_are_judged_where_standard_output_cannot_be_written(folder: Path) -> None:
     """Their lines are told on standard error, each once, and the scores are in their file."""
     words = ["judge", "candidates/wrong.py", "candidates/right.py", "--json", "scores.jsonl", *FEW]

@@ -148,11 +148,12 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
     interrupted = False
     with ExitStack() as stack:
         out = sys.stdout
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        asked = candidates(options.paths, folder)  # before files are made that would be taken for some
         files = stack.enter_context(gates.Gates(options, [*texts, how["reference"] or ""]))
         scores = Scores(out if options.json == "-" else files.opened(options.json))
         journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
         console = sys.stderr if options.json == "-" else out
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
         how["folder"] = f"{folder}/"
         for place in (folder, *options.paths):  # a candidate would write into another one
             hold(re.sub(r"(?<=\.py):.*", "", place))
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         stack.enter_context(listening())
         try:
             before = {line["digest"]: line["judged"] for line in journal.before if "judged" in line} if journal else {}
-            for (name, text), one in judge_all(candidates(options.paths, folder), how, options.workers, before):
+            for (name, text), one in judge_all(asked, how, options.workers, before):
                 if one["verdict"] == "interrupted":  # it is judged when the run is gone on with
                     raise KeyboardInterrupt
                 own = text.removeprefix(how["folder"])
@@ -214,7 +215,7 @@ def _lying_at(path: str) -> list[Asked]:
         return [(printable(str(file)), f"{file}:{ANY}") for file in files]
     if Path(path).is_file():
         return [(printable(path), f"{path}:{ANY}")]
-    raise ValueError(f"there is no file or folder {path}")
+    raise ValueError(f"{path} is no file of Python" if Path(path).exists() else f"there is no file or folder {path}")
 
 
 def _files_in(folder: str) -> Iterator[Path]:
