@@ -51,13 +51,13 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     makes = beside.get("get_init_inputs") if stub.is_class else None
     given = makes() if callable(makes) else []
 
-    writes = _writes(other, prototype)
+    liberties = _liberties(other, prototype)
 
     formal = _formal(type(prototype).forward)
 
     def run(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         arguments, options = _in_their_places(formal, arguments, options)
-        return _asked(fw, stub, given, module, arguments, options, writes)
+        return _asked(fw, stub, given, module, arguments, options, liberties)
 
     try:
         held = stub.held(fw, "weights", given)
@@ -82,7 +82,7 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     return _in_its_types(target, reference.kind)
 
 
-def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any], writes: bool) -> Any:
+def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any], liberties: dict[str, bool]) -> Any:
     """What is answered over there to the call of a shadow; gradients of its weights, and of the arguments, go back through what it gives."""
     weights = list(module.parameters())
     places: dict[int, tuple[Any, list[int | str]]] = {}  # one array may be several arguments
@@ -94,7 +94,7 @@ def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options:
     turned = [at for at, x in given_at if fw.is_array(x) and _turned(x, fw)]
     called = given, [weight.data for weight in weights], list(arguments), options
     asked = [at for _, at in places.values()]
-    how = {"training": module.training, "way": RECORDED if leaves else fw.way(), "asked": asked, "turned": turned, "writes": writes}
+    how = {"training": module.training, "way": RECORDED if leaves else fw.way(), "asked": asked, "turned": turned, **liberties}
     if not leaves:
         return stub.held(fw, "answer", *called, how)
 
@@ -147,13 +147,20 @@ def _in_their_places(
     return tuple(placed), left
 
 
-def _writes(subject: Subject, module: Any) -> bool:
-    """Whether a call of the reference writes into what it is given."""
+def _liberties(subject: Subject, module: Any) -> dict[str, bool]:
+    """Whether a call of the reference ``writes`` into what it is given, and whether it ``changes`` the process: its settings, or the seed of
+    random numbers.
+    """
     fw, buffers = subject.framework, Buffers(subject.framework)
     tokens = tokens_for(subject.speech, 2, (subject.facts.lengths or (5,))[0], None if subject.facts.sees_itself else 5)
-    with suppress(Exception), hooks(fw).still():
-        call(module, subject.speech, tokens, fw, buffers, "float64", "cpu")
-    return bool(changed(tokens, subject.speech, buffers))
+    names: list[str] = []
+    after = []
+    for seed in (1, 2):
+        with suppress(Exception), hooks(fw).still(), fw.chance(seed), fw.settings_kept() as now:
+            call(module, subject.speech, tokens, fw, buffers, "float64", "cpu")
+            names += now()
+            after.append(fw.drawn())
+    return {"writes": bool(changed(tokens, subject.speech, buffers)), "changes": bool(names) or (len(after) == 2 and after[0] == after[1])}
 
 
 def _turned(x: Any, fw: Any) -> bool:

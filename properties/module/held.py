@@ -56,7 +56,7 @@ class Held:
 
         ``how``: whether in ``training`` mode, without dropout (in eval mode that is the module's own business); in which ``way``; of which
         arguments gradients are ``asked``, at which places, or under which names, each is; which do not lie row by row, but are ``turned``;
-        whether the reference ``writes`` into its own.
+        whether the reference ``writes`` into its own, or ``changes`` the process.
         Raises ArgumentChanged, AnswerChanged, ProcessChanged, and as the module does.
         """
         module = self._with(given, weights, how["training"], how["way"])
@@ -69,7 +69,7 @@ class Held:
         before = {name: self.fw.read(x) for name, x in arrays.items()}
         with self._told(how["way"]), self.fw.settings_kept() as changed:
             result = module(*arguments, **options)
-            if names := changed():
+            if (names := changed()) and not how["changes"]:
                 raise ProcessChanged(f"it changes {' and '.join(names)}, and leaves it so")
         for name, x in arrays.items() if not how["writes"] else ():
             if not np.array_equal(self.fw.read(x), before[name], equal_nan=True):
@@ -78,7 +78,7 @@ class Held:
             for (name, parameter), weight in zip(module.named_parameters(), weights, strict=True):
                 if not np.array_equal(self.fw.read(parameter), self.fw.read(weight), equal_nan=True):
                     raise ArgumentChanged(f"it writes into its weight {name}")
-        if self._seeds(lambda: module(*arguments, **options), how["training"], how["way"]):
+        if not how["changes"] and self._seeds(lambda: module(*arguments, **options), how["training"], how["way"]):
             raise ProcessChanged("it sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
         out = first_array(result, self.fw)
         self._remember(out, list(arrays.values()))

@@ -128,6 +128,14 @@ OF_MODULES: dict[str, dict[str, Any]] = {
 }
 
 
+def test_what_the_reference_does_to_the_process_a_candidate_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seeds = {"backward": "pass", **OF_MODULES["a seed"]}
+    for file, name in (("ref.py", "Model"), ("mine.py", "ModelNew")):
+        Path(file).write_text(MODULE.format(name=name, **seeds))
+    assert main(["judge", "mine.py", "--reference", "ref.py", "--cases", "10", "-n", "1"]) == 0
+
+
 @pytest.mark.parametrize("name", OF_MODULES)
 def test_modules_beside_a_reference(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """By a judge; and the replay line, which imports what is refuted, says the same."""
