@@ -83,8 +83,9 @@ def test_a_fork_bomb_is_ended_where_it_is(few_tasks: int, tmp_path: Path, monkey
     assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
 
 
+# Little, and not from NumPy, which asks the system for large pages: where memory is in pieces, those take the seconds of a call.
 TAKES = {
-    "children": "for _ in range(6):\n        if not os.fork():\n            break\n    held = np.ones(2**23)\n    time.sleep(1000)",
+    "children": "for _ in range(6):\n        if not os.fork():\n            break\n    held = b'1' * 2**26\n    time.sleep(1000)",
     "shared memory": "import mmap\n    held = mmap.mmap(-1, 2**31)\n    while True:\n        held.write(bytes(2**20))\n        time.sleep(0.001)",
 }
 
@@ -93,7 +94,7 @@ TAKES = {
 def test_all_that_it_starts_may_take_so_much_memory(there: bool, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a limit of the system does not count: that of one process holds for each of them, and not for what is shared."""
     monkeypatch.setattr(links.Link, "templates", [])
-    monkeypatch.setattr(counted, "SHARED", 2**27)  # more of it takes the seconds of a call to be touched, on some machines
+    monkeypatch.setattr(counted, "SHARED", 2**27)
     monkeypatch.setattr(counted, "memory_allowed", lambda: 2**27)
     if not there:
         monkeypatch.setattr(apart, "taken", lambda *_: "")
