@@ -78,7 +78,7 @@ class Held:
             for (name, parameter), weight in zip(module.named_parameters(), weights, strict=True):
                 if not np.array_equal(self.fw.read(parameter), self.fw.read(weight), equal_nan=True):
                     raise ArgumentChanged(f"it writes into its weight {name}")
-        if not how["changes"] and self._seeds(lambda: module(*arguments, **options), how["training"], how["way"]):
+        if not (how["changes"] or how["writes"]) and self._seeds(lambda: module(*arguments, **options), how["training"], how["way"]):
             raise ProcessChanged("it sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
         out = first_array(result, self.fw)
         self._remember(out, list(arrays.values()))

@@ -77,8 +77,9 @@ class Together(Buffers):
 
     def __init__(self, fw: Framework, numbers: int) -> None:
         super().__init__(fw)
-        self.numbers, self.end = numbers, 0
+        self.numbers = numbers
         self.piece: Any = None
+        self.ends: dict[str, int] = {}  # where each of them ends in it
 
     def array(self, name: str, carrier: Array, dtype: str, device: str, layout: str) -> Any:
         """An array in that piece, row by row."""
@@ -86,8 +87,8 @@ class Together(Buffers):
             return super().array(name, carrier, dtype, device, layout)
         if self.piece is None:
             self.piece = self.framework.full((self.numbers,), np.nan, dtype, device)
-        begin, self.end = self.end, self.end + carrier.size
-        return self.framework.assign(self.piece[begin : self.end].reshape(carrier.shape), carrier)
+        end = self.ends.setdefault(name, max(self.ends.values(), default=0) + carrier.size)
+        return self.framework.assign(self.piece[end - carrier.size : end].reshape(carrier.shape), carrier)
 
 
 class One(Buffers):
