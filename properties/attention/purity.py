@@ -10,7 +10,7 @@ from ..engine.cases.dtypes import FLOAT_TYPES
 from ..engine.core.supports import FEATURES
 from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
-from ..engine.frameworks import LAYOUTS, TRAINING, One, Together
+from ..engine.frameworks import LAYOUTS, TRAINING, One, Together, sets_the_seed
 from .call import arrays, attend, call
 from .contract import declare
 from .inputs import Inputs, make_inputs
@@ -93,12 +93,7 @@ def process_is_left_as_it_was(t: Trial) -> None:
     """A call changes no setting that other code depends on, and does not start the random numbers anew."""
     if changed := leaves_changed(t):
         t.fail(f"the call changed {' and '.join(changed)}, and left it so")
-    after = []
-    for seed in (1, 2):
-        with t.target.framework.chance(seed):
-            call(t.target, t.inputs, t.buffers)
-            after.append(t.target.framework.drawn())
-    if after[0] == after[1]:
+    if sets_the_seed(t.target.framework, lambda: call(t.target, t.inputs, t.buffers)):
         t.fail("the call sets the seed of the random numbers: what is drawn after it is the same, whatever was before")
 
 

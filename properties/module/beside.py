@@ -16,7 +16,7 @@ from ..engine.core.ascent import signs
 from ..engine.core.declare import GRADIENTS, Property
 from ..engine.core.target import NotTaken, Raised, blame, first_line
 from ..engine.core.trial import Refuted
-from ..engine.frameworks import TRAINING, Buffers, Given
+from ..engine.frameworks import TRAINING, Buffers, Given, sets_the_seed
 from . import bound
 from .cases import ALONE, CACHED, FAR_TYPES, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
@@ -125,12 +125,7 @@ def _left_changed(t: ModuleTrial) -> str:
     with hooks(fw).still():
         if names := called.leaves_changed():
             return f"changed {' and '.join(names)}, and left it so"
-    after = []
-    for seed in (1, 2):
-        with hooks(fw).still(), fw.chance(seed):
-            t.result()
-            after.append(fw.drawn())
-    return "sets the seed of the random numbers" if after[0] == after[1] else ""
+        return "sets the seed of the random numbers" if sets_the_seed(fw, t.result) else ""
 
 
 def _other_values_agree(t: ModuleTrial, beside: ModuleTrial) -> None:

@@ -20,7 +20,7 @@ from ..engine.contained.link import Gone, NoMoreCalls
 from ..engine.contained.values import ITEMSIZE, contiguous
 from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
-from ..engine.frameworks import Answered, Buffers
+from ..engine.frameworks import Answered, Buffers, sets_the_seed
 from .cases import USUAL
 from .held import RECORDED, ArgumentChanged, ProcessChanged
 from .own_inputs import LARGEST, fewer_tokens, own_inputs
@@ -154,13 +154,16 @@ def _liberties(subject: Subject, module: Any) -> dict[str, bool]:
     fw, buffers = subject.framework, Buffers(subject.framework)
     tokens = tokens_for(subject.speech, 2, (subject.facts.lengths or (5,))[0], None if subject.facts.sees_itself else 5)
     names: list[str] = []
-    after = []
-    for seed in (1, 2):
-        with suppress(Exception), hooks(fw).still(), fw.chance(seed), fw.settings_kept() as now:
+    seeds = False
+
+    def once() -> None:
+        with fw.settings_kept() as now:
             call(module, subject.speech, tokens, fw, buffers, "float64", "cpu")
-            names += now()
-            after.append(fw.drawn())
-    return {"writes": bool(changed(tokens, subject.speech, buffers)), "changes": bool(names) or (len(after) == 2 and after[0] == after[1])}
+            names.extend(now())
+
+    with suppress(Exception), hooks(fw).still():
+        seeds = sets_the_seed(fw, once)
+    return {"writes": bool(changed(tokens, subject.speech, buffers)), "changes": bool(names) or seeds}
 
 
 def _turned(x: Any, fw: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.contained.load import made_with
 from ..engine.contained.values import FLOATS
-from ..engine.frameworks import Framework, Lying
+from ..engine.frameworks import Framework, Lying, sets_the_seed
 from .speech import first_array, hooks
 from .subject import duplicate, set_dropout
 
@@ -87,12 +87,8 @@ class Held:
     def _seeds(self, call: Callable[[], Any], training: bool, way: str) -> bool:
         """Whether what is drawn after a call is the same, whatever was drawn before it; found out once for each way."""
         if (training, way) not in self.seeds:
-            after = []
-            for seed in (1, 2):
-                with self.fw.chance(seed), self._told(way):
-                    call()
-                    after.append(self.fw.drawn())
-            self.seeds[training, way] = after[0] == after[1]
+            with self._told(way):
+                self.seeds[training, way] = sets_the_seed(self.fw, call)
         return self.seeds[training, way]
 
     def _remember(self, out: Any, arguments: Sequence[Any]) -> None:

@@ -26,6 +26,7 @@ from .protocol import (
     Unfollowed,
     Variant,
     has_layout,
+    sets_the_seed,
 )
 from .variants import cache_variant, make_variant
 
@@ -53,6 +54,7 @@ __all__ = [
     "likely_frameworks",
     "make_variant",
     "no_device",
+    "sets_the_seed",
     "with_modules",
 ]
 SHARED = ("buffers", "machine", "protocol", "tensors", "torch_logits", "torch_modules", "variants")  # what is no framework

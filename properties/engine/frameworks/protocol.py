@@ -295,3 +295,13 @@ class Framework(Protocol):
 
     def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         """What a call elsewhere answers to the leaves; gradients go back through what it gives besides."""
+
+
+def sets_the_seed(fw: Framework, call: Callable[[], object]) -> bool:
+    """Whether what is drawn after a call is the same, whatever was drawn before it."""
+    after = []
+    for seed in (1, 2):
+        with fw.chance(seed):
+            call()
+            after.append(fw.drawn())
+    return after[0] == after[1]
