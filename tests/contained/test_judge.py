@@ -219,7 +219,8 @@ def test_what_a_run_writes_is_no_candidate(folder: Path, capsys: pytest.CaptureF
         door.main(["/dev/null"])
 
 
-def test_all_are_judged_where_standard_output_cannot_be_written(folder: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_all_are_judged_where_standard_output_cannot_be_written(unbuffered: str, folder: Path) -> None:
     """Their lines are told on standard error, each once, and the scores are in their file."""
     words = ["judge", "candidates/wrong.py", "candidates/right.py", "--json", "scores.jsonl", *FEW]
     with Path("/dev/full").open("w") as full:
@@ -228,7 +229,7 @@ def test_all_are_judged_where_standard_output_cannot_be_written(folder: Path) ->
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
         )
     assert ran.returncode == 2 and "standard output cannot be written: No space left on device" in ran.stderr
     assert ran.stderr.count("REFUTED       candidates/wrong.py") == ran.stderr.count("NOTHING FOUND candidates/right.py") == 1

@@ -40,6 +40,9 @@ def told(line: str, stream: TextIO) -> bool:
     except OSError as error:
         why = f"attncheck: standard output cannot be written: {sentence(error)}; the rest is told here"
         print(why, line, sep="\n", file=sys.stderr, flush=True)
+        with open(os.devnull, "w") as nowhere:  # the stream still holds the line
+            os.dup2(nowhere.fileno(), stream.fileno())
+            stream.flush()
         os.dup2(sys.stderr.fileno(), stream.fileno())
         return False
     return True
