@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -83,7 +84,29 @@ def test_a_fork_bomb_is_ended_where_it_is(few_tasks: int, tmp_path: Path, monkey
     assert "processes and threads" in finding.violation.says or "Resource temporarily unavailable" in finding.violation.says
 
 
-# Little, and not from NumPy, which asks the system for large pages: where memory is in pieces, those take the seconds of a call.
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_a_process_writes_over_the_memory_of_its_parent_is_its_own(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system counts it as the process's before, too, and whoever has freed much already can take so much without having more."""
+    monkeypatch.setattr(counted, "SHARED", 2**25)
+    monkeypatch.setattr(counted, "memory_allowed", lambda: 2**25)
+    held = bytearray(b"1") * 2**27
+    tells, told = os.pipe()
+    if not (child := os.fork()):
+        if writes:
+            held[::4096] = b"2" * (len(held) // 4096)
+        os.write(told, b"x")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(tells, 1)
+        assert bool(counted.taken([child], counted.memory("self")[0])) is writes
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(tells)
+        os.close(told)
+
+
 TAKES = {
     "children": "for _ in range(6):\n        if not os.fork():\n            break\n    held = b'1' * 2**26\n    time.sleep(1000)",
     "shared memory": "import mmap\n    held = mmap.mmap(-1, 2**31)\n    while True:\n        held.write(bytes(2**20))\n        time.sleep(0.001)",

@@ -70,9 +70,12 @@ def taken(pids: Iterable[int], held: int = 0) -> str:
     """
     pids, most = list(pids), memory_allowed() + SHARED
     each = [memory(pid) for pid in pids]
-    whole = sum(max(own - held, 0) for own, _ in each) + max((shared for _, shared in each), default=0)
-    if whole > most and len(pids) <= FEW:  # what a fork has in common with its parent was counted twice
-        whole = sum(map(_part, pids))
+    common = max((shared for _, shared in each), default=0)
+    whole = sum(max(own - held, 0) for own, _ in each) + common
+    if sum(own for own, _ in each) + common > most and len(pids) <= FEW:
+        # what a fork has in common with its parent was counted twice, and what it has written in the place of that, never
+        alone, common = (sum(parts) for parts in zip(*map(_parts, pids), strict=True))
+        whole = alone + max(common - held, 0)
     return f"took {whole / 2**30:.1f} GiB of memory, with all that it started" if whole > most else ""
 
 
@@ -84,9 +87,11 @@ def memory(pid: int | str) -> tuple[int, int]:
     return 0, 0
 
 
-def _part(pid: int) -> int:
-    """Bytes of memory, with its part of what it shares, which takes time to count; see proc_pid_smaps(5)."""
+def _parts(pid: int) -> tuple[int, int]:
+    """Bytes of memory that nobody else has, and its part of what it shares, which takes time to count; see proc_pid_smaps(5)."""
     with suppress(OSError):
-        if told := re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE):
-            return 1024 * int(told[1])
-    return sum(memory(pid))
+        told = dict(re.findall(r"^(Pss|Private_Dirty):\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+        if "Pss" in told:
+            alone = 1024 * int(told.get("Private_Dirty", 0))
+            return alone, 1024 * int(told["Pss"]) - alone
+    return memory(pid)
