@@ -1,6 +1,7 @@
 """Where impls and properties meet for pytest, in a clone: the plugin finds the catalogue of impls beside it by name."""
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -27,6 +28,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What is marked nightly is not part of the gate."""
     if config.getoption("--nightly"):
         return
-    left_out = {item for item in items if item.get_closest_marker("nightly")}
+    met: Counter[str] = Counter()  # variants of each test so far
+    left_out = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if any(met[name] % mark.kwargs["but"] if mark.kwargs else True for mark in item.iter_markers("nightly")):
+            left_out.add(item)
+        met[name] += 1
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))

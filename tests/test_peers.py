@@ -25,6 +25,7 @@ def quick(peer: Peer) -> Peer:
     return Peer(peer.name, peer.source, parts)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", PEERS)
 def test_a_right_attention_is_accepted(name: str) -> None:
     forget()

@@ -94,6 +94,7 @@ def test_a_letter_may_be_sinks() -> None:
     assert spoken(wide).learned["sliding_window"] != target.learned["sliding_window"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("after", [True, False])
 def test_a_cap_a_root_and_heads_of_keys_that_are_required(after: bool) -> None:
     """As Gemma 2: the mask is added behind the cap, or, by mistake, before it."""

@@ -112,6 +112,7 @@ def spoken(function: Callable[..., Any]) -> Target:
     return target.kind.handshake(target, "cpu")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(("what", "right"), one_in(3, product(MADE, [True, False])))
 def test_what_it_refuses_is_asked_again_in_calls_of_any_size(what: str, right: bool) -> None:
     target = spoken(MADE[what](right))
@@ -148,6 +149,7 @@ def folding(width: bool, ignores: bool) -> Callable[..., Any]:
     return attention
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("width", [False, True])
 @pytest.mark.parametrize("ignores", [False, True])
 def test_a_refusal_of_one_kind_of_masks_beside_causality_hides_nothing_of_the_other(ignores: bool, width: bool) -> None:

@@ -210,6 +210,7 @@ STYLES = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("style", one_in(3, STYLES))
 def test_a_style_is_found_out(style: str) -> None:
     """And the same with a mistake is refuted."""

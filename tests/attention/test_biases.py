@@ -59,6 +59,7 @@ def key_by_key(exp: Any) -> Any:
 NAMES = ("even_and_odd_keys_err_alike", "small_weights_show_the_scale")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("exp", [exp_too_large, exp_by_two])
 @pytest.mark.parametrize("form", [at_once, key_by_key])

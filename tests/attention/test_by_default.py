@@ -133,6 +133,7 @@ def linear_time_attention(q: Any, k: Any, v: Any) -> Any:
     return e / e.sum(-1, keepdims=True) @ v
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("function", "word"), [(sigmoid_attention, "sigmoid"), (CosineSimAttention, "cosine")])
 def test_weights_of_another_kind_are_told_in_one_sentence(function: Any, word: str) -> None:
     with pytest.raises(CannotRun, match=f"is no softmax attention, which alone is checked here: its name says {word}"):

@@ -36,6 +36,7 @@ def target(name: str, dtype: str, **facts: Any) -> Target:
 BOTH = list(product(KERNELS, HALVES))
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(("name", "dtype"), some_by_night(BOTH, BOTH[::4] + BOTH[3::4]))
 def test_what_is_written_by_hand_is_right(name: str, dtype: str) -> None:
     one = target(name, dtype)

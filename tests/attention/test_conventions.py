@@ -91,6 +91,7 @@ WRONG = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_other_than_documented_is_one_finding_and_learned(what: str) -> None:
     target = spoken(kernel(**WRONG[what]))
@@ -99,6 +100,7 @@ def test_what_is_other_than_documented_is_one_finding_and_learned(what: str) -> 
     assert not report.findings and not report.ok
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("made", "told"),
     [
@@ -117,6 +119,7 @@ def test_a_scale_is_told_as_it_is(made: str, told: str) -> None:
     assert declared == [target.supports.default_scale] and not spoken(kernel(scale_of=made), default_scale=declared[0]).wrong
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("what", one_in(2, WRONG))
 def test_a_second_mistake_beside_it_is_found_in_the_same_run(what: str) -> None:
     report = searched(spoken(kernel(**WRONG[what], second=True)))
@@ -136,6 +139,7 @@ def test_rows_without_keys_are_a_convention(rows: str) -> None:
     assert not searched(target, "rows_without_keys_follow_the_convention", "masks_compose").findings
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("declared", "made"),
     [
@@ -271,6 +275,7 @@ def of_nothing_wrong(q: Any, k: Any, v: Any) -> Any:
     return torch.softmax(q @ k.mT / math.sqrt(max(q.shape[-1], 1)), -1) @ v
 
 
+@pytest.mark.nightly
 def test_what_is_wrong_at_an_edge_alone_is_told() -> None:
     name = "degenerate_output_is_inside_the_bound"
     lax = verify(of_nothing_wrong, properties=(name,), cases=400)

@@ -210,6 +210,7 @@ def test_what_does_otherwise_is_refuted(number: int) -> None:
     assert refuted(spoken(made(**otherwise), declared), names)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("number", one_in(6, range(len(ALL))), ids=named)
 def test_what_does_so_is_right(number: int) -> None:
     made, declared, _, so, names = ALL[number]
@@ -222,6 +223,7 @@ def test_what_its_first_calls_belie_cannot_be_run(declared: dict[str, Any]) -> N
         spoken(plain(dtypes=("float64",), multiple=8), declared)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", one_in(12, WRITTEN), ids=named)
 def test_what_is_written_of_it_is_its_claim(number: int) -> None:
     """It is right by what was seen of it; and when it changes, that is a finding."""
@@ -244,6 +246,7 @@ def test_every_key_of_a_convention_has_a_row() -> None:
     assert keys - tried == {"parameters"} and set(CLAIMS) <= tried  # a parameter that is not there cannot be given
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("entry", one_in(10, ENTRIES), ids=lambda entry: entry.name)
 def test_what_is_written_of_a_stranger_is_taken_back(entry: Entry) -> None:
     """With it, the same is seen of it again: its names, its axes, its masks, what it takes."""

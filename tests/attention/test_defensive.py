@@ -112,6 +112,7 @@ def test_names_that_are_taken_and_change_nothing_are_told() -> None:
     assert {"attn_mask", "is_causal", "scale", "enable_gqa"} <= set(spoken(passed_on).parameters)
 
 
+@pytest.mark.nightly
 def test_float32_that_is_computed_in_halves_is_one_finding() -> None:
     def narrowed(q: Any, k: Any, v: Any, causal: bool = False) -> Any:
         return computed(*(x.bfloat16() for x in (q, k, v)), causal).to(q.dtype)

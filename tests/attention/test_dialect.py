@@ -64,6 +64,7 @@ AXES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], in
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("right", [True, False])
 def test_every_layout_is_learned_and_what_is_wrong_in_it_is_found(axes: str, right: bool) -> None:
@@ -82,6 +83,7 @@ def test_every_layout_is_learned_and_what_is_wrong_in_it_is_found(axes: str, rig
     assert bool(refuted(target, "output_is_inside_the_bound", examples=8 if right else 150)) != right
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "axes",
     ["(batch, heads, length, dim), keys (batch, heads, dim, length)", "(batch · heads, length, dim), keys (batch · heads, dim, length)"],
@@ -126,6 +128,7 @@ SAYS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["mask", "attention_mask", "bias", "attn_bias"])
 @pytest.mark.parametrize("says", [*SAYS, "added"])
 def test_a_mask_is_known_by_what_it_does(name: str, says: str) -> None:
@@ -189,6 +192,7 @@ def annotated(mistake: str) -> Callable[..., Any]:
     return attention
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("mistake", ["", "not kept", "multiplied"])
 def test_the_annotated_transformer(mistake: str) -> None:
     target = learned(annotated(mistake))
@@ -214,6 +218,7 @@ RETURNS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("kind", RETURNS)
 def test_what_comes_back(kind: str) -> None:
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -223,6 +228,7 @@ def test_what_comes_back(kind: str) -> None:
     assert bool(target.learned) == (kind not in ("a tuple", "a list")) and not plain(target)
 
 
+@pytest.mark.nightly
 def test_a_random_answer_is_refused_in_one_sentence() -> None:
     def attention(q: Any, k: Any, v: Any) -> Any:
         assert q.ndim == 2

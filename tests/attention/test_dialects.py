@@ -61,12 +61,14 @@ def refuted(facts: dict[str, Any], properties: list[Any], count: int) -> list[st
     return wrong
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("part", some_by_night(range(4), [0]))
 def test_no_mask_is_given_that_is_not_taken(part: int) -> None:
     for facts in DIALECTS[part::4]:
         assert not refuted(facts, OFTEN, 2), facts
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("facts", some_by_night(CORNERS, CORNERS[1:5:3]), ids=lambda facts: "-".join(facts.values()))
 def test_a_declared_convention_is_no_mistake(facts: dict[str, Any]) -> None:
     assert not refuted(facts | {"zero_sizes": facts["causal"] == "top-left"}, ATTENTION, 2)

@@ -238,6 +238,7 @@ def test_every_property_has_a_mistake() -> None:
     assert set(MISTAKES) == set(NAMES)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_exact_gradients_pass(name: str) -> None:
     outcome = search(attention_with(), PROPERTIES[name], Plan(examples=12))
@@ -365,6 +366,7 @@ def test_honest_variants_agree_and_no_two_mutants_are_alike() -> None:
     assert len(MUTANTS) >= 20 and len(HONEST) >= 2
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "name", ["backward_features.slope_forgotten", "backward_features.dropped_anew_backward", "gradients.missing_delta"]
 )

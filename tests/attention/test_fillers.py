@@ -131,6 +131,7 @@ def test_the_root_of_a_temperature_is_none() -> None:
     assert "temperature" in learned(rooted).wrong
 
 
+@pytest.mark.nightly
 def test_a_value_is_guessed_only_where_the_answer_is_right_with_it() -> None:
     def flagged(q: Any, k: Any, v: Any, zorp: Any) -> Any:
         return softmax(scores(q, k)) @ v * (1 if zorp is False else 2)

@@ -36,6 +36,7 @@ def verdict(name: str, cases: int) -> Report:
     return verify_target(spoken(STYLES[name]), select(THEMES), Plan(examples=cases, strict=False))
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(3, RIGHT))
 def test_right_ones_are_let_go(name: str) -> None:
     report = verdict(name, 3)
@@ -43,6 +44,7 @@ def test_right_ones_are_let_go(name: str) -> None:
     assert sum(outcome.status == "passed" for outcome in report.outcomes.values()) > 12
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(3, WRONG))
 def test_wrong_ones_are_refuted(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=20, strict=False))

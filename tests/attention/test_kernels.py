@@ -29,6 +29,7 @@ def spoken(function: Callable[..., Any]) -> Target:
     return target.kind.handshake(target, "cpu")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(2, RIGHT))
 def test_right_ones_are_let_go(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), select(THEMES), Plan(examples=3, strict=False))
@@ -36,6 +37,7 @@ def test_right_ones_are_let_go(name: str) -> None:
     assert sum(outcome.status == "passed" for outcome in report.outcomes.values()) > 12
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_ones_are_refuted(name: str) -> None:
     target = spoken(STYLES[name])

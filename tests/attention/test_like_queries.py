@@ -43,6 +43,7 @@ def test_who_answers_in_the_width_of_queries_is_asked_in_no_other() -> None:
     assert verify_target(target, select(("values", "purity")), Plan(examples=10)).findings == []
 
 
+@pytest.mark.nightly
 def test_where_widths_are_declared_that_is_a_mistake() -> None:
     target = spoken(like_queries, value_dim=True)
     assert target.supports.value_dim and WIDTH not in target.untried

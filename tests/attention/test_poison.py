@@ -59,6 +59,7 @@ def found(function: Any) -> set[str]:
     return {finding.prop.name for finding in verdict.findings}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", one_in(2, [added, divided]))
 def test_it_is_one_finding(function: Any) -> None:
     assert found(function) == ALONE

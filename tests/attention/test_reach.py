@@ -140,6 +140,7 @@ def run_recorded(prop: str, count: int) -> list[tuple[Case, list[tuple[Any, ...]
     return seen
 
 
+@pytest.mark.nightly
 def test_layouts() -> None:
     found = Counter[str]()
     for _, calls in run_recorded("memory_layout_changes_nothing", 150):

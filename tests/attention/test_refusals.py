@@ -244,6 +244,7 @@ def of_axes(wanted: Callable[[Any, Any], bool], per_head: bool = True) -> Callab
     return attention
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("wanted", "rank"),
     [

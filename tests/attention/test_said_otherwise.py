@@ -113,6 +113,7 @@ def test_a_bias_that_is_the_first_heads_for_all() -> None:
 # ---------------------------------------------------------------- a word, a number
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("corner", ["bottom-right", "top-left"])
 def test_a_mask_that_is_a_word(corner: str) -> None:
     """MLX documents the bottom right."""
@@ -143,6 +144,7 @@ def window(own: int, causal_alone: bool = False, right: int = 0) -> Callable[...
     return attention
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize(("own", "words"), [(1, "the keys that are seen, its own included"), (0, "the keys before its own")])
 def test_a_window_that_is_one_number(own: int, words: str) -> None:
     target = spoken(window(own))
@@ -167,6 +169,7 @@ def local(right: int, mistake: int = 0, square: bool = False) -> Callable[..., A
     return attention
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("right", "square"), one_in(3, [(7, True), (0, True), (0, False)]))
 def test_a_window_that_is_always_there(right: int, square: bool) -> None:
     """Every property is asked but those that move tokens; a window that grows for long sequences is found."""

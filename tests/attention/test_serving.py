@@ -63,6 +63,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("where", [NEVER, ALWAYS], ids=["here", "in a process of its own"])
 @pytest.mark.parametrize("answer", TRAINED)
 def test_a_module_without_weights_answers_alike_in_train_mode(answer: str, where: str, tmp_path: Path) -> None:

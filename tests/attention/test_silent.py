@@ -43,6 +43,7 @@ def spoken(function: Any) -> Target:
     return target.kind.handshake(target, "cpu")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(("function", "name"), [(third_axis, "axes"), (as_many_keys, "lengths"), (of_matrices, "lengths")])
 def test_it_is_one_finding(function: Any, name: str) -> None:
     target = spoken(function)

@@ -35,6 +35,7 @@ def spoken(function: Callable[..., Any], **supports: Any) -> Target:
     return target.kind.handshake(target, "cpu")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(5, RIGHT))
 def test_right_ones_are_let_go(name: str) -> None:
     report = verify_target(spoken(STYLES[name]), select(THEMES), Plan(examples=3, strict=False))
@@ -44,12 +45,14 @@ def test_right_ones_are_let_go(name: str) -> None:
     assert len(screen) <= 24 and max(map(len, screen)) <= 80, "\n".join(screen)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(4, WRONG))
 def test_wrong_ones_are_refuted(name: str) -> None:
     target = spoken(STYLES[name])
     assert target.wrong or verify_target(target, select(TELLING), Plan(examples=60, shrink=False, strict=False), first=True).findings
 
 
+@pytest.mark.nightly
 def test_refusals_are_told_with_what_was_said() -> None:
     said = {name: spoken(STYLES[name]).refuses for name in RIGHT}
     assert said["no_mask_yet"] == {"attn_mask": "NotImplementedError: attn_mask is not supported"}
@@ -228,6 +231,7 @@ def test_a_tail_that_is_dropped_and_tiles_that_are_not_merged_are_no_order_of_th
         assert verify_target(target.kind.handshake(target, "cpu"), select(TELLING), Plan(examples=30, strict=False)).findings
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("how", ["right", "early", "last", "ignored"])
 def test_first_tokens_beside_a_window(how: str) -> None:
     """As in StreamingLLM: they are seen by all queries that come after them. In the search there are none, which is told."""

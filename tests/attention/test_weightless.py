@@ -119,6 +119,7 @@ def found(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return find
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("name", "dim"),
     one_in(3, [("DotProduct", 8), ("DotProduct(temperature=2.0)", 2**2), ("instance", 16), ("OfAnyDim", 0), ("Named()", 64)]),
@@ -144,6 +145,7 @@ def test_in_a_function_a_scale_that_the_head_dim_does_not_change_is_wrong(found:
     assert set(target.wrong) == {"scale"} and "1/sqrt(16) whatever the head dim" in target.wrong["scale"]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["OneKeyFewer(temperature=2.0)", "DotProduct(temperature=0.07)"])
 def test_what_is_wrong_with_it_is_found(found: object, name: str) -> None:
     """A scale that is that of no head dim."""
@@ -152,6 +154,7 @@ def test_what_is_wrong_with_it_is_found(found: object, name: str) -> None:
     assert search(target, PROPERTIES["output_is_inside_the_bound"], Plan(examples=6)).status == "refuted"
 
 
+@pytest.mark.nightly(but=2)
 def test_one_that_is_told_widths_and_heads_is_made_for_each(found: object) -> None:
     target = found("OfWidth")  # type: ignore[operator]
     assert target.learned["num_heads"] == "the number of heads" and target.learned["axes"] == "(batch, length, heads · dim)"

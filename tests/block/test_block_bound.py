@@ -31,6 +31,7 @@ def used(inputs: BlockInputs, out: Any, target: Any, case: Case) -> float:
 REACHED = [("float64", 0.15), ("float32", 0.15), ("float16", 0.35), ("bfloat16", 0.45)]
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize(("dtype", "reach"), some_by_night(REACHED, REACHED[::3]))
 @pytest.mark.filterwarnings("ignore")
 def test_hill_climbing_comes_near_the_bound_and_never_exceeds_it(dtype: str, reach: float) -> None:

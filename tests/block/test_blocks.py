@@ -316,6 +316,7 @@ def test_reports_keep_blocks_apart_from_attention() -> None:
     assert not report.findings
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["encoders.norm_over_tokens", "encoders.eps_outside_the_root", "decoders.causality_in_the_memory"])
 def test_the_mistake_is_called_by_its_name(name: str) -> None:
     mutant = MUTANTS[name]

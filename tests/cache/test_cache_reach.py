@@ -214,6 +214,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("fact", REFUSALS)
 def test_what_is_not_supported_is_not_drawn(fact: str) -> None:
     """All cases keep to what is declared: restricted, not filtered, so that none is lost."""

@@ -84,6 +84,7 @@ def found(folder: Path, code: str, where: str, *properties: str) -> dict[str, st
     return {one.prop.name: f"{one.finding.case} {one.finding.violation}" for one in outcomes if one.finding is not None}
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("mistake", one_in(3, MISTAKES))
 def test_a_mistake_is_found_as_it_is_here(mistake: str, tmp_path: Path) -> None:
     here, there = (found(tmp_path, MISTAKES[mistake], where, "caches") for where in (NEVER, ALWAYS))
@@ -91,6 +92,7 @@ def test_a_mistake_is_found_as_it_is_here(mistake: str, tmp_path: Path) -> None:
     assert there == here
 
 
+@pytest.mark.nightly
 def test_what_ends_it_between_two_chunks_is_told(tmp_path: Path) -> None:
     """Though the chunks after it were asked, too."""
     (says,) = found(tmp_path, ENDS, ALWAYS, "cached_decoding_is_one_pass").values()

@@ -197,6 +197,7 @@ def waited(what: str, path: Path, of: bool) -> None:
     assert held(path) is of, what
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("own", [False, True], ids=["session", "session of its own"])
 def test_what_it_starts_is_ended_with_it(own: bool, kept: str, tmp_path: Path) -> None:
     """With the worker, by whatever that ends, and with the run."""
@@ -226,6 +227,7 @@ def test_the_pipe_of_the_caller_is_closed_with_the_run(tmp_path: Path) -> None:
     waited("after the run", lock, False)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("kept", [apart.NAMESPACES, pytest.param(apart.FILTER, marks=able), apart.NOTHING])
 def test_what_keeps_it_apart_is_told(
     kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -306,6 +308,7 @@ def attention(q, k, v):
 """
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("record", [True, False], ids=["named", "unnamed"])
 def test_what_a_run_writes_down_is_not_the_targets(record: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither is its line in it, nor is another file in the place of that one; the scores of a judge, too."""
@@ -323,6 +326,7 @@ def test_what_a_run_writes_down_is_not_the_targets(record: bool, tmp_path: Path,
     assert tmp_path.exists() and not Path(f"{tmp_path}-old").exists()  # another folder could be put in its place
 
 
+@pytest.mark.nightly
 def test_what_has_to_write_elsewhere_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = ROOT / "properties" / "calls.log"
     if said(tmp_path, f"lambda: open({str(log)!r}, 'a'),") != ["OSError"]:

@@ -129,6 +129,7 @@ def test_arrays_that_cannot_be_shared_are_asked_here(folder: Path) -> None:
     assert target.framework.name == "jax" and not Report(target, "cpu").contained
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("options", [("--strict",), ("--in-process",), ()])
 def test_replay_reads_every_line(options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mine.py").write_text(HEAD + "attention = wrong\n")
@@ -144,6 +145,7 @@ ABLE = [name for name, entry in Builtins().entries.items() if "jax" not in entry
 BUILTINS = [pytest.param(name, marks=[] if at % 12 == 0 else [pytest.mark.nightly]) for at, name in enumerate(ABLE)]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", BUILTINS)
 def test_a_built_in_has_the_same_report(name: str) -> None:
     """Verdict, findings, and every case, property by property; known deviations are findings here."""
@@ -180,6 +182,7 @@ def first_contact() -> list[object]:
     ]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("text", first_contact())
 def test_a_function_speaks_as_it_does_here(text: str) -> None:
     said = []
@@ -352,6 +355,7 @@ def in_a_dataclass_without_keys(q, k, v):
 """
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("name", "prop"),
     [

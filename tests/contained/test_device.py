@@ -74,6 +74,7 @@ def attention(q, k, v, attn_mask=None):
 """
 
 
+@pytest.mark.nightly
 def test_arrays_are_on_the_device_and_answers_come_back(tmp_path: Path) -> None:
     report = asked(there(tmp_path, RIGHT), "softmax", "masks", "purity", "gradients", examples=3)
     assert not report.findings and report.cases > 80, [f.violation.says for f in report.findings]

@@ -52,6 +52,7 @@ def judged(tmp_path: Path, code: str, *rest: str) -> tuple[str, str]:
     return told["verdict"], told.get("why") or json.dumps(told["findings"])
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("which", one_in(3, CANDIDATES))
 def test_a_function_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -60,6 +61,7 @@ def test_a_function_does_what_its_reference_does(which: str, tmp_path: Path, mon
     assert (told := judged(tmp_path, code))[0] == verdict and says in told[1]
 
 
+@pytest.mark.nightly
 def test_what_need_not_be_taken_is_said_by_who_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ref.py").write_text(RIGHT)
@@ -100,6 +102,7 @@ SIZED: dict[str, tuple[str, str, tuple[str, str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("which", one_in(3, SIZED))
 def test_a_function_is_called_as_its_reference_is(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

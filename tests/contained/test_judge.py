@@ -252,6 +252,7 @@ def test_what_is_there_stays_until_a_candidate_is_judged(
     assert [line.get("judged", {}).get("candidate", "") for line in journal.lines("run.jsonl")] == ["", "right", ""]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("option", ["--json", "--junit", "--sarif", "--record", "--baseline"])
 def test_no_candidate_is_overwritten(
     option: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -613,6 +614,7 @@ def test_modules_are_held_to_a_module(folder: Path) -> None:
     assert said["verdict"] == "cannot be run" and "--supports says nothing" in json.dumps(said)
 
 
+@pytest.mark.nightly
 def test_a_candidate_is_called_at_the_size_of_the_inputs_of_its_reference(folder: Path) -> None:
     """However large, as long as rounding can be followed there; of more sequences than that fewer, which is told."""
     pytest.importorskip("torch")
@@ -812,6 +814,7 @@ def test_a_new_model_goes_before_what_else_its_file_defines(folder: Path, capsys
     assert judge("candidates/decoy.py") == 1
 
 
+@pytest.mark.nightly
 def test_what_hides_keys_in_every_call_is_not_what_hides_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Though each of its queries, asked as the last row, answers alike."""
     (folder / "whole.py").write_text(HEAD + "def attention(q, k, v):\n    return right(q, k, v)\n")
@@ -836,6 +839,7 @@ SAID = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", SAID)
 def test_what_it_says_of_itself_is_no_way_to_pass(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer, supports, says = SAID[name]
@@ -865,6 +869,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "more, status", [("", 0), (".roll(1, 1)", 2), (" * 1.01", 2)], ids=["right", "weights of another head", "one percent"]
 )

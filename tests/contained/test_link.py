@@ -62,6 +62,7 @@ THEMES = (
 )
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", BUILTINS)
 def test_it_answers_as_it_does_here(name: str) -> None:
     """The same target, the same cases, the same findings; gradients, caches, dropout and views among them."""
@@ -271,6 +272,7 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
     assert any("answers to what was not asked" in one.violation.says or "no answer" in one.violation.says for one in report.findings)
 
 
+@pytest.mark.nightly
 def test_imports_that_are_made_again_count_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "SLOW_AGAIN", 0.2)
     monkeypatch.setattr(links, "PATIENCE", 0.5)
@@ -473,6 +475,7 @@ def attention(q, k, v):
 """
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("lie", some_by_night(LIES, list(LIES)[2:]))
 def test_what_it_says_of_itself_and_is_not_true_is_no_mistake_of_the_checker(lie: str, tmp_path: Path) -> None:
     (tmp_path / "liar.py").write_text(LIAR + LIES[lie] + "\n")

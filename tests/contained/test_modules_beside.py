@@ -104,6 +104,7 @@ WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the v
 }  # fmt: skip
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("which", one_in(3, WHICH))
 def test_a_module_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict, says, reference, changes = WHICH[which]

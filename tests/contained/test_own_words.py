@@ -40,6 +40,7 @@ def loaded(folder: Path, body: str, supports: str, where: str = OWN, beside: dic
         return find_targets(f"{written(folder, body, supports)}:attention", Builtins(), beside)[0]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("key", one_in(2, WRONG))
 def test_what_it_does_not_take_must_not_be_answered_wrongly(key: str, tmp_path: Path) -> None:
     """It may be refused, or answered rightly."""

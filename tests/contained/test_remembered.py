@@ -50,6 +50,7 @@ OF_FUNCTIONS = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", OF_FUNCTIONS)
 def test_functions(name: str, tmp_path: Path) -> None:
     code, refuted_by = OF_FUNCTIONS[name]
@@ -136,6 +137,7 @@ def test_what_the_reference_does_to_the_process_a_candidate_may_do(tmp_path: Pat
     assert main(["judge", "mine.py", "--reference", "ref.py", "--cases", "10", "-n", "1"]) == 0
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", OF_MODULES)
 def test_modules_beside_a_reference(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """By a judge; and the replay line, which imports what is refuted, says the same."""

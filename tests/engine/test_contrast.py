@@ -122,6 +122,7 @@ MEASURED = [
 ]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("steps, theme, says", one_in(2, MEASURED), ids=[says[:40] for _, _, says in MEASURED])
 def test_what_is_wrong_with_the_weights_is_measured(steps: dict[str, Any], theme: str, says: str) -> None:
     report = report_of(theme, **steps)

@@ -58,6 +58,7 @@ def test_where_processes_can_be_forked_every_case_has_one_of_its_own() -> None:
     assert (sys.platform == "linux") is crash.CAN_FORK
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("where, workers", some_by_night(product(WHERE, WORKERS), [(WHERE[0], WORKERS[1])]))
 def test_the_smallest_case_is_found(tmp_path: Path, workers: tuple[str, ...], where: tuple[str, ...]) -> None:
     ran = attncheck(tmp_path, CRASHING, *workers, *where)

@@ -114,6 +114,7 @@ def test_a_restricted_field_shows_in_every_case_or_is_refused(topic: Topic, name
         assert not [case for case in found if getattr(case, name) != value and not (name.startswith("mask_") and unmasked(case))]
 
 
+@pytest.mark.nightly(but=3)
 @ANY
 def test_a_target_that_cannot_follow_a_restriction_is_not_asked(topic: Topic) -> None:
     """Whatever it lacks: a parameter, a field that others of its topic have, or, declared, the length."""
@@ -226,6 +227,7 @@ EXCLUDED: dict[str, tuple[Any, dict[str, Any]]] = {
 DIRECTIVES = [(topic, name) for topic in TOPICS for name in topic.directives]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(("topic", "name"), one_in(3, DIRECTIVES), ids=lambda one: getattr(one, "name", one))
 def test_a_directive_shows(topic: Topic, name: str) -> None:
     make = attention_target if topic.name == "attention" else layer_target

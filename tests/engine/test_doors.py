@@ -275,6 +275,7 @@ def test_list_prints_every_property(capsys: pytest.CaptureFixture[str]) -> None:
     assert {prop.theme.upper() for prop in PROPERTIES.values()} <= set(lines)
 
 
+@pytest.mark.nightly
 def test_supports_from_outside(kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A kernel aligned to the bottom right is wrong by default, and right when that is declared."""
     source = KERNEL.replace("k=diagonal", "k=logits.shape[3] - logits.shape[2]")

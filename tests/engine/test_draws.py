@@ -59,6 +59,7 @@ def test_cases_are_no_copies_of_one_another() -> None:
     assert sum(count >= 6 for count in agree) < len(agree) / 50
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("strategy", [pick("abcdefgh"), natural(8), either([st.just(n) for n in range(8)])])
 def test_all_elements_are_drawn_alike(strategy: Any) -> None:
     """Each of eight comes within six standard deviations of its share."""

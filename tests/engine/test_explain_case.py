@@ -109,6 +109,7 @@ def targets() -> Iterator[Target]:
             yield make_target(entry.name, load(entry))
 
 
+@pytest.mark.nightly(but=3)
 @ANY
 def test_every_unusual_value_is_drawn(topic: Topic, everything: tuple[Tables, Tables]) -> None:
     for name, known in topic.case.fields().items():

@@ -94,6 +94,7 @@ def test_what_compiles_is_measured() -> None:
     assert not make_target("mine", compiled, {**FACTS, "costly_shapes": False}).costly_shapes
 
 
+@pytest.mark.nightly
 def test_what_compiles_for_kinds_of_sizes_is_measured() -> None:
     """As Triton does: for sizes of 1, for multiples of 16, and for all others."""
     met: set[Any] = set()

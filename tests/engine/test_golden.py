@@ -59,6 +59,7 @@ def printed(name: str) -> str:
     return re.sub(r"^  on  .*(\n            .*)*", "  on        this machine", text, flags=re.MULTILINE)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", PRINTED)
 def test_what_is_piped_is_as_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

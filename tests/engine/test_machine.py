@@ -378,6 +378,7 @@ GAPS = [
 ]
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("name", some_by_night(GAPS, GAPS[::3]))
 def test_nothing_else_is_refuted_where_the_defect_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the defect shows in what is set aside, so that the search has met it."""
@@ -388,6 +389,7 @@ def test_nothing_else_is_refuted_where_the_defect_is(name: str, monkeypatch: pyt
     assert not met.spoiled
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["transformer_layers.encoder", "transformer_layers.decoder", "torch_layers.encoder_nested"])
 def test_nor_in_layers_of_a_transformer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, **AMX)

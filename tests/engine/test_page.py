@@ -79,6 +79,7 @@ RIGHT = ("kernel.py:right", "--property", "causality", "--property", "masks")
 SEVERAL = ("numpy_matmul.*", "--property", "rows_sum_to_one", "--property", "causality")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("arguments", [FUTURE, RIGHT, SEVERAL], ids=["refuted", "nothing found", "several targets"])
 def test_a_page_is_whole_and_loads_nothing(run: Any, arguments: tuple[str, ...]) -> None:
     page, _ = run(*arguments)

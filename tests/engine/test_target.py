@@ -154,6 +154,7 @@ def test_a_parameter_of_another_name_is_told() -> None:
     assert set(MEANT.values()) <= set(PARAMETERS) and not set(MEANT) & set(PARAMETERS)
 
 
+@pytest.mark.nightly
 def test_the_first_line_of_an_exception_is_enough() -> None:
     message = refusal(raises_always)
     assert "RuntimeError: no kernel for this" in message and "second line" not in message
@@ -375,6 +376,7 @@ def test_a_target_in_another_process_needs_arrays_that_reach_it(shares: tuple[st
         assert "numpy: arrays of numpy do not reach a process of its own; give --in-process" in refusal(Elsewhere())
 
 
+@pytest.mark.nightly
 def test_what_answers_alike_in_one_framework_is_asked_in_the_next() -> None:
     def matrices(q: Any, k: Any, v: Any) -> Any:
         assert q.ndim == 2
@@ -560,6 +562,7 @@ def test_the_only_dtype_may_be_one_that_a_framework_lacks() -> None:
         make_target("mine", attention, {"dtypes": ["bfloat16"], "framework": "numpy"})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rank", some_by_night(range(1, 5), [4]))
 def test_no_mask_has_fewer_axes_than_declared(rank: int) -> None:
     """Neither a drawn mask, nor one that a property makes, nor one of the first calls; and its gradient has the form of what was drawn."""
@@ -643,6 +646,7 @@ def test_a_list_and_a_dictionary_may_be_two_arguments() -> None:
         made_with([[16]], layers_of)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("package", "library"), one_in(3, [("flax.linen.module", "Flax"), ("equinox._module", "Equinox"), ("keras.src.layers", "Keras")])
 )

@@ -62,6 +62,7 @@ FAR, DIM, TILED = MISTAKES
 PAIRS = [(FAR, DIM), *(pytest.param(one, TILED, marks=pytest.mark.nightly) for one in (FAR, DIM))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_both_mistakes_are_recognised_and_told(one: str, other: str) -> None:
     recognised, printed = one_run(one, other)

@@ -58,6 +58,7 @@ def finds(target: Target, cases: int = 40) -> bool:
     return search(target, CENTRAL, Plan(examples=cases, shrink=False)).finding is not None
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("variant", some_by_night(TELLS, set(TELLS) - {"compile", "export"}))
 def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
     mine = wrong_under(variant)
@@ -66,6 +67,7 @@ def test_a_mistake_under_a_variant_is_found_there(variant: str) -> None:
         assert not finds(make_target("mine", mine, {"framework": "torch"}))
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("variant", one_in(2, VARIANTS))
 def test_a_right_attention_is_right_under_every_variant(variant: str) -> None:
     few = {"dtypes": ["float32"]} if variant == "compile" and more_by_night(1, 0) else {}  # each type is compiled by itself
@@ -83,6 +85,7 @@ def test_a_variant_is_named_after_the_target() -> None:
     ]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "name", ["torch_manual.multihead", "transformer_layers.encoder", "transformer_layers.decoder", "positions_torch.rotary"]
 )
@@ -214,6 +217,7 @@ class SelfAttention(nn.Module):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", some_by_night(["", "eager", "sdpa"], ["sdpa"]))
 def test_one_call_holds_a_module_to_itself_in_several_ways(
     wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

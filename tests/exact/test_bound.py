@@ -28,6 +28,7 @@ from properties.multihead.call import as_attention
 Array = npt.NDArray[Any]
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("dtype", some_by_night(DTYPES, ("float32", "bfloat16")))
 @pytest.mark.filterwarnings("ignore")
 def test_no_honest_kernel_leaves_the_bounds(dtype: str) -> None:

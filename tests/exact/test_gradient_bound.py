@@ -37,6 +37,7 @@ def applicable(name: str, b: Backward) -> bool:
     return not (hides and name.startswith(("online", "split")))
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("dtype", some_by_night(DTYPES, ("float32", "float16")))
 @pytest.mark.filterwarnings("ignore")
 def test_no_honest_backward_pass_leaves_the_bounds(dtype: str) -> None:
@@ -69,6 +70,7 @@ REACHED = [
 ]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("dtype", "kind", "kernel", "reach"),
     some_by_night(REACHED, REACHED[::2]),

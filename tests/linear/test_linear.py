@@ -119,6 +119,7 @@ def test_what_is_not_supported_is_not_drawn() -> None:
     assert left == {"causal_row_is_all_of_its_prefix", "linear_future_tokens_are_ignored"}
 
 
+@pytest.mark.nightly
 def test_causality_that_ends_with_the_last_key_can_be_declared() -> None:
     def last(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
         return core(
@@ -295,6 +296,7 @@ def test_every_mistake_is_found(name: str) -> None:
     assert search(target, PROPERTIES[MUTANTS[name].killed_by], Plan(shrink=False)).finding
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["linear_attention.parallel", "linear_attention.recurrent", *HONEST])
 def test_what_is_right_is_not_refuted(name: str) -> None:
     function = HONEST[name].function if name in HONEST else getattr(linear_attention, name.partition(".")[2])

@@ -54,6 +54,7 @@ def found(text: str, which: str) -> tuple[Target, dict[str, str], int]:
     return target, {finding.prop.name: f"{finding.case}: {said(finding.violation.says)}" for finding in report.findings}, report.cases
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("text", list(classes()))
 def test_it_is_what_it_is_here(text: str) -> None:
     here, findings, cases = found(text, NEVER)
@@ -225,6 +226,7 @@ def test_a_variant_of_a_right_module_is_right(variant: str, layer: Target) -> No
         assert (report.outcomes["module_gradients_are_slopes"].cases > 0) == (variant == "eager")  # the others give parameters none
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("told", [None, 3, {}, {"parts": []}, {"parts": [[]], "number": "x"}, {"number": []}])
 def test_a_description_that_is_none_is_the_end_of_the_target(told: Any, layer: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cast, or made again in another process."""

@@ -95,6 +95,7 @@ FOUND: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("kind", FOUND)
 def test_how_a_cache_is_kept_is_found_out(kind: str) -> None:
     thing, told = FOUND[kind]
@@ -154,6 +155,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_cache_is_refuted(mistake: str) -> None:
     thing, name = WRONG[mistake]

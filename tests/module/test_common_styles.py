@@ -143,16 +143,19 @@ def refuted(thing: Any, cases: int = 12) -> set[str]:
     return {finding.prop.name for finding in verify_target(target, select(), Plan(examples=cases, shrink=False, strict=False)).findings}
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", one_in(2, [NormedQueries, ReducedChannels, Lengths, KeptWithin, PaddingHidesRows]))
 def test_right_ones_are_let_go(thing: Any) -> None:
     assert not refuted(thing, cases=more_by_night(5, 12))
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("thing", one_in(2, [FirstHeadAlone, OneMore, OnlyKeysTurn, PaddingLeaks]))
 def test_wrong_ones_are_not(thing: Any) -> None:
     assert refuted(thing)
 
 
+@pytest.mark.nightly
 def test_an_epsilon_of_the_type_is_that_of_the_type_that_is_followed() -> None:
     """The bound is none the wider for it."""
     right, wrong = (search(make_target("mine", thing), TWIN, Plan(examples=60, shrink=False)) for thing in (NormedQueries, OffInFloat32))
@@ -179,6 +182,7 @@ class ZerosOfFloat32(nn.Module):
         return self.o((weights @ v).transpose(1, 2).flatten(2))
 
 
+@pytest.mark.nightly
 def test_a_type_in_which_a_memory_raises_is_told_and_not_tried() -> None:
     target = make_target("mine", ZerosOfFloat32)
     assert target.dtypes == ("float64", "float32") and "expected scalar type Float" in target.untried["float16"]

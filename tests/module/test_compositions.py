@@ -15,6 +15,7 @@ from properties.engine.search.probe import make_target
 PROPERTY = "module_is_the_attention_of_its_projections"
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("style", one_in(3, RIGHT), ids=lambda style: style.__name__)
 def test_a_right_composition_is_confirmed_and_let_go(style: type[nn.Module]) -> None:
     verdict = verify(style, properties=(PROPERTY,), cases=12)
@@ -23,12 +24,14 @@ def test_a_right_composition_is_confirmed_and_let_go(style: type[nn.Module]) -> 
     assert verdict.ok and not verdict.report.target.differs
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("style", TOLD, ids=lambda style: style.__name__)
 def test_a_scale_that_something_documents_is_told(style: type[nn.Module]) -> None:
     verdict = verify(style, properties=(PROPERTY,), cases=8)
     assert verdict.ok and verdict.report.target.differs == {"scale": TOLD[style]}
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("which", one_in(3, WRONG))
 def test_a_mistake_is_refuted_and_named(which: str) -> None:
     style, mistake = WRONG[which]
@@ -42,6 +45,7 @@ def without_softmax(self: Any, logits: Any) -> Any:
     return logits.sigmoid()
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "changes",
     [

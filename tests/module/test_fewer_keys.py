@@ -52,6 +52,7 @@ def test_the_patches_are_recognised() -> None:
     assert not verify(Reduced, properties=("projections", "tokens"), cases=10).findings
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("module", "said"), one_in(2, [(Exchanged, "height and breadth exchanged"), (Reshaped, "without a transpose")]))
 def test_another_image_is_refuted(module: type, said: str) -> None:
     verdict = verify(module, properties=("projections",), cases=10)

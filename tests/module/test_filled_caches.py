@@ -272,6 +272,7 @@ RIGHT: dict[Any, str] = {
 WRONG = (SeesAll, OnePlaceLate, KeepsTheFirst, WithShared, Exchanged, PastBehind, SetUpWrong, HookedWrong)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", RIGHT, ids=lambda thing: str(thing.__name__))
 def test_it_is_understood(thing: Any) -> None:
     target = make_target("mine", thing)
@@ -282,6 +283,7 @@ def test_it_is_understood(thing: Any) -> None:
     assert sum(outcome.status == "passed" for outcome in report.outcomes.values()) >= 4
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", WRONG, ids=lambda thing: str(thing.__name__))
 def test_a_wrong_one_is_refuted(thing: Any) -> None:
     target = make_target("mine", thing)
@@ -293,6 +295,7 @@ def test_what_nobody_can_fill_is_told() -> None:
     assert make_target("mine", IntoTwo).learned["cache"] == "none that is understood: no way was found to fill k_cache, v_cache"
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["WithStatic", "WithBuffers", "TwoArguments", "SetUp", "Hooked"])
 def test_in_a_process_of_its_own_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Link, "templates", [])

@@ -55,6 +55,7 @@ def flat(out: str) -> str:
     return " ".join(out.split())
 
 
+@pytest.mark.nightly
 def test_what_is_wrong_behind_a_flag_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out = ran(folder, capsys, CODE.replace("triu(1)", "triu(2)"), "--json", "report.json")
     assert status == 1 and out.startswith("NOTHING FOUND  mine.py:Attention · ")

@@ -75,6 +75,7 @@ def test_images_have_several_lines_where_they_are_taken(cls: Any, axes: str, ord
     assert verdict.ok and verdict.report.cases >= 20
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("cls", one_in(2, [Exchanged, module_images.ColumnsReshaped, module_images.LinesSplitByView, ThenReshaped]))
 def test_what_is_wrong_in_two_dimensions_is_found(cls: Any) -> None:
     assert "module_permuted_lines_permute_rows" in {finding.prop.name for finding in verify(cls, cases=6, properties=("tokens",)).findings}
@@ -139,6 +140,7 @@ class MergedByReshape(Placed):
         return out.reshape(out.shape[0], out.shape[2], -1)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("cls", "names"),
     [

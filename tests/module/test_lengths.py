@@ -191,6 +191,7 @@ WRONG = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", one_in(3, TOLD))
 def test_it_is_understood_and_let_go(cls: Any) -> None:
     learned = make_target("mine", cls).learned
@@ -199,6 +200,7 @@ def test_it_is_understood_and_let_go(cls: Any) -> None:
     assert verdict.ok and verdict.report.cases >= 30, verdict
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", one_in(2, WRONG))
 def test_a_wrong_one_is_refuted(cls: Any) -> None:
     (finding,) = verify(cls, cases=240, properties=(WRONG[cls],)).findings
@@ -209,6 +211,7 @@ def test_what_is_said_of_rows_of_a_memory_is_no_mask() -> None:
     assert "x_lens" not in make_target("mine", OfTheMemory).learned
 
 
+@pytest.mark.nightly
 def test_what_a_mask_hides_from_one_row_it_hides_from_all() -> None:
     (finding,) = verify(OnlyWhereBothSaySo, cases=240, properties=("module_hidden_tokens_are_ignored",)).findings
     assert "which is hidden from another row (tgt_pad)" in finding.violation.says

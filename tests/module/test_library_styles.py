@@ -472,11 +472,13 @@ WRONG = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", one_in(5, [*RIGHT, *MORE]))
 def test_a_right_one_is_let_go(thing: Any) -> None:
     assert not refuted(thing, cases=more_by_night(5, 12))
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", WRONG)
 def test_a_wrong_one_is_refuted(thing: Any) -> None:
     outcome = search(target_of(thing), PROPERTIES[WRONG[thing]], Plan(examples=60, shrink=False))

@@ -81,6 +81,7 @@ class ClassTokensExchanged(BehindAClassToken):
     stays = False
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", [ByLists, ByProcessor, BehindAClassToken])
 def test_it_is_made_and_called_and_let_go(cls: Any) -> None:
     verdict = verify(cls, cases=5)

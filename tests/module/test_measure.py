@@ -41,6 +41,7 @@ def refuted(name: str) -> tuple[Target, Finding]:
     return target, finding
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(3, SAID))
 def test_a_mistake_is_called_by_its_name(name: str) -> None:
     target, finding = refuted(name)
@@ -49,6 +50,7 @@ def test_a_mistake_is_called_by_its_name(name: str) -> None:
     assert found[0].batch == 3 and found[0].length == 6
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", ["FirstSequence", "OneMore", "CentredQueries", "Fading", "PositionOfSequence", "LastIsNoKey"])
 def test_a_mistake_that_is_none_of_these_gets_no_name(name: str) -> None:
     assert measured(*refuted(name)) is None

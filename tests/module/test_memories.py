@@ -97,6 +97,7 @@ class Layer(nn.Module):
         return x + self.cross(x, memory, memory, need_weights=False)[0]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", [ImageAndText, OrToItself, Normed])
 def test_a_memory_beside_an_image_is_tokens(cls: Any) -> None:
     verdict = verify(cls, cases=4, properties=("tokens", "twin", "projections"))
@@ -105,6 +106,7 @@ def test_a_memory_beside_an_image_is_tokens(cls: Any) -> None:
     assert verdict.ok and verdict.report.outcomes["module_the_memory_has_no_order"].cases
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("cls", "name"),
     [
@@ -122,6 +124,7 @@ def test_statistics_of_all_pixels_are_told() -> None:
     assert "a GroupNorm takes statistics of all its tokens" in verdict.report.outcomes["module_rows_meet_only_the_memory"].why
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("module", "memory"),
     [

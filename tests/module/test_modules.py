@@ -89,6 +89,7 @@ SPEAKS: dict[str, tuple[Any, dict[str, str]]] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("what", SPEAKS)
 def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
     thing, told = SPEAKS[what]
@@ -97,6 +98,7 @@ def test_what_it_is_and_how_it_is_called_is_found_out(what: str) -> None:
     assert told.items() <= {name: target.learned.get(name, "")[: len(told.get(name, ""))] for name in told}.items(), target.learned
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "thing",
     one_in(
@@ -129,6 +131,7 @@ def test_a_module_of_another_style_is_not_refuted(thing: Any) -> None:
     assert sum(outcome.cases > 0 for outcome in report.outcomes.values()) >= 12
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "thing, killer",
     [
@@ -403,6 +406,7 @@ class WithNeighbours(HONEST["honest_modules.Relative"].function):  # type: ignor
         return super().finish(out + self.near(out.mT).mT)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("thing", "alone"),
     [

@@ -82,6 +82,7 @@ class MixedOnPurpose(Mixed):
         self.mix = True
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
@@ -101,6 +102,7 @@ def test_it_is_refuted_and_named(cls: Any, words: str) -> None:
     assert finding.violation.says.endswith(f"is not the attention of the projections: it answers as with {words}")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", [SlotAttention, MixedOnPurpose, OverHeadsInTalkingHeads, SharedQueriesAndKeys])
 def test_where_a_name_or_a_flag_says_so_nothing_is_claimed(cls: type[nn.Module]) -> None:
     assert structure(cls) is None
@@ -134,6 +136,7 @@ class NonLocal(AttnBlock):
     scale = 0
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("cls", "mistakes"),
     [

@@ -93,6 +93,7 @@ def refuted(thing: Any) -> set[str]:
     return {finding.prop.name for finding in verify_target(target_of(thing), ABOUT, Plan(examples=8)).findings}
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", [Packed, OneMore, Turned])
 def test_a_right_one_is_understood_and_let_go(thing: type[nn.Module]) -> None:
     learned = target_of(thing).learned
@@ -101,6 +102,7 @@ def test_a_right_one_is_understood_and_let_go(thing: type[nn.Module]) -> None:
     assert not refuted(thing)
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("thing", [Leaks, OfOneLength])
 def test_a_sequence_that_does_not_end_where_it_ends_is_refuted(thing: type[nn.Module]) -> None:
     assert "module_a_batch_is_its_sequences" in refuted(thing)

@@ -16,6 +16,7 @@ HONEST = {name: honest for name, honest in load_all()[1].items() if name.startsw
 TWIN = "module_is_as_near_to_its_twin_as_rounding_explains"
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", one_in(3, HONEST))
 def test_a_case_takes_at_most_twenty_passes_for_its_bounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = list[int]()

@@ -156,6 +156,7 @@ class OfFewerKeysByTheWidth(OfFewerKeys):
     width = True
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", [Gated, InFolds, Learned, Chosen, Normed, Distances, OfQueries, OfFewerKeys])
 def test_a_right_scale_or_one_that_is_said_is_nothing(cls: type[nn.Module]) -> None:
     target = spoken(cls)
@@ -375,6 +376,7 @@ class RopeOfNormed(RopeOfNeighbours):
         return nn.functional.normalize(x, dim=-1)
 
 
+@pytest.mark.nightly
 def test_what_turns_leaves_rows_as_long_as_they_were() -> None:
     assert "have other lengths after they are turned" in spoken(RopeOfNeighbours).wrong["positions"]
 

@@ -168,12 +168,14 @@ TOLD = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", RIGHT)
 def test_a_right_one_is_let_go(thing: Any) -> None:
     report = verify_target(target_of(thing), select(), Plan(examples=more_by_night(4, 12), shrink=False, strict=False))
     assert not [finding.prop.name for finding in report.findings]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", WRONG)
 def test_a_mistake_in_one_mask_is_refuted(thing: Any) -> None:
     assert refuted(thing, WRONG[thing])

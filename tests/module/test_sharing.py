@@ -86,11 +86,13 @@ class Embeds(nn.Module):
         return self.lm_head(self.attention(x, x, x, need_weights=False)[0]) @ self.wte.weight
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", [Plain, Copies, SharedKeys, Tied, TwoNorms, Embeds])
 def test_right_ones_are_let_go(thing: Any) -> None:
     assert verify(thing, properties=(PROPERTY,), cases=4).ok
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("thing", "names"),
     [

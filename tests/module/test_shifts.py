@@ -84,6 +84,7 @@ class OfAll(Plain):
         return x * F.adaptive_avg_pool1d(x.mT, 1).mT.sigmoid()
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("cls", "says"),
     [

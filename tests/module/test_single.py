@@ -79,6 +79,7 @@ OF_PLAIN = (
 )
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", RIGHT)
 def test_a_right_one_is_confirmed_and_let_go(cls: type[Plain]) -> None:
     target = make_target("mine", cls)

@@ -97,6 +97,7 @@ def test_a_wrong_module_gives_right_answers(name: str) -> None:
     assert torch.allclose(made(x), right(x)) == (name != "module_gradients.StraightThrough")
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     "name, of",
     [
@@ -137,6 +138,7 @@ def test_no_step_passes_a_corner() -> None:
     assert min(step for (kind, _), step in steps.items() if kind == "relu") < H / 8
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("seed", range(6))
 def test_corners_of_a_module_are_passed_by_short_steps(seed: int) -> None:
     """A feed-forward part with a relu has hundreds of corners, several of them within any step that is not short."""

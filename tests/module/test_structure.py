@@ -247,6 +247,7 @@ class MixedBefore(Style):
         return torch.einsum("gh,bhls->bgls", self.talking, logits).softmax(-1)
 
 
+@pytest.mark.nightly
 def test_heads_may_be_mixed() -> None:
     for cls, words in ((Mixed, "heads mixed: logits by proj_l, weights by proj_w; "), (MixedBefore, "heads mixed: logits by talking; ")):
         said = make_target("mine", cls).learned["structure"]
@@ -255,6 +256,7 @@ def test_heads_may_be_mixed() -> None:
     assert any("the transposed weights on values" in finding.violation.says for finding in findings)
 
 
+@pytest.mark.nightly
 def test_a_table_of_biases_is_looked_up_for_heads() -> None:
     words = "biases of two places brought to heads by a reshape, without a transpose"
     for cls in (OfWindows, OfHeadsFirst):
@@ -266,6 +268,7 @@ def test_a_table_of_biases_is_looked_up_for_heads() -> None:
     assert finding.prop.name == "module_is_the_attention_of_its_projections" and words in finding.violation.says
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize(("cls", "scale"), [(OfWindows, "1"), (OfBuckets, "1/head_dim")])
 def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any, scale: str) -> None:
     found = make_target("mine", cls)
@@ -278,6 +281,7 @@ def test_tables_of_distances_are_put_to_zero_for_what_they_are_added_to(cls: Any
     assert f"logits are scaled by {scale}, expected 1/sqrt(head_dim)" in finding.violation.says
 
 
+@pytest.mark.nightly
 def test_no_scale_beside_an_embedding_of_distances_is_a_convention() -> None:
     cls = type("Attention", (OfBuckets,), {"scale": "1"})
     assert "as T5's" in make_target("mine", cls).differs["scale"] and verify(cls, cases=8).ok

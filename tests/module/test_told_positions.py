@@ -67,6 +67,7 @@ class Quiet(Complex):
     forward = torch.no_grad()(Complex.forward)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("contained", [False, True])
 def test_complex_numbers_stay_complex(contained: bool) -> None:
     """A cast to float64 that takes their real parts makes another module: this one is recognised."""

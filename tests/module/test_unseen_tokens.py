@@ -103,6 +103,7 @@ TOLD = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("cls", TOLD)
 def test_it_is_told_and_let_go(cls: Any) -> None:
     name, words = TOLD[cls]

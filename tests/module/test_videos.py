@@ -69,6 +69,7 @@ def refuted(thing: Any) -> set[str]:
     return {finding.prop.name for finding in verify_target(make_target("mine", thing), select(("tokens", "slopes", "twin")), plan).findings}
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("thing", "axes"),
     [

@@ -49,6 +49,7 @@ def test_images_come_one_after_the_other() -> None:
     }
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize(("cls", "wrong"), [(Shifted, False), (ShiftedTwice, True)])
 def test_an_image_has_windows_enough_to_be_shifted(cls: Any, wrong: bool) -> None:
     assert make_target("mine", cls).learned["length"] == "64 alone are tried"
@@ -180,5 +181,6 @@ def test_what_fills_a_window_and_is_seen_is_told() -> None:
     assert "sums" not in hidden.report.target.learned and hidden.ok
 
 
+@pytest.mark.nightly
 def test_windows_that_are_put_together_otherwise_are_refuted() -> None:
     assert verify(ApartForever(32, 4), cases=6, properties=("tokens",)).findings

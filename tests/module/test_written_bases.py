@@ -81,6 +81,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("thing", RIGHT, ids=lambda thing: str(thing.__name__))
 def test_it_is_found(thing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, too."""

@@ -57,6 +57,7 @@ def refuted(target: Target) -> set[str]:
     return {finding.prop.name for finding in verify_target(target, PROPS, Plan(examples=12)).findings}
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("empty", [0.0, math.nan])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_as_flash_attention_has_it(narrow: bool, empty: float) -> None:
@@ -68,6 +69,7 @@ def test_as_flash_attention_has_it(narrow: bool, empty: float) -> None:
     assert not refuted(target)
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize(
     ("flag", "corner", "right"), [("causal", "top-left", False), ("is_causal", "top-left", True), ("is_causal", "bottom-right", False)]
 )
@@ -83,6 +85,7 @@ def test_a_scale_of_0_that_is_taken_for_none_is_one_finding() -> None:
     assert set(target.wrong) == {"scale of 0"} and not refuted(target)
 
 
+@pytest.mark.nightly
 def test_heads_that_are_repeated_in_another_order_are_refuted_where_they_are_declared() -> None:
     """Without a flag, and wrongly, they are not taken to be grouped: nobody says that they may be."""
     assert "enable_gqa" not in spoken(varlen(tiled=True)).parameters

@@ -108,6 +108,7 @@ WITHOUT_GRADIENTS = (
 )  # or with gradients of which none are compared
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("which", one_in(2, [name for name, pair in SAME.items() if pair]))
 def test_right_ones_agree(which: str) -> None:
     verdict = verify_pair(*SAME[which], cases=8)  # type: ignore[misc]
@@ -127,6 +128,7 @@ DIFFERENT = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("which", DIFFERENT)
 def test_what_parts_is_refuted(which: str) -> None:
     verdict = verify_pair(*DIFFERENT[which], cases=16)
@@ -136,6 +138,7 @@ def test_what_parts_is_refuted(which: str) -> None:
     assert "differs from the reference's" in verdict.findings[0].violation.says
 
 
+@pytest.mark.nightly
 def test_a_difference_of_dialect_is_told_once_and_not_compared() -> None:
     def last(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
@@ -147,6 +150,7 @@ def test_a_difference_of_dialect_is_told_once_and_not_compared() -> None:
     assert "is_causal" not in verdict.report.target.parameters
 
 
+@pytest.mark.nightly
 def test_rows_without_keys_are_left_out_where_they_give_other_things_and_no_other_rows() -> None:
     """One gives 0 there, the other nothing that is a number; a scale that is off by a millionth is refuted beside it."""
     own, theirs = builtin("torch_manual.multihead"), builtin("torch_mha.train")
@@ -228,6 +232,7 @@ class Asked(nn.Module):
         return self.proj(out.transpose(1, 2).flatten(2))
 
 
+@pytest.mark.nightly
 def test_what_is_causal_without_a_mask_alone_is_told_and_compared_with_one() -> None:
     verdict = verify_pair(Asked(), Asked(causal=True), cases=8)
     assert verdict.ok and verdict.report.cases == 16

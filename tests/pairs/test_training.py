@@ -117,6 +117,7 @@ def made(way: str, name: str, place: Path) -> Any:
     return held[name]
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("way", one_in(2, [way for way in WAYS if way not in OTHERWISE]))
 def test_training_is_compared(way: str, tmp_path: Path) -> None:
     verdict = verify_pair(made(way, "ModelNew", tmp_path), made("its own", "Model", tmp_path), cases=16)
@@ -125,6 +126,7 @@ def test_training_is_compared(way: str, tmp_path: Path) -> None:
         assert verdict.report.outcomes[GRADIENTS].cases == 16
 
 
+@pytest.mark.nightly(but=2)
 @pytest.mark.parametrize("start", one_in(3, range(4)))
 def test_candidates_are_judged_by_training_too(start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

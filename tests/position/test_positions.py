@@ -201,6 +201,7 @@ def cases_of(contract: str, prop: str) -> list[Case]:
     return drawn(cases(POSITION_TARGETS[contract], PROPERTIES[prop]), 1, 600)
 
 
+@pytest.mark.nightly
 def test_what_must_be_drawn_is_drawn() -> None:
     """Long positions in every type, partial rotations far from the origin; tables of one column, of odd width, of 100,001 rows."""
     found = {

@@ -54,6 +54,7 @@ FORMS: dict[str, tuple[Any, dict[str, str]]] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_rotation_by_tables_is_a_rotation(form: str) -> None:
     function, told = FORMS[form]
@@ -80,6 +81,7 @@ MISTAKES: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_rotation_by_tables_is_refuted(mistake: str) -> None:
     report = verify_target(make_target("mine", MISTAKES[mistake]), select(THEMES), Plan(examples=30))
