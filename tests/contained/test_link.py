@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
+import marshal
 import os
 import resource
 import subprocess
 import sys
 import time
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from properties.engine.contained import link as links
 from properties.engine.contained import values
 from properties.engine.contained.arena import Arena, shared_file
 from properties.engine.contained.limits import memory_allowed
-from properties.engine.contained.values import Answers, Unfit
+from properties.engine.contained.values import Answers, Arguments, Dropper, Unfit
 from properties.engine.core import attempt as attempts
 from properties.engine.core.attempt import try_case
 from properties.engine.core.target import CannotRun, Target
@@ -162,6 +164,19 @@ def test_what_describes_no_value_is_refused(message: Any, memories: tuple[Arena,
     if isinstance(value, np.ndarray):
         assert value.size <= 2**31
         value.sum() if value.size < 10**6 else None
+
+
+class Word(StrEnum):
+    FULL = "full"
+
+
+def test_plain_values_are_of_no_type_of_anybody_s(memories: tuple[Arena, Arena]) -> None:
+    """What the judge's side writes down knows Python's own types alone; of others it would write the bytes, or nothing."""
+    sent = Arguments(framework("numpy"), memories[0], [])
+    given = [np.float64(0.5), Word.FULL, IntEnum("Number", "ONE").ONE, True, {"a": np.float32(2)}, Dropper(np.float64(0.25))]
+    told = marshal.loads(marshal.dumps(sent.encode(given)))
+    assert told == ["l", [0.5, "full", 1, True, ["d", {"a": 2.0}], ["p", 0.25]]]
+    assert [type(value) for value in told[1][:4]] == [float, str, int, bool]
 
 
 def test_memory_that_cannot_be_had_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import socket
 import struct
 import time
@@ -133,3 +134,22 @@ def test_half_a_character_of_a_stranger_is_none(ends: tuple[Wire, Wire]) -> None
         other.stranger = stranger
         one.send({"\N{PILE OF POO}": "a\ud800b\\ud800"})
         assert other.receive() == {"\N{PILE OF POO}": comes}
+
+
+def test_the_judge_is_believed_and_believes_nobody() -> None:
+    own, other = socket.socketpair()
+    judge, target = Wire(own, stranger=True), Wire(other, believes=True)
+    said = {"a": [1, 0.1, float("inf"), "π", None, True, (2, 3)]}
+    judge.send(said)
+    assert target.receive(time.monotonic() + 5) == said
+    target.send({"r": [1, 0.1, "π"]})
+    assert judge.receive(time.monotonic() + 5) == {"r": [1, 0.1, "π"]}
+    other.sendall(LENGTH.pack(len(text := marshal.dumps({"r": 1}))) + text)
+    with pytest.raises(Broken):
+        judge.receive(time.monotonic() + 5)
+    for text in (b"", b"\xff", b"{}"):
+        own.sendall(LENGTH.pack(len(text)) + text)
+        with pytest.raises(Broken):
+            target.receive(time.monotonic() + 5)
+    judge.close()
+    target.close()

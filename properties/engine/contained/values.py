@@ -137,10 +137,12 @@ class Arguments:
         self.met: dict[int, int] = {}  # id of an array → its number: one and the same array is one there, too
 
     def encode(self, value: Any) -> Any:
-        if value is None or isinstance(value, PLAIN):
+        if value is None or type(value) in PLAIN:
             return value
         if self.fw.is_array(value):
             return self._array(value)
+        if isinstance(value, str):
+            return str.__str__(value)
         if self.earlier and isinstance(value, ToldList | ToldDict) and self.earlier.lives(value.call):
             return ["c", value.call, value.at]
         if isinstance(value, tuple | list):
@@ -150,7 +152,7 @@ class Arguments:
         if isinstance(value, Remote):
             return ["h", value.handle()]
         if isinstance(value, Dropper):
-            return ["p", value.probability]
+            return ["p", float(value.probability)]
         if isinstance(value, SimpleNamespace):
             return ["m", {name: self.encode(item) for name, item in vars(value).items()}]
         if isinstance(value, numbers.Integral):

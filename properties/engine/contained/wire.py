@@ -1,8 +1,12 @@
-"""Messages between two processes: JSON with its length before it. Nothing that arrives is ever executed, or made an object of."""
+"""Messages between two processes, with their length before them. Nothing that arrives is ever executed, or made an object of.
+
+They are JSON, but for what the judge says to a target's process, which believes him: that is written as Python writes it, in a fifth of the time.
+"""
 
 from __future__ import annotations
 
 import json
+import marshal
 import re
 import socket
 import struct
@@ -33,11 +37,16 @@ class Late(Exception):
 
 
 class Wire:
-    """One end of it."""
+    """One end of it. ``stranger``: nobody vouches for what comes, and of its characters there are none that no file could hold.
 
-    def __init__(self, end: socket.socket, lives: Callable[[], bool] = lambda: True, stranger: bool = False) -> None:
+    ``believes``: it is the other end of a stranger's, and what comes is the judge's.
+    """
+
+    def __init__(
+        self, end: socket.socket, lives: Callable[[], bool] = lambda: True, stranger: bool = False, believes: bool = False
+    ) -> None:
         self.lives = lives  # whether there is still somebody who could send; asked when nothing comes
-        self.stranger = stranger  # whether nobody vouches for what comes: of its characters there are none that no file could hold
+        self.stranger, self.believes = stranger, believes
         end.settimeout(None)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(SLICE * 1e6)))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SENDING, 0))
@@ -46,7 +55,7 @@ class Wire:
 
     def send(self, message: Any) -> None:
         """Raises Broken if nobody is there, Late if nobody reads."""
-        text = encode(message).encode()
+        text = marshal.dumps(message) if self.stranger else encode(message).encode()
         try:
             self.end.sendall(LENGTH.pack(len(text)) + text)
         except BlockingIOError:
@@ -81,18 +90,22 @@ class Wire:
         whole = b"".join(parts) if len(parts) > 1 else came
         self.came = whole[length + 4 :]
         try:
+            if self.believes:
+                return marshal.loads(whole[4 : length + 4])
             text = str(whole[4 : length + 4], "utf-8")
             message = json.loads(text)
             return _readable(message) if self.stranger and UNREADABLE.search(text) else message
-        except (ValueError, RecursionError):
+        except (ValueError, EOFError, TypeError, RecursionError):
             raise Broken("a message that is none") from None
 
     def _soon(self) -> bytes:
         """What comes before this process would be put to sleep, if anything does."""
         end = time.monotonic() + AWAKE
         while time.monotonic() < end:
-            with suppress(OSError):  # nothing yet, or nobody there, which ``_more`` says
+            try:
                 return self.end.recv(AT_ONCE, socket.MSG_DONTWAIT)
+            except OSError:  # nothing yet, or nobody there, which ``_more`` says
+                continue
         return b""
 
     def _more(self, until: float | None) -> bytes:

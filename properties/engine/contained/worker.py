@@ -42,7 +42,7 @@ def serve(link: int, arguments: int, answers: int, to_filter: bool) -> None:
             filtered()
         sys.stdout = sys.stderr
         warnings.simplefilter("ignore")
-        _Worker(wire.Wire(socket.socket(fileno=link)), Arena(arguments), Arena(answers)).run()
+        _Worker(wire.Wire(socket.socket(fileno=link), believes=True), Arena(arguments), Arena(answers)).run()
         status = 0
     except BaseException:
         status = 70  # of this side, not of a target: a target's own errors are answers
