@@ -534,9 +534,9 @@ def test_a_candidate_is_held_to_a_reference(folder: Path, capsys: pytest.Capture
     assert all(scores[name]["cases"] == 6 * 12 for name in ("axes", "right"))
     replay = scores["wrong"]["findings"][0]["replay"]
     assert "--like reference.py:plain" in replay and "answers_are_those_of_the_reference" in replay
-    with pytest.raises(SystemExit):
-        main(["judge", "candidates", *rest, "--property", "values"])
-    assert "give one of them" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["judge", "candidates/wrong.py", *rest, "--property", "values"]) == 2
+    assert "beside a reference answers_are_those_of_the_reference, " in capsys.readouterr().out
 
 
 MODULE = """
@@ -895,3 +895,14 @@ def test_a_slow_one_is_not_asked_longer_than_its_budget(
     assert {one["verdict"] for one in scores.values()} == {"incomplete"}
     assert all(one["why"].startswith("time was over before the first case") for one in scores.values())
     assert "a call gave no answer in" in scores["hangs"]["why"]
+
+
+def test_one_case_is_judged_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a replay line has it: what is wrong there is refuted, and of what is not, too little was tried."""
+    words = ("--property", "output_is_inside_the_bound", "--case", "Case(queries=3, keys=3)")
+    assert main(["judge", "candidates/wrong.py", "candidates/right.py", *words]) == 1
+    said = capsys.readouterr().out
+    assert "REFUTED       candidates/wrong.py  1 case" in said
+    assert "INCOMPLETE    candidates/right.py  1 case" in said and "in this case, the only one that was tried" in said
+    assert main(["judge", "candidates/right.py", *words[:3], "Case(queries=no)"]) == 2
+    assert "CANNOT BE RUN" in capsys.readouterr().out

@@ -44,8 +44,8 @@ from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
 from ..search.journal import Journal, digests
 from ..search.pairs import pair_properties
-from ..search.run import Report, Workers, load, verify_target
-from ..search.search import FIRST_PASS, Plan, try_only, written_cases
+from ..search.run import Report, Workers, load, put, verify_target
+from ..search.search import FIRST_PASS, Plan
 from . import completion, explain_case, init, judge, new, replay, resume, show
 from .files import Files
 from .guard import guarded, killed
@@ -502,24 +502,13 @@ def cores() -> int:
 
 def try_one(target: Target, properties: Sequence[Property], text_of_case: str, out: TextIO, files: Files) -> int:
     """Put one case to the properties; print what is wrong."""
-    cases = written_cases(target, text_of_case)
-    case = next(iter(cases.values()))
-    check_device(case.device)
-    if case.dtype not in target.dtypes:
-        raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
-    outcomes = [try_only(target, prop, cases.get(prop.topic.case)) for prop in properties]
-    tried = [outcome for outcome in outcomes if outcome.cases]
-    if not tried:
-        why = f"{properties[0].name} cannot" if len(properties) == 1 else "no property can"
-        raise CannotRun(f"{why} be put to {case!r}" + f": {outcomes[0].why}" * (len(properties) == 1))
-    findings = [outcome.finding for outcome in tried if outcome.finding]
-    for finding in findings:
+    case, report = put(target, properties, text_of_case)
+    for finding in report.findings:
         print(text.finding_text(finding, case.device, 1), end="\n\n", file=out)
-    print(f"{len(findings)} of {len(tried)} properties refuted by {case!r}", file=out)
-    report = Report(target, case.device, {outcome.prop.name: outcome for outcome in tried})
+    print(f"{len(report.findings)} of {len(report.outcomes)} properties refuted by {case!r}", file=out)
     if files.json or files.html:
-        explain(report, known_mistakes() if findings else [])
-    return files.status(files.tell([report], {}), out, 1 if findings else 0)
+        explain(report, known_mistakes() if report.findings else [])
+    return files.status(files.tell([report], {}), out, 1 if report.findings else 0)
 
 
 def entry() -> None:

@@ -47,7 +47,7 @@ from ..search.interrupt import check, listening, status
 from ..search.journal import Journal, digests
 from ..search.own_words import ASKED, contradicted
 from ..search.pairs import narrower, pair_properties
-from ..search.run import obey, verify_target
+from ..search.run import obey, put, verify_target
 from ..search.search import Plan
 from . import gates, resume
 from .arguments import Parser, count, duration, given, integer, location, processes
@@ -77,7 +77,13 @@ def parser() -> argparse.ArgumentParser:
         help="file.py, file.py:attribute, a folder of files, or - for JSON Lines with name and code",
     )
     parser.add_argument("--contract", type=given, default="attention", help="what a candidate must be (default attention)")
-    parser.add_argument("--property", action="append", default=[], metavar="NAME", help="a property, glob or theme (repeatable)")
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a property, glob or theme (repeatable); with --reference by its name",
+    )
     parser.add_argument("--reference", type=given, metavar="REF", help="what a candidate must answer like, instead of the properties")
     parser.add_argument(
         "--inference", action="store_true", help="with --reference: gradients are not asked for, which a kernel for inference need not have"
@@ -85,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cases", type=count, metavar="N", help=f"cases a property (default {DEFAULT_CASES}; {PAIR_CASES} with a reference)"
     )
+    parser.add_argument("--case", type=given, metavar="CASE", help="try only this case, as printed by a replay line")
     parser.add_argument("--time", type=duration, metavar="T", help="the budget of a candidate, 5s")
     parser.add_argument("--device", type=given, help=DEVICE)
     parser.add_argument("--all", action="store_true", help="go on past the first finding")
@@ -105,8 +112,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options that are given."""
     reader = parser()
     options = reader.parse_args(arguments)
-    if options.reference and options.property:
-        reader.error("--reference asks for the answers of the reference, --property for properties: give one of them")
     if options.inference and not options.reference:
         reader.error("--inference says how much of a --reference is asked: give one")
     return options
@@ -123,7 +128,9 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         raise ValueError(
             f"there is no contract {options.contract!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
         )
-    names = tuple(prop.name for prop in catalogue.select(tuple(options.property)))
+    names = tuple(options.property)
+    if not options.reference:
+        names = tuple(prop.name for prop in catalogue.select(names))
     supports = Supports.in_file(options.supports) if options.supports else None
     without_gpus(options.device or "cpu")
     if options.device and (why := no_device(options.device)):
@@ -136,6 +143,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         "contract": options.contract,
         "properties": names,
         "reference": options.reference and whole(options.reference),
+        "case": options.case,
         "cases": options.cases or (PAIR_CASES if options.reference else DEFAULT_CASES),
         "seconds": options.time,
         "first": not options.all,
@@ -367,8 +375,11 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
     held_to = bool(target.address)
-    how_found = ("" if held_to else " --contained") + (f" --device {device}" if device != "cpu" else "")
-    target = dataclasses.replace(target, name=name, address=f"{shlex.quote(text)}{how_found} --round {how['round']}")
+    asked = " --contained"
+    if held_to:  # a line of judge's own: any other would import it
+        asked = f" --reference {shlex.quote(how['reference'])}" + " --inference" * how["inference"]
+    asked += f" --device {device}" * (device != "cpu") + f" --round {how['round']}"
+    target = dataclasses.replace(target, name=name, address="judge " * held_to + shlex.quote(text) + asked)
     if not reference and how["contract"] not in ("any", target.contract):
         hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
@@ -376,7 +387,8 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     away = ""
     if reference:
         with link.ending(until):
-            target, properties, away = _held_to(target, reference, how, device)
+            pair, properties, away = _held_to(target, reference, how, device)
+        target = dataclasses.replace(pair, address=target.address) if held_to else pair
     else:
         properties = [catalogue.PROPERTIES[one] for one in how["properties"]]
         plan = dataclasses.replace(plan, deviations=known_of(target, device))
@@ -384,7 +396,12 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         structure = target.learned.get("structure", "")
         if not away and structure.startswith("not confirmed"):  # what its weights should make of the tokens nobody has said
             away = f"its attention is that of no composition of its projections: {structure.partition(': ')[2]}; --reference says what it is held to"
-    made = gate.record(name, verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK), how["round"])
+    if how["case"]:
+        report = put(target, properties, how["case"])[1]
+        report.incomplete = "nothing was found in this case, the only one that was tried"
+    else:
+        report = verify_target(target, properties, plan, first=how["first"], rank=catalogue.RANK)
+    made = gate.record(name, report, how["round"])
     if away and made["verdict"] == "nothing found":
         made |= {"verdict": "incomplete", "why": away}
     made["line"] = gates.first_line(text)
@@ -408,6 +425,13 @@ def _held_to(target: Target, reference: Target, how: Mapping[str, Any], device: 
     if parted := [f"{key} ({pair.differs[key]})" for key in ("default_scale", "causal") if key in pair.differs]:
         why.append(f"it differs from the reference in its {' and '.join(parted)}, and was compared in other calls alone")
     properties = list(pair_properties(pair))
+    if names := how["properties"]:
+        asked = [prop for prop in properties if prop.name in names]
+        if not asked:
+            raise CannotRun(
+                f"--property: beside a reference {', '.join(prop.name for prop in properties)} are asked, not {', '.join(names)}"
+            )
+        properties = asked
     if how["inference"] and (left := [prop for prop in properties if prop.name.startswith(GRADIENTS)]):
         properties = [prop for prop in properties if prop not in left]
         pair = dataclasses.replace(pair, untried={**pair.untried, "gradients": "--inference says that they are not needed"})

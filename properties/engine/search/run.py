@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...exact.shown import Shown
+from ..cases.case import Case
 from ..contained.stub import Shared
 from ..contained.template import hide, hold, kept_from_targets
 from ..core.attempt import try_case
@@ -26,13 +27,14 @@ from ..core.crash import dies_with_parent, isolated
 from ..core.declare import Property, declared
 from ..core.explanation import Explanation
 from ..core.finding import Finding
-from ..core.target import Target
+from ..core.target import CannotRun, Target
+from ..frameworks import no_device
 from ..frameworks.machine import machine
 from .deviations import Deviation
 from .find_target import NEVER, Builtins, containing, find_targets
 from .floor import ended, incomplete
 from .own_words import answers_what_it_refuses, own_words
-from .search import FIRST_PASS, Outcome, Plan, inapplicable, same_subject, search_pass
+from .search import FIRST_PASS, Outcome, Plan, inapplicable, same_subject, search_pass, try_only, written_cases
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,22 @@ class Report(Shown):
             self.outcomes[name].add(outcome)
         else:
             self.outcomes[name] = outcome
+
+
+def put(target: Target, properties: Sequence[Property], text_of_case: str) -> tuple[Case, Report]:
+    """One case that somebody wrote, and what the properties that it can be put to say of it. Raises CannotRun, ValueError."""
+    cases = written_cases(target, text_of_case)
+    case = next(iter(cases.values()))
+    if why := no_device(case.device):
+        raise CannotRun(why)
+    if case.dtype not in target.dtypes:
+        raise CannotRun(f"{target.name} takes {', '.join(target.dtypes)}, not {case.dtype}")
+    outcomes = [try_only(target, prop, cases.get(prop.topic.case)) for prop in properties]
+    tried = {outcome.prop.name: outcome for outcome in outcomes if outcome.cases}
+    if not tried:
+        why = f"{properties[0].name} cannot" if len(properties) == 1 else "no property can"
+        raise CannotRun(f"{why} be put to {case!r}" + f": {outcomes[0].why}" * (len(properties) == 1))
+    return case, Report(target, case.device, tried)
 
 
 def verify_target(
