@@ -68,14 +68,16 @@ def taken(pids: Iterable[int], held: int = 0) -> str:
 
     A limit of the system counts one process, and not what is mapped to be shared.
     """
-    pids, most = list(pids), memory_allowed() + SHARED
-    each = [memory(pid) for pid in pids]
-    common = max((shared for _, shared in each), default=0)
-    whole = sum(max(own - held, 0) for own, _ in each) + common
-    if sum(own for own, _ in each) + common > most and len(pids) <= FEW:
-        # what a fork has in common with its parent was counted twice, and what it has written in the place of that, never
-        alone, common = (sum(parts) for parts in zip(*map(_parts, pids), strict=True))
-        whole = alone + max(common - held, 0)
+    each, most = {pid: memory(pid) for pid in pids}, memory_allowed() + SHARED
+    more = {pid: max(own - held, 0) for pid, (own, _) in each.items()}
+    common = max((shared for _, shared in each.values()), default=0)
+    whole = sum(more.values()) + common
+    if sum(own for own, _ in each.values()) + common > most and len(each) <= FEW:
+        # what a fork has in common with its parent was counted twice, and what it has written over that, never
+        may_be = sum(max(more[pid], min(own, _touched(pid))) for pid, (own, _) in each.items()) + common
+        if may_be > most:
+            alone, common = (sum(parts) for parts in zip(*(_parts(pid) or (more[pid], each[pid][1]) for pid in each), strict=True))
+            whole = alone + max(common - held, 0)
     return f"took {whole / 2**30:.1f} GiB of memory, with all that it started" if whole > most else ""
 
 
@@ -87,11 +89,18 @@ def memory(pid: int | str) -> tuple[int, int]:
     return 0, 0
 
 
-def _parts(pid: int) -> tuple[int, int]:
-    """Bytes of memory that nobody else has, and its part of what it shares, which takes time to count; see proc_pid_smaps(5)."""
+def _touched(pid: int) -> int:
+    """Bytes of pages that a process was given since it was forked, at most, again and again if it has given them back; see proc_pid_stat(5)."""
+    with suppress(OSError, ValueError, IndexError):
+        return os.sysconf("SC_PAGE_SIZE") * int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+    return 0
+
+
+def _parts(pid: int) -> tuple[int, int] | None:
+    """Bytes of memory that nobody else has, and its part of what it shares, if this may be known; it takes time; see proc_pid_smaps(5)."""
     with suppress(OSError):
         told = dict(re.findall(r"^(Pss|Private_Dirty):\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
         if "Pss" in told:
             alone = 1024 * int(told.get("Private_Dirty", 0))
             return alone, 1024 * int(told["Pss"]) - alone
-    return memory(pid)
+    return None
