@@ -14,9 +14,9 @@ from properties.catalogue import PROPERTIES
 from properties.engine.cases import regimes
 from properties.engine.core.contract import contract_named
 from properties.engine.core.target import CannotRun, Target
-from properties.engine.doors import cli
 from properties.engine.doors.checks import verify
 from properties.engine.doors.cli import main
+from properties.engine.search import run
 from properties.engine.search.find_target import Builtins, find_targets
 from properties.engine.search.probe import make_target
 from properties.engine.search.search import Plan, cases, outside, search, try_only, written_cases
@@ -282,7 +282,7 @@ def test_sizes_that_do_not_fit_are_told_in_a_sentence(capsys: pytest.CaptureFixt
     def full(*_: Any) -> Any:
         raise MemoryError("Unable to allocate 7.45 GiB")
 
-    monkeypatch.setattr(cli, "try_only", full)
+    monkeypatch.setattr(run, "try_only", full)
     assert main([*ask, "Case(keys=2)"]) == 2
     err = capsys.readouterr().err
     assert "attncheck: there is not enough memory for such sizes: Unable to allocate 7.45 GiB" in err and "Traceback" not in err
