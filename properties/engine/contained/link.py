@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -636,6 +637,9 @@ def template(device: str = "cpu") -> Template:
     mine = [one for one in Link.templates if one.owner == os.getpid() and not (one.forked and device != "cpu")]
     if not mine or mine[-1].knows != loaded():
         survives = device == "cpu" and not has_worked() and all(framework(name).forks for name in frameworks() if name in sys.modules)
+        for late in (late for name in loaded() for late in framework(name).late):
+            with suppress(ImportError):
+                import_module(late)
         Link.templates[:] = [*mine, Template(loaded(), forked=survives)]
     return Link.templates[-1]
 

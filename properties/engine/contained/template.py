@@ -16,6 +16,7 @@ import sys
 import time
 from contextlib import suppress
 
+from ..frameworks import framework
 from . import wire
 from .apart import FILTER, NAMESPACES, NOTHING, TOLD, able_to_filter, in_namespaces
 from .counted import processes
@@ -113,7 +114,8 @@ def kept_from_targets() -> tuple[list[str], list[str]]:
 
 def _spawned(link: socket.socket, files: socket.socket, knows: frozenset[str]) -> int:
     """The number of a process that has imported the frameworks, and what makes modules, anew."""
-    modules = [__name__, *(shop.__module__ for shop in WORKSHOPS), *sorted(knows)]
+    late = [late for name in knows for late in framework(name).late if late in sys.modules]
+    modules = [__name__, *(shop.__module__ for shop in WORKSHOPS), *sorted(knows), *late]
     given = json.dumps([sys.path, modules, [link.fileno(), files.fileno()]])
     program = (
         "import importlib, json, socket, sys; path, modules, fds = json.loads(sys.argv[1]); sys.path[:] = path; "

@@ -73,6 +73,7 @@ class JaxFramework(NumpyFramework):
     gradients = True
     costly_shapes = True  # every operation is compiled for each
     forks = False  # its threads hold locks
+    late: tuple[str, ...] = ()
     shares: tuple[str, ...] = ("cpu",)
     rounds_sums = ""
     variants: Mapping[str, Variant] = {"jit": Variant(jit), "vmap": Variant(vmap, {"zero_sizes": False}, over_batch=True)}

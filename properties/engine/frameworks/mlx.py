@@ -46,6 +46,7 @@ class MlxFramework(NumpyFramework):
     layouts = ("contiguous",)
     gradients = True
     forks = False  # it has threads
+    late: tuple[str, ...] = ()
     shares: tuple[str, ...] = ("cpu",)
     rounds_sums = "MLX's softmax"  # unless it is asked to be precise
     variants: Mapping[str, Variant] = {"compile": Variant(compiled)}

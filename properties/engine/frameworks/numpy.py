@@ -24,6 +24,7 @@ class NumpyFramework:
     gradients = False
     costly_shapes = False
     forks = True
+    late: tuple[str, ...] = ()
     shares: tuple[str, ...] = ("cpu",)
     device = "cpu"
     rounds_sums = "NumPy's einsum"

@@ -172,6 +172,7 @@ class Framework(Protocol):
     gradients: bool  # whether there is a backward pass
     costly_shapes: bool  # whether every new shape costs far more than a call, as where each is compiled
     forks: bool  # whether a process that has used it can be forked
+    late: tuple[str, ...]  # modules that take long, and that it imports in a first call alone: each process of a target would anew
     shares: tuple[str, ...]  # the kinds of devices whose arrays can be those of a process of its own
     device: str  # the kind of device of arrays of which nothing else is said
     rounds_sums: str  # what sums halves and rounds at every step; empty if nothing does

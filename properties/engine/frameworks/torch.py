@@ -196,6 +196,7 @@ class TorchFramework:
     gradients = True
     costly_shapes = False
     forks = True
+    late: tuple[str, ...] = ("torch.fx.experimental.symbolic_shapes",)  # in a first backward pass, and with it SymPy
     shares: tuple[str, ...] = ("cpu", "cuda")
     device = "cpu"
     rounds_sums = ""
