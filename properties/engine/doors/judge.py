@@ -375,11 +375,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     if attribute.startswith(ANY):
         text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
     held_to = bool(target.address)
-    asked = " --contained"
-    if held_to:  # a line of judge's own: any other would import it
-        asked = f" --reference {shlex.quote(how['reference'])}" + " --inference" * how["inference"]
-    asked += f" --device {device}" * (device != "cpu") + f" --round {how['round']}"
-    target = dataclasses.replace(target, name=name, address="judge " * held_to + shlex.quote(text) + asked)
+    target = dataclasses.replace(target, name=name, address=_address(text, held_to, how, device))
     if not reference and how["contract"] not in ("any", target.contract):
         hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
@@ -406,6 +402,13 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         made |= {"verdict": "incomplete", "why": away}
     made["line"] = gates.first_line(text)
     return made
+
+
+def _address(text: str, held_to: bool, how: Mapping[str, Any], device: str) -> str:
+    """How a replay line finds a candidate; a module that is ``held_to`` another one by a line of judge's own: any other would import it."""
+    asked = f"judge {shlex.quote(text)} --reference {shlex.quote(how['reference'])}" if held_to else f"{shlex.quote(text)} --contained"
+    asked += " --inference" * (held_to and how["inference"]) + f" --device {device}" * (device != "cpu")
+    return f"{asked} --round {how['round']}"
 
 
 def _held_to(target: Target, reference: Target, how: Mapping[str, Any], device: str) -> tuple[Target, list[Property], str]:
