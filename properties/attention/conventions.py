@@ -281,8 +281,18 @@ class Conventions:
         for name, asked in uses.items():
             if name in self.target.parameters and "parameters" not in self.target.declared and self._alike(asked, plain):
                 theirs = next((own for own, how in self.target.learned.items() if how.startswith(name)), name)
+                if name == "attn_mask" and self._heeds_added(plain):
+                    self.wrong[theirs] = "a bool one changes nothing; those that are added are given alone"
+                    self.facts["mask_kinds"] = ADDED_KINDS
+                    continue
                 self.wrong[theirs] = "it changes nothing; none is given"
                 self.target = replace(self.target, parameters=tuple(one for one in self.target.parameters if one != name))
+
+    def _heeds_added(self, plain: Inputs) -> bool:
+        """Whether a mask that is added changes an answer."""
+        added = self.question.masked("additive", "LS")[0]
+        heeded = self.question.answer(self.reading, added) is not None and not self._alike(added, plain)
+        return heeded and set(ADDED_KINDS) <= set(self._kinds()) and "mask_kinds" not in self.target.declared
 
     def _scale_of_rows(self, asked: Inputs) -> str:
         """The usual scale of another by which many rows are right, and none by the documented one; empty if there is none.

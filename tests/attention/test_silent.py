@@ -130,6 +130,25 @@ def test_what_is_ignored_is_named() -> None:
     assert spoken(flag_lost).wrong == {"is_causal": "it changes nothing; none is given"}
 
 
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_bool_masks_that_are_ignored_leave_those_that_are_added(factor: float) -> None:
+    """As in the equivalent code that PyTorch's documentation once had (flash-attention-softmax-n 0.3.2): -inf is written into the bool mask."""
+
+    def attention(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
+        scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        if is_causal:
+            scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+        if attn_mask is not None and attn_mask.dtype != torch.bool:
+            scores = scores + factor * attn_mask
+        return scores.softmax(-1).nan_to_num() @ v
+
+    target = spoken(attention)
+    assert target.wrong["attn_mask"] == "a bool one changes nothing; those that are added are given alone"
+    assert "bool" not in target.supports.mask_kinds and "attn_mask" in target.parameters
+    found = verify_target(target, [PROPERTIES["output_is_inside_the_bound"]], Plan(examples=40, strict=False)).findings
+    assert bool(found) is (factor != 1)
+
+
 def test_a_mistake_of_the_code_is_no_refusal() -> None:
     def misspelled(q: Any, k: Any, v: Any, is_causal: bool = False) -> Any:
         scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
