@@ -61,6 +61,7 @@ class Conventions:
             self._no_scale,
             self._twice,
             self._ignored,
+            self._heads_of_keys,
             self._base,
             self._precision,
             self._finite,
@@ -294,6 +295,24 @@ class Conventions:
         heeded = self.question.answer(self.reading, added) is not None and not self._alike(added, plain)
         return heeded and set(ADDED_KINDS) <= set(self._kinds()) and "mask_kinds" not in self.target.declared
 
+    def _heads_of_keys(self) -> None:
+        """Whether heads of queries read the heads of keys in the order of all others, where there are fewer of those; as many are given if not."""
+        if "enable_gqa" not in self.target.parameters or {"parameters", "groups"} & self.target.declared:
+            return
+        group = 3
+        asked = self.question.inputs(kv_heads=2, group=group)
+        out, off = self.question.answer(self.reading, asked), self._off(asked)
+        tiled = asked.but(**{name: np.tile(getattr(asked, name), (1, group, 1, 1)) for name in "kv"})
+        if out is None or off < self.question.near or np.abs(out - exactly(tiled, "top-left").out).max(initial=0.0) >= self.question.near:
+            return
+        self.wrong["grouped heads"] = (
+            "query head h reads key head h mod (number of key heads), as if these were tiled; others, and PyTorch, repeat each "
+            f"(h // group), off by {off:.2g}; as many key heads are given"
+        )
+        learned = {name: how for name, how in self.target.learned.items() if name != "grouped heads"}
+        left = tuple(name for name in self.target.parameters if name != "enable_gqa")
+        self.target = replace(self.target, parameters=left, learned=learned)
+
     def _scale_of_rows(self, asked: Inputs) -> str:
         """The usual scale of another by which many rows are right, and none by the documented one; empty if there is none.
 
@@ -448,7 +467,11 @@ class Conventions:
             or "bool" not in self._kinds()
         ):
             return
-        asked = replace(self._mask(), is_causal=True, default_scale=self.scale)
+        asked, padded = (
+            replace(one, is_causal=True, default_scale=self.scale) for one in (self._mask(), self.question.masked("bool", "BS")[0])
+        )
+        if self.question.answer(self.reading, asked) is None:  # a mask of padding alone is taken
+            asked = padded
         corner = str(self.facts.get("causal", self.target.supports.causal))
         both = self._off(asked, causal=corner)
         out = self.question.answer(self.reading, asked)

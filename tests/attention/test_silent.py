@@ -196,3 +196,33 @@ def test_a_pair_that_is_wrong_alike_is_a_pair() -> None:
     assert set(mine.wrong) == {"is_causal", "lengths"} and set(theirs.wrong) == {"lengths"}
     assert not make_pair(mine, theirs).wrong
     assert set(make_pair(mine, spoken(torch.nn.functional.scaled_dot_product_attention)).wrong) == {"is_causal", "lengths"}
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_heads_of_keys_that_are_tiled_are_one_finding(tiled: bool) -> None:
+    """As ring-attention-pytorch 0.5.20 has it, which repeats as (g h) what all others repeat as (h g)."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        group = q.shape[1] // max(k.shape[1], 1)
+        k, v = (x.repeat(1, group, 1, 1) if tiled else x.repeat_interleave(group, 1) for x in (k, v))
+        return (q @ k.mT / max(q.shape[-1], 1) ** 0.5).softmax(-1) @ v
+
+    target = spoken(attention)
+    assert ("grouped heads" in target.wrong) is tiled and ("enable_gqa" in target.parameters) is not tiled
+    assert not tiled or "reads key head h mod (number of key heads)" in target.wrong["grouped heads"]
+    names = ("heads_are_independent", "a_single_key_gives_its_value", "output_is_inside_the_bound")
+    assert not verify_target(target, [PROPERTIES[name] for name in names], Plan(examples=20, strict=False)).findings
+
+
+def test_a_mask_of_padding_that_causality_replaces_is_named() -> None:
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
+        scores = q @ k.mT / max(q.shape[-1], 1) ** 0.5
+        if causal:
+            scores = hidden_ahead(scores)
+        elif mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return scores.softmax(-1).nan_to_num() @ v
+
+    target = spoken(attention)
+    assert {**target.differs, **target.wrong}["mask and causal"].startswith("is_causal replaces a mask")
+    assert not target.supports.mask_and_causal
