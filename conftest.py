@@ -28,12 +28,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What is marked nightly is not part of the gate."""
     if config.getoption("--nightly"):
         return
-    met: Counter[str] = Counter()  # variants of each test so far
+    met: Counter[str] = Counter()  # variants so far that are not left out anyhow
     left_out = set()
     for item in items:
-        name = item.nodeid.partition("[")[0]
-        if any(met[name] % mark.kwargs["but"] if mark.kwargs else True for mark in item.iter_markers("nightly")):
+        marks, name = list(item.iter_markers("nightly")), item.nodeid.partition("[")[0]
+        if any(not mark.kwargs or met[name] % mark.kwargs["but"] for mark in marks):
             left_out.add(item)
-        met[name] += 1
+        met[name] += all(mark.kwargs for mark in marks)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))

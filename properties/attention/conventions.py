@@ -25,7 +25,7 @@ from .cases import UNSTEADY
 from .dropout_names import with_dropout
 from .inputs import OF_THE_WIDTH, SCALES, Inputs
 from .poison import with_poison
-from .question import ADDED_KINDS, ASKED_IN, HALVES, NEARER, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant
+from .question import ADDED_KINDS, ASKED_IN, HALVES, NEARER, Question, asked_in, dim_of_scale, exactly, factor_of_scale, meant, tiled
 from .second_mask import with_second_mask
 from .speech import ADDED, BESIDE, Reading, adapted, formal_of, second_array
 from .tables import ANY_SIZE
@@ -299,11 +299,13 @@ class Conventions:
         """Whether heads of queries read the heads of keys in the order of all others, where there are fewer of those; as many are given if not."""
         if "enable_gqa" not in self.target.parameters or {"parameters", "groups"} & self.target.declared:
             return
-        group = 3
-        asked = self.question.inputs(kv_heads=2, group=group)
+        asked = self.question.inputs(kv_heads=2, group=3)
         out, off = self.question.answer(self.reading, asked), self._off(asked)
-        tiled = asked.but(**{name: np.tile(getattr(asked, name), (1, group, 1, 1)) for name in "kv"})
-        if out is None or off < self.question.near or np.abs(out - exactly(tiled, "top-left").out).max(initial=0.0) >= self.question.near:
+        if (
+            out is None
+            or off < self.question.near
+            or np.abs(out - exactly(tiled(asked), "top-left").out).max(initial=0.0) >= self.question.near
+        ):
             return
         self.wrong["grouped heads"] = (
             "query head h reads key head h mod (number of key heads), as if these were tiled; others, and PyTorch, repeat each "

@@ -33,6 +33,7 @@ from .question import (
     exactly,
     meant,
     off_of,
+    tiled,
 )
 from .readings import readings_of, without_cap, without_dropout
 from .speech import ADDED, FORMS, SAID, SQUARE, UNLIKE, Reading, adapted, result_words
@@ -192,8 +193,7 @@ def with_groups(target: Target, device: str) -> Target:
     question = _question(target, device)
     reading, inputs = Reading(layout=target.supports.layout, grouped=True), question.inputs(kv_heads=2, group=2)
     out = question.answer(reading, inputs)
-    tiled = inputs.but(**{name: np.tile(getattr(inputs, name), (1, 2, 1, 1)) for name in "kv"})
-    if out is None or min(np.abs(out - exactly(one, "top-left").out).max() for one in (inputs, tiled)) >= question.near:
+    if out is None or min(np.abs(out - exactly(one, "top-left").out).max() for one in (inputs, tiled(inputs))) >= question.near:
         return target
     return replace(
         target,

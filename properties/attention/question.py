@@ -212,6 +212,11 @@ def may_be_a_number(parameter: inspect.Parameter) -> bool:
     return parameter.name == "window_size" and (parameter.default is None or type(parameter.default) is int)
 
 
+def tiled(inputs: Inputs) -> Inputs:
+    """The call with as many heads of keys as of queries, where head h of queries reads head h mod (number of key heads)."""
+    return inputs.but(**{name: np.tile(getattr(inputs, name), (1, inputs.group, 1, 1)) for name in "kv"})
+
+
 def documented_corner(formal: Formal, theirs: str) -> tuple[str, str]:
     """(the causal corner that is documented for a flag of a signature, by whom); empty where none is. PyTorch's ``is_causal`` is asked elsewhere."""
     if "bottom_right" in theirs:  # as in cuDNN's frontend
