@@ -45,11 +45,11 @@ def altered(t: CacheTrial, tokens: Tokens, name: str) -> Tokens:
 
 def feed(model: Model, *parts: Tokens) -> tuple[Model, list[Played]]:
     """Feed parts to a cache, one after the other: (the model after them, the answers of the cache)."""
-    answers: list[Played] = []
+    answers: list[Callable[[], Played]] = []
     for part in parts:
-        model, played = model.fed(part)
-        answers.append(played)
-    return model, answers
+        model, answer = model.told(part)
+        answers.append(answer)
+    return model, [answer() for answer in answers]
 
 
 def joined(answers: list[Played]) -> Array:

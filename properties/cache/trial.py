@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -109,7 +110,8 @@ class Played:
 
     def __init__(self, trial: CacheTrial, tokens: Tokens, out: Array, past: tuple[Array, Array] | None = None) -> None:
         self.trial, self.tokens, self.out, self.past = trial, tokens, out, past
-        self.number = len(trial.runs)  # of the trial's answers
+        self.number = next(trial.numbers)
+        trial.meanwhile(self.number, lambda: self.solved)
 
     @cached_property
     def solved(self) -> cache_exact.Answers:
@@ -141,6 +143,11 @@ class CacheTrial(Trial):
         """What the sequences of the case say."""
         whole = self.universe
         return whole.but(lengths=self.schedule.given.sum(axis=0))
+
+    @cached_property
+    def numbers(self) -> Iterator[int]:
+        """Of what caches are asked, in its order."""
+        return itertools.count()
 
     @cached_property
     def told(self) -> list[Any]:
@@ -246,7 +253,6 @@ class CacheTrial(Trial):
         batch, heads, length, _ = tokens.q.shape
         out = np.zeros((batch, heads, length, tokens.v.shape[3]))
         played = Played(self, tokens, out)
-        self.meanwhile(played.number, lambda: played.solved)
         done = np.zeros(batch, dtype=np.int64)
         answers = []
 
@@ -288,12 +294,6 @@ class CacheTrial(Trial):
         noise = 4 * self.noise(garbage, chosen.shape)
         return np.where(real[:, None, :, None], chosen, noise)
 
-    def noted(self, tokens: Tokens, out: Array, past: tuple[Array, Array] | None = None) -> Played:
-        """An answer, kept for the reading of a failure."""
-        played = Played(self, tokens, out, past)
-        self.runs.append(played)
-        return played
-
     def noise(self, name: str, shape: tuple[int, ...]) -> Array:
         """Nearly normal numbers of the type under test, fixed by the seed."""
         return round_to(self.case.dtype, super().noise(name, shape))
@@ -329,10 +329,23 @@ class Model:
     v: Array  # (B, Hkv, n, Dv)
 
     def fed(self, tokens: Tokens) -> tuple[Model, Played]:
-        """Feed more tokens to the cache: (the model after them, the cache's answer)."""
-        out = self.held.append(tokens.q, tokens.k, tokens.v)
+        """Feed more tokens to the cache: (the model after them, the cache's answer). Raises Raised."""
+        after, answer = self.told(tokens)
+        return after, answer()
+
+    def told(self, tokens: Tokens) -> tuple[Model, Callable[[], Played]]:
+        """The same, with what gives the answer: more may be fed before. Raises Raised, and so does that."""
+        trial = self.held.trial
+        played = Played(trial, tokens, np.zeros((*tokens.q.shape[:3], tokens.v.shape[3])), (self.k, self.v))
+        told = self.held.told((tokens.q, tokens.k, tokens.v), {}, ahead=True)
         after = Model(self.held, np.concatenate([self.k, tokens.k], axis=2), np.concatenate([self.v, tokens.v], axis=2))
-        return after, self.held.trial.noted(tokens, out, (self.k, self.v))
+
+        def answer() -> Played:
+            played.out[...] = told()
+            trial.runs.append(played)
+            return played
+
+        return after, answer
 
     def after(self, word: str, step: str) -> Model:
         """What a word of a program makes of it at a step, but for ``back``; a fork is the copy."""

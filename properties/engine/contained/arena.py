@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import ctypes
 import fcntl
 import mmap
 import os
@@ -37,7 +36,7 @@ class Arena:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.map = mmap.mmap(fd, SIZE)
-        self.base = np.frombuffer(self.map, dtype=np.uint8).__array_interface__["data"][0]
+        self.base = address_of(np.frombuffer(self.map, dtype=np.uint8))
         self._free: dict[int, list[int]] = {}  # size class → starts
         self._starts: list[int] = []  # of live chunks, sorted
         self._lengths: dict[int, int] = {}
@@ -45,8 +44,8 @@ class Arena:
         self._end = 0
 
     def piece(self, start: int, length: int) -> Any:
-        """An object with a buffer over some bytes."""
-        return (ctypes.c_char * length).from_buffer(self.map, start)
+        """An array of bytes over some of it, which all views of them hold."""
+        return np.frombuffer(self.map, np.uint8, length, start)
 
     def chunk(self, length: int) -> Any:
         """Bytes that nobody uses. Raises MemoryError."""
@@ -76,6 +75,12 @@ class Arena:
             return None
         start = self._starts[index]
         return (start, self._lengths[start]) if at < start + self._lengths[start] else None
+
+
+def address_of(memory: Any) -> int:
+    """Where an array of NumPy lies."""
+    address: int = memory.__array_interface__["data"][0]
+    return address
 
 
 def extent(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:

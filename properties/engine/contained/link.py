@@ -23,7 +23,7 @@ import numpy as np
 
 from ..frameworks import Framework, framework, frameworks
 from . import wire
-from .arena import Arena, shared_file
+from .arena import Arena, address_of, shared_file
 from .counted import load, memory, processes, running, started, taken, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded
@@ -178,7 +178,7 @@ class Link:
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
         self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())
         self.known: dict[str, Any] = {}
-        self.meanwhile: Callable[[], object] | None = None  # something to do while the next call is waited for
+        self.meanwhile: list[Callable[[], object]] = []  # what to do while the next call is waited for
         self.awake = 0.0  # the ``time.monotonic()`` until when its process does not sleep
         self.keeps_awake = False  # whether it was told not to
         self.goes_ahead = False  # whether no answer is waited for where it is asked
@@ -381,9 +381,9 @@ class Link:
         assert self.socket is not None
         waited, awake = seconds, self.keeps_awake
         with self._speaking(what, seconds):
-            if self.meanwhile and what in ("call", "back"):
-                work, self.meanwhile = self.meanwhile, None
-                work()
+            if what in ("call", "back"):
+                while self.meanwhile:
+                    self.meanwhile.pop(0)()
             if what == "load" and _tell is not None and seconds > SLOWLY and not self.socket.speaks(SLOWLY):
                 _tell(f"{self.load['text']} takes long to import; it has {seconds - SLOWLY:.0f} s more")
                 waited -= SLOWLY
@@ -522,7 +522,7 @@ class Link:
             return
         self.live[number] = references
         self.alive[number] = len(left)
-        self.places[number] = [(owner.__array_interface__["data"][0], len(owner)) for owner in owners if owner is not None]
+        self.places[number] = [(address_of(owner), len(owner)) for owner in owners if owner is not None]
 
     def _dead(self, number: int, generation: int, _: Any) -> None:
         if generation != self.generation or number not in self.alive:
@@ -542,7 +542,7 @@ class Link:
         for number, references in self.live.items():
             for at, reference in enumerate(references):
                 owner = reference() if reference else None
-                if owner is not None and owner.__array_interface__["data"][0] == address and len(owner) == length:
+                if owner is not None and address_of(owner) == address and len(owner) == length:
                     return [number, at]
         return None
 

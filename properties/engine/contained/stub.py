@@ -336,7 +336,7 @@ class Shared:
 
     def meanwhile(self, work: Callable[[], object]) -> None:
         """Do something while the next call is waited for."""
-        self._link.meanwhile = work
+        self._link.meanwhile.append(work)
 
     def drawn(self) -> float:
         return self._link.number(self._link.ask("drawn", fw=self._base.name))

@@ -5,7 +5,6 @@ What the target's side says of an array is checked against the memory before one
 
 from __future__ import annotations
 
-import ctypes
 import keyword
 import math
 import numbers
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..frameworks import Framework
-from .arena import SIZE, Arena, extent
+from .arena import SIZE, Arena, address_of, extent
 
 ITEMSIZE = {
     "float64": 8,
@@ -187,7 +186,7 @@ class Arguments:
             self.fw.pour(value, chunk)
             self.retained.append(chunk)
             self.copies.append((value, chunk))
-            address, strides = ctypes.addressof(chunk), contiguous(shape, ITEMSIZE[dtype])
+            address, strides = address_of(chunk), contiguous(shape, ITEMSIZE[dtype])
             place = self.arena.place(address)
             assert place is not None
         start, length = place

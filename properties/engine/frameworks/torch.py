@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import math
 import os
 import re
 import sys
@@ -77,6 +77,8 @@ def vmap(function: Function) -> Function:
     return over_batch(function, lambda x: isinstance(x, torch.Tensor), mapped)
 
 
+NUMBERS = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+IN_NUMPY = {getattr(torch, name): np.dtype(name) for name in NUMBERS}  # which lays them over memory in a fifth of the time
 FORMS = 4  # compiled at a time: beyond a number of them torch.compile falls back to eager without a word
 _forms: list[Any] = []  # those since the last reset
 
@@ -341,6 +343,8 @@ class TorchFramework:
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
         kind = getattr(torch, dtype)
+        if kind in IN_NUMPY and math.prod(shape) * kind.itemsize == len(memory):  # all of it
+            return torch.from_numpy(np.ndarray(shape, IN_NUMPY[kind], memory, offset, strides))
         flat = torch.frombuffer(memory, dtype=kind, count=len(memory) // kind.itemsize)
         return flat.as_strided(shape, tuple(step // kind.itemsize for step in strides), offset // kind.itemsize)
 
@@ -349,10 +353,10 @@ class TorchFramework:
         return array.data_ptr(), tuple([step * size for step in array.stride()])
 
     def pour(self, array: Any, memory: Any) -> None:
-        torch.frombuffer(memory, dtype=array.dtype).view(array.shape).copy_(array.detach())
+        _whole(memory, array).copy_(array.detach())
 
     def refill(self, array: Any, memory: Any) -> None:
-        plain, copy = array.detach(), torch.frombuffer(memory, dtype=array.dtype).view(array.shape)
+        plain, copy = array.detach(), _whole(memory, array)
         if not ((plain == copy) | ((plain != plain) & (copy != copy))).all():
             with suppress(RuntimeError):  # what cannot be written into was not written into by a caller either
                 plain.copy_(copy)
@@ -418,7 +422,7 @@ class OnDevice(TorchFramework):
                     torch.cuda.set_rng_state_all(before)
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
-        kind, address = getattr(torch, dtype), ctypes.addressof(memory)
+        kind, address = getattr(torch, dtype), _address(memory)
         known = self.pieces.get(address)
         if known is None or len(known[0]) != len(memory):
             if known is not None:
@@ -436,7 +440,7 @@ class OnDevice(TorchFramework):
         return (address if piece is None else piece + address - self.pieces[piece][1].data_ptr()), strides
 
     def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
-        _bytes(memory).copy_(self.pieces[ctypes.addressof(memory)][1])
+        _bytes(memory).copy_(self.pieces[_address(memory)][1])
 
     def refresh(self, arrays: Iterable[Any]) -> None:
         for memory, copy in self._pieces(arrays):
@@ -466,6 +470,18 @@ class Distant(TorchFramework):
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         shape, dtype, _ = super().describe(array)
         return shape, dtype, self.device
+
+
+def _address(memory: Any) -> int:
+    address: int = memory.__array_interface__["data"][0]
+    return address
+
+
+def _whole(memory: Any, like: Any) -> Any:
+    """All of some memory, row by row, as an array of the same form."""
+    if like.dtype in IN_NUMPY:
+        return torch.from_numpy(np.ndarray(tuple(like.shape), IN_NUMPY[like.dtype], memory))
+    return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
 
 
 def _bytes(memory: Any) -> Any:
