@@ -142,7 +142,7 @@ def _looking_after(worker: int) -> str:
                 if found[0] == worker:
                     return str(os.waitstatus_to_exitcode(found[1]))
         # most of the time one number says that nothing was started
-        if alone and abs((now := tasks(of)) - before) > TASKS // 8:
+        if alone and abs((now := tasks(of)[1]) - before) > TASKS // 8:
             before = now
             if said := started(sum(threads for pid, _, _, threads in processes() if pid != os.getpid())):
                 os.kill(-1, signal.SIGKILL)  # all at once: nobody is left who could fork meanwhile

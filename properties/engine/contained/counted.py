@@ -32,18 +32,11 @@ def load() -> int:
         return -1
 
 
-def tasks(of: int) -> int:
-    """Processes and threads of the whole system, by one short read of ``load()``; 0 where it does not say."""
-    return _tasks(of)[1]
+def tasks(of: int) -> tuple[int, int]:
+    """(those that run or wait for a core at this moment, all) of the processes and threads of the system, by one short read of ``load()``.
 
-
-def running(of: int) -> int:
-    """Those of them that run or wait for a core at this moment; 0 where it does not say."""
-    return _tasks(of)[0]
-
-
-def _tasks(of: int) -> tuple[int, int]:
-    """See proc_loadavg(5)."""
+    Zeros where it does not say; see proc_loadavg(5).
+    """
     try:
         now, _, every = os.pread(of, 64, 0).split()[3].partition(b"/")
         return int(now), int(every)

@@ -24,7 +24,7 @@ import numpy as np
 from ..frameworks import Framework, framework, frameworks
 from . import wire
 from .arena import Arena, address_of, shared_file
-from .counted import load, memory, processes, running, started, taken, tasks, threads
+from .counted import load, memory, processes, started, taken, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded
 from .template import Template
@@ -176,11 +176,13 @@ class Link:
         self.told = ""  # the way in which the framework is told that no gradients will be asked for
         self.quick = False  # whether the target is asked in the framework's quick way
         self.avoiding = False  # whether what the framework knows to be faulty is left out of calls
-        self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())
+        self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())[1]
         self.known: dict[str, Any] = {}
         self.meanwhile: list[Callable[[], object]] = []  # what to do while the next call is waited for
-        self.awake = 0.0  # the ``time.monotonic()`` until when its process does not sleep
-        self.keeps_awake = False  # whether it was told not to
+        self.others = (
+            0  # that ran, beside this process and the target's, when the last answer came: with a core for each, neither has to sleep
+        )
+        self.keeps_awake = False  # whether the target's was told not to
         self.goes_ahead = False  # whether no answer is waited for where it is asked
         self.coming: deque[Coming] = deque()  # answers to calls that were made ahead, in their order
         self.unread: set[int] = set()  # those calls whose answers nobody has looked at
@@ -272,7 +274,7 @@ class Link:
 
     def _crowded(self) -> bool:
         """Whether more is running than a target may start: below its process, or left to the template by what has ended."""
-        self.looked, self.tasks = time.monotonic(), tasks(_load())
+        self.looked, self.tasks = time.monotonic(), tasks(_load())[1]
         running = processes()
         below = {pid for pid, parent, _, _ in running if parent == self.template.pid} - self.template.workers | {self.pid}
         for _ in range(DEEPEST):
@@ -373,7 +375,7 @@ class Link:
             raise self._broken("sent answers to what was not asked")
         first, self.queue = self.queue, []
         with self._speaking(what, wire.SENDING):
-            self.keeps_awake = self._idle_core()
+            self.keeps_awake = 0 <= self.others <= _cores() - 2
             self.socket.send({"do": what, "with": values, "first": first, "awake": self.keeps_awake})
 
     def _receive(self, what: str, seconds: float) -> Any:
@@ -388,8 +390,9 @@ class Link:
                 _tell(f"{self.load['text']} takes long to import; it has {seconds - SLOWLY:.0f} s more")
                 waited -= SLOWLY
             answer = self.socket.receive(time.monotonic() + waited, awake)
-            self.awake = time.monotonic() + wire.AWAKE if awake else 0.0
-            if (time.monotonic() - self.looked > LOOK or tasks(_load()) > self.tasks + TASKS) and self._crowded():
+            running, every = tasks(_load())
+            self.others = running - 1 - awake
+            if (time.monotonic() - self.looked > LOOK or every > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
         match answer:
             case {"r": result}:
@@ -424,11 +427,6 @@ class Link:
             self.socket = None
             Link.left.append((self.template, self.pid))
             raise
-
-    def _idle_core(self) -> bool:
-        """Whether this process and the target's have a core each, so that none has to sleep while it waits for the other."""
-        others = running(_load()) - 1 - (time.monotonic() < self.awake)
-        return 0 <= others <= _cores() - 2
 
     def patience(self) -> float:
         """Seconds for the next call."""

@@ -14,7 +14,7 @@ from ..frameworks import Framework, framework, frameworks
 from ..frameworks.protocol import Answered
 from .documentation import LONGEST
 from .link import LEARNING, Coming, Gone, Link
-from .values import ITEMSIZE, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
+from .values import ITEMSIZE, PLAIN, Arguments, Dropper, Remote, ToldDict, ToldList, contiguous, identifier, numbers_in
 from .watch import by_another_process
 
 MOST = 1000  # parameters of a callable
@@ -89,7 +89,7 @@ class ContainedLink(Link):
     def called(self, handle: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a thing of the target's, through the framework's own gradients where one will be asked."""
         fw = self.framework
-        asked = [x for x in (*arguments, *options.values()) for x in _arrays(x, fw) if fw.asks(x)] if fw.gradients else []
+        asked = [x for x in _arrays((*arguments, *options.values()), fw) if fw.asks(x)] if fw.gradients else []
         leaves = list({id(x): x for x in asked}.values())  # one array may be several arguments
         if not leaves and self.goes_ahead and self.learned >= LEARNING and not self.slow:
             return self.call_ahead(fw, handle, method, arguments, options)
@@ -135,15 +135,11 @@ def _form(result: Any, fw: Framework) -> str:
     return "an array" if fw.is_array(result) else "an object"
 
 
-def _arrays(value: Any, fw: Framework) -> Iterator[Any]:
+def _arrays(value: Any, fw: Framework) -> list[Any]:
     if fw.is_array(value):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _arrays(item, fw)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _arrays(item, fw)
+        return [value]
+    items = value if isinstance(value, tuple | list) else value.values() if isinstance(value, dict) else ()
+    return [array for item in items if not isinstance(item, PLAIN) for array in _arrays(item, fw)]
 
 
 def _swapped(value: Any, by: Mapping[int, Any]) -> Any:

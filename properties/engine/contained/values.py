@@ -170,23 +170,22 @@ class Arguments:
             return ["s", self.met[id(value)]]
         self.met[id(value)] = len(self.met)
         self.retained.append(value)
-        leaf = next((at for at, x in enumerate(self.leaves) if x is value), None)
+        leaf = next((at for at, x in enumerate(self.leaves) if x is value), None) if self.leaves else None
         shape, dtype, _ = self.fw.describe(value)
-        if math.prod(shape) == 0:
+        size = math.prod(shape) * ITEMSIZE[dtype]
+        if not size:
             return ["z", shape, dtype, leaf]
         address, strides = self.fw.lies(value)
         place = self.arena.place(address)
-        whole = strides == contiguous(shape, ITEMSIZE[dtype])
-        known = self.earlier.array if self.earlier and place is None and leaf is None and whole else lambda *_: None
-        if came := known(address, math.prod(shape) * ITEMSIZE[dtype]):
-            return ["r", *came, shape]
-        if place is None:  # made on the way, as by stacking
-            size = math.prod(shape) * ITEMSIZE[dtype]
+        if place is None:  # it is the target's own, or made on the way, as by stacking
+            by_rows = contiguous(shape, ITEMSIZE[dtype])
+            if self.earlier and leaf is None and strides == by_rows and (came := self.earlier.array(address, size)):
+                return ["r", *came, shape]
             chunk = self.arena.chunk(size)
             self.fw.pour(value, chunk)
             self.retained.append(chunk)
             self.copies.append((value, chunk))
-            address, strides = address_of(chunk), contiguous(shape, ITEMSIZE[dtype])
+            address, strides = address_of(chunk), by_rows
             place = self.arena.place(address)
             assert place is not None
         start, length = place

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -255,7 +256,7 @@ class TorchFramework:
         return isinstance(value, torch.Tensor)
 
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
-        return tuple(array.shape), str(array.dtype).removeprefix("torch."), str(array.device.type)
+        return tuple(array.shape), _name(array.dtype), str(array.device.type)
 
     def record(self, function: Function, leaves: Sequence[Any]) -> tuple[Any, SendBack | None]:
         asking = [x.detach().requires_grad_() for x in leaves]
@@ -470,6 +471,11 @@ class Distant(TorchFramework):
     def describe(self, array: Any) -> tuple[tuple[int, ...], str, str]:
         shape, dtype, _ = super().describe(array)
         return shape, dtype, self.device
+
+
+@cache
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _address(memory: Any) -> int:
