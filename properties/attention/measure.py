@@ -58,13 +58,12 @@ def _weights(trial: Trial) -> str:
     ratio = np.where(significant, read.out / exact, np.nan)
     if _constant(ratio[significant]):
         return f"every weight is {factor(float(np.nanmedian(ratio)))} of what it should be"
-    rows = [
-        row[large]
-        for row, large in zip(ratio.reshape(-1, ratio.shape[-1]), significant.reshape(-1, ratio.shape[-1]), strict=True)
-        if large.sum() > 1
-    ]
-    if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row in rows):
-        factors = [float(np.median(row)) for row in rows]
+    parted = (x.reshape(-1, x.shape[-1]) for x in (ratio, significant, exact))
+    rows = [(row[large], right.max()) for row, large, right in zip(*parted, strict=True) if large.sum() > 1]
+    if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row, _ in rows):
+        factors = [float(np.median(row)) for row, _ in rows]
+        if added := _added(np.array(factors), np.array([largest for _, largest in rows])):
+            return f"the weights of a row are in proportion, and as small as if {added:.2g} were added to their denominator, Σ exp(s − max s)"
         if f"{min(factors):.3g}" == f"{max(factors):.3g}" == "1":
             return ""  # that says nothing
         return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"
@@ -94,6 +93,15 @@ def factor(x: float) -> str:
 
 def _constant(values: Array) -> bool:
     return bool(len(values) > 1 and np.ptp(values) <= EXACT * np.abs(values).max() and np.abs(values - 1).max() > EXACT)
+
+
+def _added(factors: Array, largest: Array) -> float:
+    """What was added to the denominators of rows whose weights have these factors, and that largest weight, 1 / Σ exp(s − max s); 0 if nothing
+    is the same in all."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        added = (1 / factors - 1) / largest
+    alike = len(added) > 1 and np.ptp(largest) > 0.1 * largest.max() and added.min() > 0 and np.ptp(added) < 0.01 * added.max()
+    return float(np.median(added)) if alike else 0.0
 
 
 def _slope(weights: Array, exact: Array, significant: Array, scale: float) -> str:

@@ -115,6 +115,11 @@ MEASURED = [
         "the weights of a row are in proportion, but 0.",
     ),
     (
+        {"softmax": lambda s, visible: 1 / (1 + 1e-8 * core.softmax(s, visible).amax(-1, keepdim=True)) * core.softmax(s, visible)},
+        "softmax",
+        "as if 1e-08 were added to their denominator, Σ exp(s − max s)",
+    ),
+    (
         {"softmax": lambda s, visible: core.softmax(s, visible).index_fill(-1, torch.tensor(0), 0.0)},
         "symmetry",
         "the keys with key j = 0 are hidden and should be visible",
