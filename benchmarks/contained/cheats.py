@@ -84,7 +84,7 @@ attention = wrong
     "an overflow of the C stack": """
 def down(n):
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int)(down)(n + 1)
-attention = after(60, lambda: down(0))
+attention = after(60, lambda: (sys.setrecursionlimit(10**9), down(0)))
 """,
     "abort()": "attention = after(60, lambda: ctypes.CDLL(None).abort())",
     "an exec of true": "attention = after(60, lambda: os.execv('/bin/true', ['true']))",

@@ -63,7 +63,9 @@ def _weights(trial: Trial) -> str:
     if rows and all(np.ptp(row) <= EXACT * np.abs(row).max() for row, _ in rows):
         factors = [float(np.median(row)) for row, _ in rows]
         if added := _added(np.array(factors), np.array([largest for _, largest in rows])):
-            return f"the weights of a row are in proportion, and as small as if {added:.2g} were added to their denominator, Σ exp(s − max s)"
+            return (
+                f"the weights of a row are in proportion, and as small as if {added:.2g} were added to their denominator, Σ exp(s − max s)"
+            )
         if f"{min(factors):.3g}" == f"{max(factors):.3g}" == "1":
             return ""  # that says nothing
         return f"the weights of a row are in proportion, but {min(factors):.3g} to {max(factors):.3g} of what they should be"

@@ -13,7 +13,6 @@ from threading import Event, Thread, Timer
 import pytest
 
 from properties.engine.contained import link as links
-from properties.engine.contained.link import Link
 from properties.engine.contained.wire import LENGTH, SLICE, Broken, Late, Wire
 
 
@@ -98,10 +97,7 @@ def test_nothing_of_a_stranger_s_moves_a_cursor() -> None:
 )
 def test_no_core_is_taken_from_another(cores: int, running: int, waits: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_cores", lambda: cores)
-    monkeypatch.setattr(links, "running", lambda load: running)
-    link = object.__new__(Link)
-    link.awake = time.monotonic() + 60 if waits else 0.0
-    assert link._idle_core() is expected
+    assert links.idle_core(running, waits) is expected
 
 
 @pytest.mark.parametrize("piece", [LENGTH.pack(1), LENGTH.pack(1000) + b" "])  # of which no whole message comes

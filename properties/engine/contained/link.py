@@ -69,6 +69,14 @@ def patience(longest: float, hung: bool) -> float:
     return min(max(IMPATIENT if hung else LEAST, TIMES * longest), max(LONGEST, AT_LEAST * longest))
 
 
+def idle_core(running: int, awake: bool) -> bool:
+    """Whether this process and the target's have a core each, of so many that run, so that none has to sleep while it waits for the other.
+
+    ``awake``: the target's is one of them, and waits.
+    """
+    return 0 <= running - 1 - awake <= _cores() - 2
+
+
 @contextmanager
 def allowing(seconds: float | None, loading: float = LEAST, tell: Callable[[str], object] | None = None) -> Iterator[None]:
     """Meanwhile a call, and all that do not come back, are waited for no longer than the budget of a target, if it has one.
@@ -179,9 +187,7 @@ class Link:
         self.looked, self.crowd, self.tasks = time.monotonic(), "", tasks(_load())[1]
         self.known: dict[str, Any] = {}
         self.meanwhile: list[Callable[[], object]] = []  # what to do while the next call is waited for
-        self.others = (
-            0  # that ran, beside this process and the target's, when the last answer came: with a core for each, neither has to sleep
-        )
+        self.idle = False  # whether there was a core for each when the last answer came
         self.keeps_awake = False  # whether the target's was told not to
         self.goes_ahead = False  # whether no answer is waited for where it is asked
         self.coming: deque[Coming] = deque()  # answers to calls that were made ahead, in their order
@@ -375,7 +381,7 @@ class Link:
             raise self._broken("sent answers to what was not asked")
         first, self.queue = self.queue, []
         with self._speaking(what, wire.SENDING):
-            self.keeps_awake = 0 <= self.others <= _cores() - 2
+            self.keeps_awake = self.idle
             self.socket.send({"do": what, "with": values, "first": first, "awake": self.keeps_awake})
 
     def _receive(self, what: str, seconds: float) -> Any:
@@ -391,7 +397,7 @@ class Link:
                 waited -= SLOWLY
             answer = self.socket.receive(time.monotonic() + waited, awake)
             running, every = tasks(_load())
-            self.others = running - 1 - awake
+            self.idle = idle_core(running, awake)
             if (time.monotonic() - self.looked > LOOK or every > self.tasks + TASKS) and self._crowded():
                 raise wire.Broken
         match answer:
