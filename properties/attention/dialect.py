@@ -67,6 +67,8 @@ def learn(target: Target, formal: Formal, declared: Iterable[str], device: str, 
         for layout, dim, multiple in ((None, 0, 1), *(_demands() if demanding else ())):
             if misread and (dtype not in ASKED_IN[:2] or (layout, multiple) not in _simpler(misread[1].layout)):
                 continue
+            if layout and target.asked_enough():
+                continue
             facts: dict[str, Any] = {"head_dims": (dim,), "length_multiple": multiple} if dim else {}
             question = Question(replace(target, supports=replace(target.supports, **facts)), dtype, device)
             try:

@@ -510,7 +510,9 @@ def test_what_is_computed_in_float32_is_seen_beside_a_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [lambda v: v.tolist(), lambda v: None, lambda v: (x for x in v)], ids=["a list", "nothing", "a generator"]
+    "answer",
+    [lambda v: v.tolist(), lambda v: None, lambda v: (x for x in v), lambda v: __import__("no_such_library")],
+    ids=["a list", "nothing", "a generator", "what is not installed"],
 )
 def test_what_never_answers_with_an_array_is_not_asked_for_long(answer: Callable[[Any], Any]) -> None:
     calls = [0]

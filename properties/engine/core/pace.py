@@ -13,7 +13,8 @@ from ..contained.link import NoMoreCalls
 
 # For the answers of one that takes long for each; what is long; and for those of any other, on a busy machine, too.
 SECONDS, SLOW, MOST = 6.0, 0.05, 20.0
-STRANGE = 24  # so many calls of which no array has come back are enough, or that raised at where the arrays lie
+STRANGE = 24  # so many calls of which no array has come back are enough, or that raised at where the arrays lie, or one of these:
+HOPELESS = ("NameError", "ImportError", "ModuleNotFoundError", "SystemExit")
 GPU = re.compile(
     r"\bcuda\b|is_cuda|\bgpus?\b|nvidia|active drivers|cpu tensor\?", re.IGNORECASE
 )  # as PyTorch, Triton and asserts in kernels say it
@@ -76,9 +77,10 @@ class Pace:
 
     def note(self, error: BaseException, words: str) -> None:
         """What a call has raised."""
-        if type(error).__name__ in ("NameError", "UnboundLocalError"):  # of another process, too
+        kind = type(error).__name__  # of another process, too
+        if kind in ("NameError", "UnboundLocalError"):
             self.undefined = words
-        self.strange = self.strange + 1 if isinstance(error, NoArray) or asks_for_gpu(words) else 0
+        self.strange = self.strange + 1 if isinstance(error, NoArray) or kind in HOPELESS or asks_for_gpu(words) else 0
 
     def over(self, compiles: bool) -> bool:
         """Whether no more is asked. ``compiles``: every new shape costs far more than a call."""
