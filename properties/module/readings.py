@@ -20,6 +20,7 @@ from .speech import DISTANCES, IMAGES, IN_PACKS, ONE_FOR_ALL, PACKED, PLACED, TA
 TURNED = ("qk_rope_head_dim", "rope_head_dim")  # beside features that do not turn: as many as somebody likes
 LATER = ("distances", "added to memory")  # what no first call is given that can do without
 PERHAPS = ("distances", "added")  # what a name means where it is required, or something else
+BETWEEN = ("agent",)  # in the name of an argument: rows through which tokens see each other, and no memory
 LIKELY = 24  # ways that are tried to give lazy parameters their shape
 
 
@@ -99,7 +100,7 @@ def _first_layer(module: Any) -> int:
 
 
 def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-    """(roles, what else is passed): what each argument may be."""
+    """(roles, what else is passed): what each argument may be. Raises CannotRun where one is none of what an attention takes."""
     usable = [p for p in formal.values() if p.kind is not p.VAR_KEYWORD]
     known = {p.name: role(p.name, FORWARD_ROLES) for p in usable}
     required = [p for p in usable if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
@@ -134,6 +135,8 @@ def _readings(formal: Mapping[str, inspect.Parameter]) -> Iterator[tuple[dict[st
             yield {**roles, name: "memory"}, extra
         return
     own = all(known[name] in PERHAPS for name in unknown)
+    if between := next((name for name in unknown if any(word in name for word in BETWEEN)), ""):
+        raise CannotRun(f"it asks for {between}, through which tokens see each other: that is no attention of tokens to tokens")
     for guess in ("own",) * own + ("tokens again", "memory", "none", "zero"):
         more = {name: known[name] if guess == "own" else "key" if guess == "tokens again" else guess for name in unknown}
         values = dict.fromkeys(unknown, None if guess == "none" else 0)

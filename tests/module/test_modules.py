@@ -177,6 +177,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "mine cannot be made: its constructor reaches for the network (http://weights.invalid/model.bin); give an instance",
     ),
     "no names": (styles.ReadsNoNames(16), "it has a forward whose parameters cannot be read: "),
+    "agents": (styles.ThroughAgents(32), "it asks for agent_tokens, through which tokens see each other: that is no attention of tokens"),
     "an unknown argument": (styles.Asks, "Asks cannot be made: what is 'frobs'? Give it, for example 'Asks(frobs=…, dim=32)'"),
     "an exception": (styles.RaisesAlways, "mine cannot be made: the constructor raised KeyError: 'my own mistake'"),
     "token ids": (styles.OfTokenIds, "mine cannot be called: forward(ids) of tokens (2, 5, 32) said RuntimeError"),

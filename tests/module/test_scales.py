@@ -78,6 +78,18 @@ class InFolds(Gated):
         return torch.baddbmm(torch.zeros(1, dtype=q.dtype), q, k.mT, beta=0).unflatten(0, (-1, self.num_heads))
 
 
+class Twice(Gated):
+    """Right: the same product is computed twice, as where the same tokens come by two arguments."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(q, k).maximum(super().logits(q, k))
+
+
+class TwiceNotScaled(NotScaled):
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(q, k).maximum(super().logits(q, k))
+
+
 class Learned(Gated):
     """What logits are multiplied by is learned."""
 
@@ -157,7 +169,7 @@ class OfFewerKeysByTheWidth(OfFewerKeys):
 
 
 @pytest.mark.nightly(but=3)
-@pytest.mark.parametrize("cls", [Gated, InFolds, Learned, Chosen, Normed, Distances, OfQueries, OfFewerKeys])
+@pytest.mark.parametrize("cls", [Gated, InFolds, Twice, Learned, Chosen, Normed, Distances, OfQueries, OfFewerKeys])
 def test_a_right_scale_or_one_that_is_said_is_nothing(cls: type[nn.Module]) -> None:
     target = spoken(cls)
     assert target.learned["structure"].startswith("not confirmed") and not target.wrong
@@ -171,6 +183,7 @@ def test_a_right_scale_or_one_that_is_said_is_nothing(cls: type[nn.Module]) -> N
         (ScaledTwice, "1/head_dim"),
         (ScaledAnyhow, "0.141"),
         (OfQueriesNotScaled, "1"),
+        (TwiceNotScaled, "1"),
         (OfFewerKeysByTheWidth, "1/sqrt(width)"),
     ],
 )

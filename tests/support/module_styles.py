@@ -320,6 +320,19 @@ class ReadsNoNames(nn.Module):
         self.forward = max  # whose signature is nowhere
 
 
+class ThroughAgents(nn.Module):
+    """Tokens see agents, and agents the tokens, as in agent attention (Han et al. 2024)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, agent_tokens: Tensor) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        agents = self.qkv(agent_tokens).chunk(3, -1)
+        return self.proj(attend(q, agents[1], attend(agents[0], k, v)))
+
+
 class OperationOfItsOwn(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()

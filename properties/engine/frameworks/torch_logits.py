@@ -77,7 +77,9 @@ class Logits:
     def scaled(self, logits: torch.Tensor) -> str:
         """``logits of D features and H heads times F``, for those that a softmax is given; ``STRETCHED``; "" where nothing is known."""
         stretched = False
-        found = [m for a, b, equation in self.products if (m := _measured(a, b, equation)) and _fits(m[0], logits)][-TOGETHER:]
+        fitting = [m for a, b, equation in self.products if (m := _measured(a, b, equation)) and _fits(m[0], logits)]
+        # of equal products, as of tokens that are given twice, each would have its part of the factor
+        found = [m for at, m in enumerate(fitting) if not any(torch.equal(m[0], other) for other, *_ in fitting[at + 1 :])][-TOGETHER:]
         factors = _factors(logits.double(), [product.double().reshape(logits.shape) for product, *_ in found])
         for (_, rows, columns, features), times in zip(found, factors, strict=False):
             scales = [self._of_a_projection(lengths, features) for lengths in (rows, columns)]
