@@ -108,6 +108,16 @@ def attention(q, k, v):
 """
 
 
+@pytest.mark.parametrize("where", [NEVER, ALWAYS])
+def test_of_an_assertion_without_words_its_line_is_told(where: str, tmp_path: Path) -> None:
+    code = "def attention(q, k, v):\n    assert q.shape[-1] % 100 == 99\ndef worded(q, k, v):\n    assert False, 'no such width'"
+    (tmp_path / "kernel.py").write_text(code)
+    for name, says in (("attention", "AssertionError: assert q.shape[-1] % 100 == 99"), ("worded", "AssertionError: no such width")):
+        with containing(where), pytest.raises(CannotRun) as caught:
+            find_targets(f"{tmp_path / 'kernel.py'}:{name}", Builtins())
+        assert says in str(caught.value)
+
+
 def test_a_limit_of_memory_is_kept(tmp_path: Path) -> None:
     what = "str(__import__('resource').getrlimit(__import__('resource').RLIMIT_DATA)[0])"
     contained(tmp_path, WRITES.format(path=str(tmp_path / "limit"), what=what))

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -258,12 +259,18 @@ def _load_module(name: str) -> Any:
         raise NotLoaded(f"the module {name} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
+def said(error: BaseException) -> str:
+    """What an exception says; of an assertion without words the line of code that it stands in."""
     try:
-        lines = str(error).strip().splitlines()
+        if type(error) is AssertionError and not error.args and error.__traceback__ is not None:
+            return traceback.extract_tb(error.__traceback__)[-1].line or ""
+        return str(error)
     except BaseException:
         return ""
-    return lines[0] if lines else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(said(error).strip().splitlines()), "")
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:

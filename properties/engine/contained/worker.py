@@ -23,6 +23,7 @@ from .arena import Arena
 from .documentation import documentation
 from .limits import end_with_parent, restrict, without_gpus
 from .load import NotLoaded, called, instance_of, library_of, load
+from .load import said as words_of
 from .signatures import with_signature
 from .values import ITEMSIZE, LONGEST, Taking, Telling, numbers_in, signature_of
 
@@ -270,7 +271,7 @@ WRITES = "a target in a process of its own writes temporary files and caches alo
 def _said(error: BaseException) -> str:
     try:
         more = f": {WRITES}" if isinstance(error, OSError) and error.errno == errno.EROFS else ""
-        return str(error)[:LONGEST] + more
+        return words_of(error)[:LONGEST] + more
     except BaseException:
         return ""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..cases.coordinates import Array
 from ..contained.link import Gone, NoMoreCalls
+from ..contained.load import said as words_of
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
 from .pace import NoArray, Pace
@@ -218,7 +219,7 @@ def _hint(options: Mapping[str, Any]) -> str:
 
 def first_line(error: BaseException) -> str:
     """What an exception says, without what follows it; no more than a few lines of a terminal."""
-    lines = str(error).strip().splitlines()
+    lines = words_of(error).strip().splitlines()
     return "" if not lines else lines[0] if len(lines[0]) <= SAID else f"{lines[0][:SAID]}…"
 
 
