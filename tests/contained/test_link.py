@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from enum import IntEnum, StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,15 @@ def test_the_oracle_is_asked_while_an_answer_is_waited_for(monkeypatch: pytest.M
         monkeypatch.setattr(attention_trial.bound, "rigorous", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             try_case(target, asks, Case(queries=3, keys=5))
+
+
+def test_nothing_is_done_meanwhile_for_a_call_that_was_not_made(tmp_path: Path) -> None:
+    target, done = contained(tmp_path, "attention = right"), list[str]()
+    fw: Any = target.framework
+    for name in ("of a call that was refused before it was made", "of this call"):
+        fw.meanwhile(partial(done.append, name))
+    attend(target, make_inputs(Case()), target.buffers())
+    assert done == ["of this call"]
 
 
 def test_a_target_that_nobody_holds_has_no_process(tmp_path: Path) -> None:

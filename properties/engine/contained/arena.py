@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..frameworks.numpy import address_of
+
 SIZE = 2**31  # of address space; pages come into being when they are written
 ALIGNMENT = 64
 SEALS = 0x0001 | 0x0002 | 0x0004  # F_SEAL_SEAL, SHRINK, GROW: nobody can take the memory away
@@ -75,12 +77,6 @@ class Arena:
             return None
         start = self._starts[index]
         return (start, self._lengths[start]) if at < start + self._lengths[start] else None
-
-
-def address_of(memory: Any) -> int:
-    """Where an array of NumPy lies."""
-    address: int = memory.__array_interface__["data"][0]
-    return address
 
 
 def extent(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from ..frameworks import Framework, framework, frameworks
+from ..frameworks.numpy import address_of
 from . import wire
-from .arena import Arena, address_of, shared_file
+from .arena import Arena, shared_file
 from .counted import load, memory, processes, started, taken, tasks, threads
 from .limits import TASKS
 from .load import NotLoaded

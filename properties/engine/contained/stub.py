@@ -331,7 +331,9 @@ class Shared:
         return Dropper(probability)
 
     def meanwhile(self, work: Callable[[], object]) -> None:
-        """Do something while the next call is waited for."""
+        """Do something while the next call is waited for, with what is to be done for those that were made ahead."""
+        if not self._link.coming:
+            self._link.meanwhile.clear()  # of a call that was not made
         self._link.meanwhile.append(work)
 
     def drawn(self) -> float:

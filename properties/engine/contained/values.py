@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..frameworks import Framework
-from .arena import SIZE, Arena, address_of, extent
+from ..frameworks.numpy import address_of
+from .arena import SIZE, Arena, extent
 
 ITEMSIZE = {
     "float64": 8,

@@ -132,7 +132,7 @@ class NumpyFramework:
         return np.ndarray(shape, np.dtype(dtype), memory, offset, strides)
 
     def lies(self, array: Any) -> tuple[int, tuple[int, ...]]:
-        return array.__array_interface__["data"][0], tuple(array.strides)
+        return address_of(array), tuple(array.strides)
 
     def pour(self, array: Any, memory: Any) -> None:
         np.ndarray(array.shape, array.dtype, memory)[...] = array
@@ -163,6 +163,12 @@ class NumpyFramework:
 
     def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         return call(leaves)[0]
+
+
+def address_of(array: Any) -> int:
+    """Where the first element of an array of NumPy lies."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 FRAMEWORK = NumpyFramework

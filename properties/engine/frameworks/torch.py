@@ -17,6 +17,7 @@ import torch
 
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, machine, numbers
+from .numpy import address_of
 from .protocol import LAYOUTS, TRAINING, Answered, Function, Modules, SendBack, Variant
 from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, as_passed, each, in_train_mode, stepwise
 from .variants import over_batch
@@ -423,7 +424,7 @@ class OnDevice(TorchFramework):
                     torch.cuda.set_rng_state_all(before)
 
     def over(self, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
-        kind, address = getattr(torch, dtype), _address(memory)
+        kind, address = getattr(torch, dtype), address_of(memory)
         known = self.pieces.get(address)
         if known is None or len(known[0]) != len(memory):
             if known is not None:
@@ -441,7 +442,7 @@ class OnDevice(TorchFramework):
         return (address if piece is None else piece + address - self.pieces[piece][1].data_ptr()), strides
 
     def put_back(self, array: Any, memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
-        _bytes(memory).copy_(self.pieces[_address(memory)][1])
+        _bytes(memory).copy_(self.pieces[address_of(memory)][1])
 
     def refresh(self, arrays: Iterable[Any]) -> None:
         for memory, copy in self._pieces(arrays):
@@ -476,11 +477,6 @@ class Distant(TorchFramework):
 @cache
 def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _address(memory: Any) -> int:
-    address: int = memory.__array_interface__["data"][0]
-    return address
 
 
 def _whole(memory: Any, like: Any) -> Any:
