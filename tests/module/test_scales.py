@@ -85,6 +85,13 @@ class Twice(Gated):
         return super().logits(q, k).maximum(super().logits(q, k))
 
 
+class Doubled(Gated):
+    """Right: another product is a multiple of the first, so that no factor is that of one alone."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(q, k).maximum(super().logits(2 * q, k) / 2)
+
+
 class TwiceNotScaled(NotScaled):
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         return super().logits(q, k).maximum(super().logits(q, k))
@@ -169,7 +176,7 @@ class OfFewerKeysByTheWidth(OfFewerKeys):
 
 
 @pytest.mark.nightly(but=3)
-@pytest.mark.parametrize("cls", [Gated, InFolds, Twice, Learned, Chosen, Normed, Distances, OfQueries, OfFewerKeys])
+@pytest.mark.parametrize("cls", [Gated, Twice, Doubled, InFolds, Learned, Chosen, Normed, Distances, OfQueries, OfFewerKeys])
 def test_a_right_scale_or_one_that_is_said_is_nothing(cls: type[nn.Module]) -> None:
     target = spoken(cls)
     assert target.learned["structure"].startswith("not confirmed") and not target.wrong

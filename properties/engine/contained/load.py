@@ -259,7 +259,7 @@ def _load_module(name: str) -> Any:
         raise NotLoaded(f"the module {name} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
 
 
-def said(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     """What an exception says; of an assertion without words the line of code that it stands in."""
     try:
         if type(error) is AssertionError and not error.args and error.__traceback__ is not None:
@@ -270,7 +270,7 @@ def said(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(said(error).strip().splitlines()), "")
+    return next(iter(words_of(error).strip().splitlines()), "")
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,8 +22,7 @@ from .apart import filtered, without_capabilities
 from .arena import Arena
 from .documentation import documentation
 from .limits import end_with_parent, restrict, without_gpus
-from .load import NotLoaded, called, instance_of, library_of, load
-from .load import said as words_of
+from .load import NotLoaded, called, instance_of, library_of, load, words_of
 from .signatures import with_signature
 from .values import ITEMSIZE, LONGEST, Taking, Telling, numbers_in, signature_of
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..cases.coordinates import Array
 from ..contained.link import Gone, NoMoreCalls
-from ..contained.load import said as words_of
+from ..contained.load import words_of
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
 from .pace import NoArray, Pace

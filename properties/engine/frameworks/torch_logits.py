@@ -166,7 +166,7 @@ def _factors(logits: torch.Tensor, products: list[torch.Tensor]) -> list[float]:
     if int(seen.sum()) < FEW * len(others):
         return []
     matrix = torch.stack(others, -1)[seen]
-    if not bool(matrix.isfinite().all()):
+    if not bool(matrix.isfinite().all()) or int(torch.linalg.matrix_rank(matrix)) < len(others):  # or one is a part of another
         return []
     factors = torch.linalg.lstsq(matrix, one[seen, None]).solution[:, 0]
     off = (matrix @ factors - one[seen]).abs().max()
