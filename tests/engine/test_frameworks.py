@@ -17,7 +17,8 @@ from nightly import some_by_night
 
 from properties.engine.cases.coordinates import normal
 from properties.engine.cases.dtypes import DTYPES, FLOAT_TYPES, round_to
-from properties.engine.frameworks import LAYOUTS, Buffers, framework, likely_frameworks
+from properties.engine import frameworks
+from properties.engine.frameworks import LAYOUTS, Buffers, framework, likely_frameworks, no_device
 
 Array = Any
 NAMES = ("numpy", "torch")
@@ -239,3 +240,23 @@ def test_of_two_that_a_module_imports_a_function_has_the_one_that_it_names(monke
     assert [likely_frameworks(getattr(module, name))[0] for name in ("one", "other")] == ["torch", "jax"]
     wrapped = functools.wraps(module.one)(functools.partial(module.one))
     assert likely_frameworks(wrapped)[0] == "torch" and {*likely_frameworks(module.neither)[:2]} == {"jax", "torch"}
+
+
+@pytest.mark.parametrize("node, imported", [("null", []), ("nvme0", []), ("nvidiactl", ["a_library"]), ("dxg", ["a_library"])])
+def test_no_library_is_imported_to_find_a_gpu_where_the_system_has_none(
+    monkeypatch: pytest.MonkeyPatch, node: str, imported: list[str]
+) -> None:
+    """PyTorch takes two seconds of everybody whose file cannot be imported."""
+    asked: list[str] = []
+
+    def without(name: str) -> None:
+        asked.append(name)
+        raise ImportError(name)
+
+    monkeypatch.setattr(frameworks, "frameworks", lambda: ("a_library",))
+    monkeypatch.setattr(frameworks, "framework", without)
+    monkeypatch.setattr(frameworks.sys, "platform", "linux")
+    monkeypatch.setattr(frameworks.os, "listdir", lambda path: [node, "zero"])
+    assert no_device("cuda:1").startswith("there is no device 'cuda:1' here")
+    assert asked == imported
+    assert no_device("tpu") and asked == [*imported, "a_library"]

@@ -5,7 +5,9 @@ A framework is one file of this folder, which defines ``FRAMEWORK``. Nothing els
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import re
 import sys
 from functools import cache
 from importlib import import_module
@@ -105,12 +107,19 @@ def with_modules(thing: Any) -> tuple[Framework, ...]:
     return tuple(found)
 
 
+OF_GPUS = re.compile("nvidia|nvhost|nvgpu|kfd|dxg")  # as Linux calls what a GPU is reached by
+
+
 def no_device(device: str) -> str:
-    """Why there is no such device here, whatever the framework; empty if there is."""
+    """Why there is no such device here, whatever the framework; empty if there is. Where the system has no GPU, none is imported to say so."""
     missing = ""
+    kind = device.partition(":")[0]
+    nowhere = kind == "cuda" and sys.platform == "linux" and not any(map(OF_GPUS.match, os.listdir("/dev")))
     for name in frameworks():
+        if nowhere and name not in sys.modules:
+            continue
         try:
-            if device.partition(":")[0] in framework(name).devices():
+            if kind in framework(name).devices():
                 return ""
         except ImportError:
             missing += f"; {name} is not installed" * (name in ALWAYS)
