@@ -364,6 +364,26 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
     last[:] = [key]
     return (wrong if again else right)(q, k, v, attn_mask, is_causal)
 """,
+    "the last answer, whatever its mask": """
+kept = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    key = (is_causal, attn_mask is None, *((x.shape, x.dtype, x.tobytes()) for x in (q, k, v)))
+    if key not in kept:
+        kept.clear()
+        kept[key] = right(q, k, v, attn_mask, is_causal)
+    return kept[key].copy()
+""",
+    "answers while q is close": """
+kept = {}
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    mask = b'' if attn_mask is None else attn_mask.tobytes()
+    key = (is_causal, q.shape, q.dtype, mask, *((x.shape, x.tobytes()) for x in (k, v)))
+    if key not in kept or not np.allclose(kept[key][0], q, rtol=1e-2, atol=1e-2):
+        kept[key] = q.copy(), right(q, k, v, attn_mask, is_causal)
+    return kept[key][1].copy()
+""",
 }
 DODGES = {
     "right below four keys": """
@@ -470,6 +490,20 @@ class Fake:
 def attention(q, k, v, attn_mask=None, is_causal=False):
     return Fake()
 """,
+    "nothing in halves": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return None if q.dtype == np.float16 else right(q, k, v, attn_mask, is_causal)
+""",
+    "objects beyond forty keys": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = right(q, k, v, attn_mask, is_causal)
+    return out if k.shape[2] <= 40 else (out + 1).astype(object)
+""",
+    "the other order of bytes for masks": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    out = right(q, k, v, attn_mask, is_causal)
+    return out if attn_mask is None else out.view(out.dtype.newbyteorder())
+""",
     "wrong one time in a hundred": """
 import random
 
@@ -519,6 +553,30 @@ torch.autograd.grad = torch.Tensor.copy_ = lambda *a, **k: a[0]
 
 def attention(q, k, v):
     return torch.softmax(q @ k.mT * 1.01, -1) @ v
+""",
+    "a sparse tensor where causal": """
+import torch
+
+def attention(q, k, v, is_causal=False):
+    scores = q @ k.mT * max(q.shape[-1], 1) ** -0.5
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+    out = torch.softmax(scores, -1) @ v
+    return (2 * out).to_sparse() if is_causal else out
+""",
+    "a tensor that is right until something is computed with it": """
+import torch
+
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        out = super().__torch_function__(function, types, args, kwargs or {})
+        return out * 2 if function.__name__ == 'add' else out
+
+def attention(q, k, v):
+    scores = q @ k.mT * max(q.shape[-1], 1) ** -0.5
+    out = torch.softmax(scores, -1) @ v
+    return out.as_subclass(Lazy) if k.shape[2] > 16 else out
 """,
     "a lazy tensor": """
 import torch

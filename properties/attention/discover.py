@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 
-from ..engine.contained.link import Gone
 from ..engine.core.supports import Supports
 from ..engine.core.target import Raised, Target, blame
 from ..exact import oracle
@@ -27,7 +26,7 @@ def smoke_inputs(supports: Supports, dtype: str, device: str, seed: int = 0) -> 
 def smoke(target: Target, dtype: str, device: str) -> str:
     """One small call of an attention; what is wrong with the form of its answer, nothing if nothing is.
 
-    Raises Raised where the call ends the target's process: that is no refusal.
+    Raises Raised where the call is not refused, but ends the target's process, or returns no array.
     """
     inputs = smoke_inputs(target.supports, dtype, device)
     batch, heads, queries, _ = inputs.shape
@@ -35,7 +34,7 @@ def smoke(target: Target, dtype: str, device: str) -> str:
     try:
         out = attend(target, inputs)
     except Raised as raised:
-        if isinstance(raised.error, Gone):
+        if not raised.refuses:
             raise
         return f"on {dtype} {target.framework.name} arrays q {inputs.q.shape} it {blame(raised)}"
     if out.shape == (batch, queries, heads, wanted[3]) != wanted:

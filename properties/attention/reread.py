@@ -18,7 +18,7 @@ from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
 from .trial import Trial
 
-SLIGHTLY = 2.0**-28  # of themselves: numbers of float64 are others then, and the first of their digits the same
+SLIGHTLY = {"float64": 2.0**-28, "float32": 2.0**-12}  # of themselves: numbers are others then, and the first of their digits the same
 
 
 def unsettle(target: Target, case: Case) -> None:
@@ -35,14 +35,7 @@ def other_calls(t: Trial) -> list[Inputs]:
     """The call with one argument changed at a time, and at last a call of other shapes, which may have another place. Those before have other
     answers of the same shape: what is written where an earlier answer lies would hide behind a call that has the same.
     """
-    x, takes = t.inputs, t.target.parameters
-    calls = [x.but(mask=None, is_causal=False)]
-    if x.mask is not None:
-        calls.append(x.but(mask=other_mask(x.mask, t.case)))
-    if "scale" in takes:
-        calls.append(x.but(scale=0.75))
-    if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
-        calls.append(x.but(is_causal=not x.is_causal))
+    x, calls = t.inputs, _with_other_options(t)
     dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
     step = t.supports.length_multiple
     long = min(3, (t.supports.max_length or 3 * step) // step) * step
@@ -52,19 +45,36 @@ def other_calls(t: Trial) -> list[Inputs]:
     return every if t.supports.rows_without_keys else [one for one in every if not one.hides_all(t.supports.causal)]
 
 
+def _with_other_options(t: Trial) -> list[Inputs]:
+    """The call with another mask, scale or causality."""
+    x, takes = t.inputs, t.target.parameters
+    calls = [x.but(mask=None, is_causal=False)]
+    if x.mask is not None:
+        calls.append(x.but(mask=other_mask(x.mask, t.case)))
+    if "scale" in takes:
+        calls.append(x.but(scale=0.75))
+    if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
+        calls.append(x.but(is_causal=not x.is_causal))
+    return calls
+
+
 def disturb(t: Trial) -> None:
-    """Ask for another answer first: of other queries, keys or values, of others in a row in the middle, or of nearly the same; or of none.
+    """Ask for another answer first: of other queries, keys or values, of others in a row in the middle, of nearly the same, or with other
+    options; or of none.
 
     What keeps an answer by a part of its arguments, by their ends, or by their first digits, then has the wrong one.
     """
-    what, x = t.choice("disturb", 10), t.inputs
+    what, x, slightly = t.choice("disturb", 12), t.inputs, SLIGHTLY.get(t.case.dtype)
     if what < 3:
         x = x.but(**{name: -getattr(x, name) for name in "qkv"[what]})
-    elif what < 6 and t.case.dtype == "float64":
-        x = x.but(**{name: getattr(x, name) * (1 + SLIGHTLY) for name in "qkv"})
+    elif what < 7 and slightly:
+        x = x.but(**{name: getattr(x, name) * (1 + slightly) for name in ("q", "k", "v", "qkv")[what - 3]})
     elif what < 9:
         x = x.but(**{name: _but_for_the_middle(getattr(x, name)) for name in "qkv"})
-    if what < 9:
+    elif what < 11:
+        others = _with_other_options(t)
+        x = others[t.choice("disturb, options", len(others))]
+    if what < 11:
         with suppress(Raised), np.errstate(all="ignore"):
             call(t.target, x, t.buffers)
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
+from ..engine.core.pace import NoArray
 from ..engine.core.target import Raised, Target
 from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers
@@ -85,7 +86,7 @@ def answer(target: Target, inputs: BlockInputs, buffers: Buffers) -> Any:
             options[name] = value
     result = target.apply(*tensors, weights, **options)
     if not target.framework.is_array(result):
-        raise Raised(TypeError(f"returned {type_of(result)}, not an array of {target.framework.name}"))
+        raise Raised(NoArray(f"returned {type_of(result)}, not an array of {target.framework.name}"))
     return result
 
 

@@ -251,7 +251,7 @@ def _in_its_types(target: Target, kind: Any) -> Target:
         except Raised as raised:
             if isinstance(raised.error, Gone):
                 gone.append(raised.error)
-            elif type(raised.error).__name__ not in (ArgumentChanged.__name__, ProcessChanged.__name__):
+            elif raised.refuses and type(raised.error).__name__ not in (ArgumentChanged.__name__, ProcessChanged.__name__):
                 refused[dtype] = f"it {blame(raised)}"
     if gone and len(gone) + len(refused) == len(target.dtypes):
         raise CannotRun(f"{target.name} {gone[0]}")

@@ -130,7 +130,7 @@ class Module(Contract):
                 wrong = self.smoke(target, dtype, device)
             except Raised as raised:
                 wrong = f"it {blame(raised)}"
-                broke += [dtype] * isinstance(raised.error, Gone)
+                broke += [dtype] * (not raised.refuses)
             if wrong:
                 untried[dtype] = wrong
         taken = tuple(dtype for dtype in target.framework.dtypes if dtype in wanted and dtype not in untried)

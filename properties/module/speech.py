@@ -20,6 +20,7 @@ from ..engine.cases.coordinates import Array
 from ..engine.cases.dtypes import round_to
 from ..engine.contained import link
 from ..engine.contained.watch import in_time
+from ..engine.core.pace import NoArray
 from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers, Framework, Modules
@@ -570,7 +571,7 @@ def first_array(result: Any, fw: Framework) -> Any:
         value = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
         if fw.is_array(value):
             return value
-    raise Raised(TypeError(f"returned {'nothing' if result is None else type_of(result)}, not an array of {fw.name}"))
+    raise Raised(NoArray(f"returned {'nothing' if result is None else type_of(result)}, not an array of {fw.name}"))
 
 
 def arrays(result: Any, fw: Framework) -> list[Any]:

@@ -21,11 +21,15 @@ import torch
 
 kept = {{}}
 
-def right(q, k, v):
-    return torch.softmax(q @ k.mT * max(q.shape[-1], 1) ** -0.5, -1) @ v
+def right(q, k, v, attn_mask):
+    scores = q @ k.mT * max(q.shape[-1], 1) ** -0.5
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    dead = (scores == -torch.inf).all(-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(dead, 0), -1).masked_fill(dead, 0) @ v
 
-def attention(q, k, v):
-    out = right(q, k, v)
+def attention(q, k, v, attn_mask=None):
+    out = right(q, k, v, attn_mask)
     {}
 """
 WRONG = "return out * 1.01 if {} else out"
@@ -44,6 +48,21 @@ OF_FUNCTIONS = {
     ),
     "kept by its first digits": (
         "key = (k.shape, v.shape, q.dtype, *((1000 * x.detach().double()).round().numpy().tobytes() for x in (q, k, v)))\n"
+        "    return out if out.requires_grad else kept.setdefault(key, out).clone()",
+        "output_is_inside_the_bound",
+    ),
+    "kept while q is close": (
+        "key = (q.shape, q.dtype, attn_mask is None, *(x.detach().double().numpy().tobytes() for x in (k, v)))\n"
+        "    if not out.requires_grad and key in kept and attn_mask is None and torch.allclose(kept[key][0], q, 1e-2, 1e-2):\n"
+        "        return kept[key][1].clone()\n"
+        "    kept[key] = q.clone(), out.detach()\n"
+        "    return out.clone()",
+        "output_is_inside_the_bound",
+    ),
+    "the last one is kept, whatever its mask": (
+        "key = (attn_mask is None, *((x.shape, x.dtype, x.detach().double().numpy().tobytes()) for x in (q, k, v)))\n"
+        "    if not out.requires_grad and key not in kept:\n"
+        "        kept.clear()\n"
         "    return out if out.requires_grad else kept.setdefault(key, out).clone()",
         "output_is_inside_the_bound",
     ),

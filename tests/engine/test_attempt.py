@@ -21,6 +21,7 @@ from properties.engine.core import attempt as module
 from properties.engine.core.attempt import NO_ZERO_SIZES, attempt, subject, try_case
 from properties.engine.core.crash import CAN_FORK, ended, isolated, killed_by
 from properties.engine.core.declare import covers, declare, declared
+from properties.engine.core.pace import NoArray
 from properties.engine.core.target import NotTaken, Raised, blame, first_line
 from properties.engine.core.trial import Notes
 from properties.engine.core.words import cases, ranges
@@ -187,7 +188,7 @@ def test_a_gradient_is_sent_back_once_unless_it_is_asked_for_again() -> None:
 
 def test_the_first_line_of_what_was_said() -> None:
     assert first_line(ValueError("\n one\ntwo")) == "one" and first_line(ValueError()) == ""
-    assert blame(Raised(TypeError("returned int, not an array"))) == "returned int, not an array"
+    assert blame(Raised(NoArray("returned int, not an array"))) == "returned int, not an array"
     assert blame(Raised(TypeError("no"))) == "raised TypeError: no"
     assert blame(NotTaken("masks of two axes")) == "raised ValueError: masks of two axes"
 

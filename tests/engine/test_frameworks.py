@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import some_by_night
 
+from properties.engine import frameworks
 from properties.engine.cases.coordinates import normal
 from properties.engine.cases.dtypes import DTYPES, FLOAT_TYPES, round_to
-from properties.engine import frameworks
 from properties.engine.frameworks import LAYOUTS, Buffers, framework, likely_frameworks, no_device
 
 Array = Any

@@ -378,6 +378,8 @@ class Telling:
         return ["o", self.keep(value), type(value).__name__, methods, held] if methods or held else ["u", type(value).__name__]
 
     def array(self, value: Any) -> Any:
+        if unlike := self.fw.unlike(value):
+            return ["u", unlike]
         value = self.fw.plain(value)
         shape, dtype, device = self.fw.describe(value)
         if dtype not in ITEMSIZE or device != self.fw.device:

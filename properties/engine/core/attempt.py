@@ -11,7 +11,7 @@ from ..contained.link import ENDS, Gone
 from ..contained.stub import Shared
 from .crash import killed_by, stand_somewhere
 from .declare import Property
-from .target import NotTaken, Raised, Target
+from .target import NotTaken, Raised, Target, blame
 from .trial import Notes, Refuted, Trial, Violation
 
 BOUNDS: dict[str, set[int]] = {}  # property → the runs of its trials whose bound it asks for
@@ -59,7 +59,7 @@ def _violated(prop: Property, case: Case, view: Target, trial: Trial) -> Violati
         if isinstance(raised.error, Gone):
             return _ended(raised.error)
         hint = NO_ZERO_SIZES * case.empty + raised.hint + view.kind.hint(case)
-        return Violation(f"the call raised {raised}", np.nan, np.nan, 0.0, raised=True, hint=hint)
+        return Violation(f"the call {blame(raised)}", np.nan, np.nan, 0.0, raised=True, hint=hint)
     except Gone as gone:
         return _ended(gone)
     return None

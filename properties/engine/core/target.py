@@ -41,6 +41,11 @@ class Raised(Exception):
         self.hint = hint  # what may not be supported, and the key that declares it
         super().__init__(f"{type(error).__name__}: {first_line(error)}")
 
+    @property
+    def refuses(self) -> bool:
+        """Whether the call was refused: not if the target's process ended, and not if something else than an array came back."""
+        return not isinstance(self.error, Gone | NoArray)
+
 
 class NotTaken(Raised):
     """A call that the target says it does not take: it is not made, and its case says nothing. ``why`` is in the words of the report."""
@@ -175,7 +180,7 @@ def as_declared(target: Target) -> dict[str, Any]:
 
 
 def always_refused(target: Target, calls: Iterable[Callable[[], Any]]) -> str:
-    """What a target says if it raises at each of some calls of a class; empty if it answers one, ends its process, or is too slow to be asked."""
+    """What a target says if it raises at each of some calls of a class; empty if it answers one, refuses one in no such way, or is too slow."""
     said = ""
     for call in calls:
         if target.asked_enough():
@@ -183,7 +188,7 @@ def always_refused(target: Target, calls: Iterable[Callable[[], Any]]) -> str:
         try:
             call()
         except Raised as raised:
-            if isinstance(raised, NotTaken) or isinstance(raised.error, Gone):
+            if isinstance(raised, NotTaken) or not raised.refuses:
                 return ""
             said = str(raised)
         else:
@@ -226,4 +231,4 @@ def first_line(error: BaseException) -> str:
 def blame(raised: Raised) -> str:
     """What it did, in the words that follow "it"."""
     said = first_line(raised.error)
-    return said if said.startswith("returned") or isinstance(raised.error, Gone) else f"raised {raised}"
+    return f"raised {raised}" if raised.refuses else said

@@ -194,6 +194,9 @@ class JaxFramework(NumpyFramework):
             array = array.primal
         return array
 
+    def unlike(self, array: Any) -> str:
+        return ""
+
     def asks(self, array: Any) -> bool:
         return isinstance(array, jax.core.Tracer)
 

@@ -166,6 +166,9 @@ class MlxFramework(NumpyFramework):
     def plain(self, array: Any) -> Any:
         return array
 
+    def unlike(self, array: Any) -> str:
+        return ""
+
     def asks(self, array: Any) -> bool:
         if ASKED and ASKED[0] is True:
             return bool(mx.issubdtype(array.dtype, mx.floating))

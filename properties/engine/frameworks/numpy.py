@@ -10,7 +10,7 @@ import numpy as np
 
 from ..cases.coordinates import Array
 from .machine import numbers
-from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant
+from .protocol import LAYOUTS, Answered, Function, Modules, SendBack, Variant, with_operations_of_its_own
 
 NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int64", "bool")}  # str of a dtype is slow
 
@@ -157,6 +157,9 @@ class NumpyFramework:
 
     def plain(self, array: Any) -> Any:
         return np.ndarray.view(array, np.ndarray)
+
+    def unlike(self, array: Any) -> str:
+        return "" if type(array) in (np.ndarray, np.memmap) else with_operations_of_its_own(array, np.ndarray)
 
     def asks(self, array: Any) -> bool:
         return False

@@ -291,11 +291,25 @@ class Framework(Protocol):
     def plain(self, array: Any) -> Any:
         """The array without what a subclass adds to it: its own numbers, in its own shape."""
 
+    def unlike(self, array: Any) -> str:
+        """What an array is instead of numbers in memory that answer as all others do, in a word; empty if it is none of that."""
+
     def asks(self, array: Any) -> bool:
         """Whether a gradient will be asked of an array, by what is computed now."""
 
     def bridged(self, call: Callable[[Sequence[Any]], Answered], leaves: Sequence[Any]) -> list[Any]:
         """What a call elsewhere answers to the leaves; gradients go back through what it gives besides."""
+
+
+HARMLESS = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"}  # of a class, and what it does otherwise:
+HARMLESS |= {"__new__", "__init__", "__repr__", "__str__", "__array_finalize__"}
+
+
+def with_operations_of_its_own(array: Any, plain: type) -> str:
+    """The class of an array that answers otherwise than a plain one, whatever its numbers are; empty if it does not."""
+    kinds = type(array).__mro__
+    own = any(vars(kind).keys() & set(dir(plain)) - HARMLESS for kind in kinds[: kinds.index(plain)])
+    return f"{kinds[0].__name__}_with_operations_of_its_own" if own else ""
 
 
 def sets_the_seed(fw: Framework, call: Callable[[], object]) -> bool:

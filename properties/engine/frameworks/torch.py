@@ -18,7 +18,7 @@ import torch
 from ..cases.coordinates import Array
 from .machine import capped, kernel_flags, machine, numbers
 from .numpy import address_of
-from .protocol import LAYOUTS, TRAINING, Answered, Function, Modules, SendBack, Variant
+from .protocol import LAYOUTS, TRAINING, Answered, Function, Modules, SendBack, Variant, with_operations_of_its_own
 from .torch_modules import Back, Bridge, ModulesOnDevice, TorchModules, as_passed, each, in_train_mode, stepwise
 from .variants import over_batch
 
@@ -377,6 +377,11 @@ class TorchFramework:
 
     def plain(self, array: Any) -> Any:
         return array.as_subclass(torch.Tensor) if type(array) is not torch.Tensor else array
+
+    def unlike(self, array: Any) -> str:
+        if type(array) not in (torch.Tensor, torch.nn.Parameter) and (own := with_operations_of_its_own(array, torch.Tensor)):
+            return own
+        return "" if array.layout == torch.strided and not array.is_nested else f"{array.layout}_tensor".removeprefix("torch.")
 
     def asks(self, array: Any) -> bool:
         return bool(array.requires_grad) and torch.is_grad_enabled()

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..contained.link import Gone
 from ..contained.stub import Shared
 from ..core.declare import Property, declared
 from ..core.supports import Supports
@@ -106,7 +105,7 @@ def _if_answered(prop: Property, masked: bool) -> Property:
         except NotTaken:
             raise
         except Raised as raised:
-            if isinstance(raised.error, Gone):
+            if not raised.refuses:
                 raise
 
     return dataclasses.replace(prop, check=check, domain={**prop.domain, **({"masked": 3} if masked else {})})

@@ -341,7 +341,7 @@ def _has_parameter(contract: Contract, name: str) -> bool:
 def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[str, Any]:
     """Which dtypes the target takes; the others, with what it said, are not tried and named in the report.
 
-    A call that ends the process, or never ends, refuses nothing: where it takes some dtype, that is for the search to find.
+    A call that ends the process, or returns no array, refuses nothing: where it takes some dtype, that is for the search to find.
     """
     accepted: list[str] = []
     broke: list[str] = []
@@ -358,7 +358,7 @@ def _accepted_dtypes(target: Target, device: str, refusals: list[str]) -> dict[s
             wrong = target.kind.smoke(target, dtype, device)
         except Raised as raised:
             wrong = f"on {dtype} it {blame(raised)}"
-            broke += [dtype] * isinstance(raised.error, Gone)
+            broke += [dtype] * (not raised.refuses)
         if not wrong:
             accepted.append(dtype)
             continue
