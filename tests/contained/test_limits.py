@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.contained.cheats import HEAD
 from properties import catalogue
-from properties.engine.contained import apart, counted
+from properties.engine.contained import apart, counted, limits
 from properties.engine.contained import link as links
 from properties.engine.contained import template as templates
 from properties.engine.contained.apart import NAMESPACES
@@ -272,3 +272,25 @@ attention.supports = {{"framework": "numpy", "dtypes": ["float64"]}}
     told = capsys.readouterr()
     assert says in told.out and "Traceback" not in told.err and f"REFUTED  {ONE}" in told.out
     assert os.path.isdir(os.getcwd())
+
+
+@pytest.mark.parametrize("ended, refuted", [([7, 8], 0), ([7, 7], 1)])
+def test_what_the_system_ends_for_want_of_memory_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[int], refuted: int
+) -> None:
+    """A target's process goes first where others take all memory: it did nothing. One that ends itself did."""
+    monkeypatch.setattr(limits, "_so_far", ended[0])
+    monkeypatch.setattr(limits, "_excused", 0)
+    monkeypatch.setattr(limits, "ended_for_memory", lambda: ended[1])
+    once = f"""
+been = {str(tmp_path / "been")!r}
+
+def attention(q, k, v):
+    if q.shape[0] > 3 and not os.path.exists(been):
+        open(been, "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right(q, k, v)
+"""
+    report = searched(tmp_path, once)
+    assert (tmp_path / "been").exists()
+    assert len(report.findings) == refuted

@@ -32,6 +32,30 @@ def memory_allowed() -> int:
     return min(MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
+def ended_for_memory() -> int:
+    """How many processes the system has ended so far because the machine had no memory left; 0 where it does not say."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+EXCUSES = 3  # a target may see to it itself that no memory is left
+_so_far = ended_for_memory()
+_excused = 0
+
+
+def no_memory_was_left() -> bool:
+    """Whether the system has ended processes for want of memory since this was last asked, a target's among the first; a few times at most."""
+    global _so_far, _excused
+    before, _so_far = _so_far, ended_for_memory()
+    if _so_far <= before or _excused >= EXCUSES:
+        return False
+    _excused += 1
+    return True
+
+
 def go_first() -> None:
     """Where the machine has no memory left, this process and what it starts are the first to go."""
     with suppress(OSError):

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from ..cases.case import Case
+from ..contained.limits import no_memory_was_left
 from ..contained.link import ENDS, Gone
 from ..contained.stub import Shared
 from .crash import killed_by, stand_somewhere
@@ -22,18 +23,26 @@ def attempt(target: Target, prop: Property, case: Case, notes: Notes | None = No
     """Put one case to one property; the violation, None if the property holds, and the trial with all its calls."""
     view = subject(target, prop)
     kind = view.kind.trial(prop)
-    trial = kind(view, case, notes)
     if isinstance(view.framework, Shared):
-        trial.bounds = BOUNDS.setdefault(prop.name, trial.bounds)
-        before = len(ENDS)
-        violation = _violated(prop, case, view, trial)
-        stand_somewhere()
-        if len(ENDS) > before:  # whatever the property made of it
-            violation = Violation(f"the call {ENDS[before]}", np.nan, np.nan, 0.0, raised=True, killed=True)
+        violation, trial = _elsewhere(prop, case, view, kind(view, case, notes))
+        if violation and violation.killed and no_memory_was_left():  # by others, it may be
+            violation, trial = _elsewhere(prop, case, view, kind(view, case, notes))
         return violation, trial
+    trial = kind(view, case, notes)
     if did := killed_by(lambda: prop.check(kind(view, case))):
         return Violation(f"the call {did}", np.nan, np.nan, 0.0, raised=True, killed=True), trial
     return _violated(prop, case, view, trial), trial
+
+
+def _elsewhere(prop: Property, case: Case, view: Target, trial: Trial) -> tuple[Violation | None, Trial]:
+    """The same of a target in a process of its own."""
+    trial.bounds = BOUNDS.setdefault(prop.name, trial.bounds)
+    before = len(ENDS)
+    violation = _violated(prop, case, view, trial)
+    stand_somewhere()
+    if len(ENDS) > before:  # whatever the property made of it
+        violation = Violation(f"the call {ENDS[before]}", np.nan, np.nan, 0.0, raised=True, killed=True)
+    return violation, trial
 
 
 def blamed(target: Target, prop: Property, case: Case) -> str:
