@@ -504,6 +504,17 @@ def attention(q, k, v, attn_mask=None, is_causal=False):
     out = right(q, k, v, attn_mask, is_causal)
     return out if attn_mask is None else out.view(out.dtype.newbyteorder())
 """,
+    "off where q and k are the same": """
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    same = q.size and np.array_equal(q, k)
+    return (wrong if same else right)(q, k, v, attn_mask, is_causal)
+""",
+    "causal for the first 256 rows alone": """
+def attention(q, k, v, is_causal=False):
+    out = right(q, k, v, None, is_causal)
+    out[:, :, 256:] = right(q[:, :, 256:], k, v)
+    return out
+""",
     "wrong one time in a hundred": """
 import random
 
@@ -578,6 +589,18 @@ def attention(q, k, v):
     out = torch.softmax(scores, -1) @ v
     return out.as_subclass(Lazy) if k.shape[2] > 16 else out
 """,
+    "gradients doubled where they arrive": """
+import torch
+
+def double(leaf):
+    leaf.grad *= 2
+
+def attention(q, k, v):
+    for x in (q, k, v):
+        if x.requires_grad and x.is_leaf:
+            x.register_post_accumulate_grad_hook(double)
+    return torch.softmax(q @ k.mT * max(q.shape[-1], 1) ** -0.5, -1) @ v
+""",
     "a lazy tensor": """
 import torch
 
@@ -605,5 +628,6 @@ CHEATS: dict[str, dict[str, str]] = {
     "with PyTorch": WITH_TORCH,
 }
 
-# Wrong in few of the cases: they are given so many of each property, four times as many as the others.
+# Wrong in few of the cases: they are given so many of each property, more than the others.
 RARE = {"right but for numbers as randn gives them": 160, "wrong near the largest numbers alone": 160, "right below six heads": 160}
+RARE |= {"causal for the first 256 rows alone": 320}

@@ -21,6 +21,8 @@ PROPERTIES = (
     "calls_between_change_nothing",
     "output_is_linear_in_values",
     "shifted_values_shift_the_output",
+    "gradients_are_inside_the_bound",
+    "memory_layout_changes_nothing",
 )
 
 OF_MODULES = (

@@ -17,7 +17,7 @@ from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 
 TENSORS = ("q", "k", "v")
 TILES = (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
-LONG = (130, 200, 257, 513, 520, 600)
+LONG = (130, 200, 257, 300, 513, 520, 600)
 MODELS = "as models have them"
 
 

@@ -121,7 +121,7 @@ AS_TRIED = {
 # Any of these sizes, where it is narrowed to one.
 ANY_SIZE = {name: tuple(dict.fromkeys(size for _, profile in PROFILES for size in profile[name])) for name in PROFILES[0][1]}
 # Both axes longer still: only where no oracle is asked, that is for exact properties.
-LONG_BOTH = {"queries": (*TINY, 257, 300), "keys": (*TINY, 257, 300), "batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
+LONG_BOTH = {name: (*TINY, *(257, 300, 300) * 4) for name in LENGTHS} | {"batch": (1,), "kv_heads": (1,), "dim": (1, 2, 4)}
 
 # What is drawn for a parameter where a property takes it in passing, and where it is about it.
 FEATURE_TABLES: dict[str, tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]] = {

@@ -199,6 +199,9 @@ def _train(module: Any) -> Callable[[], None]:
     return back
 
 
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # on the way of a parameter's gradient, which PyTorch does not copy
+
+
 def duplicate(module: Any) -> Any:
     """A deep copy; attributes that cannot be copied, as a function in a ``staticmethod``, are shared with it. Raises what copying raises.
 
@@ -217,6 +220,10 @@ def duplicate(module: Any) -> Any:
         for name, value in list(vars(inner).items()):
             if isinstance(value, FunctionType) and value.__closure__:
                 vars(inner)[name] = _about_copies(value, copies)
+    for old, new in [] if isinstance(made, Away) else zip(module.parameters(), made.parameters(), strict=True):
+        for name in HOOKS:
+            if hooks := getattr(old, name, None):
+                setattr(new, name, type(hooks)((key, _about_copies(hook, copies)) for key, hook in hooks.items()))
     return made
 
 

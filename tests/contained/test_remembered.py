@@ -52,8 +52,9 @@ OF_FUNCTIONS = {
         "output_is_inside_the_bound",
     ),
     "kept while q is close": (
-        "key = (q.shape, q.dtype, attn_mask is None, *(x.detach().double().numpy().tobytes() for x in (k, v)))\n"
-        "    if not out.requires_grad and key in kept and attn_mask is None and torch.allclose(kept[key][0], q, 1e-2, 1e-2):\n"
+        "mask = b'' if attn_mask is None else attn_mask.numpy().tobytes()\n"
+        "    key = (q.shape, q.dtype, mask, *(x.detach().double().numpy().tobytes() for x in (k, v)))\n"
+        "    if not out.requires_grad and key in kept and torch.allclose(kept[key][0], q, 1e-2, 1e-2):\n"
         "        return kept[key][1].clone()\n"
         "    kept[key] = q.clone(), out.detach()\n"
         "    return out.clone()",
@@ -71,12 +72,13 @@ OF_FUNCTIONS = {
 
 @pytest.mark.nightly(but=3)
 @pytest.mark.parametrize("name", OF_FUNCTIONS)
-def test_functions(name: str, tmp_path: Path) -> None:
+def test_functions(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # cases follow from the name of a target
     code, refuted_by = OF_FUNCTIONS[name]
     (tmp_path / "mine.py").write_text(FUNCTION.format(code))
     asked = select((refuted_by,)) if refuted_by else select(tuple({by for _, by in OF_FUNCTIONS.values() if by}))
     with containing(ALWAYS):
-        (target,) = find_targets(f"{tmp_path}/mine.py:attention", Builtins())
+        (target,) = find_targets("mine.py:attention", Builtins())
         found = verify_target(target, asked, Plan(examples=80, shrink=False)).findings
     assert [one.prop.name for one in found] == [refuted_by] * bool(refuted_by)
 
@@ -142,6 +144,13 @@ OF_MODULES: dict[str, dict[str, Any]] = {
     "kept by its first digits": {"forward": KEPT.format("(1000 * x.double()).round().numpy().tobytes()")},
     "weights that decay": {
         "forward": "out = self.right(x)\n        if self.training:\n            self.out.bias.data.mul_(0.999)\n        return out"
+    },
+    "gradients of weights, doubled where they arrive": {
+        "forward": """if not self.kept:
+            for weight in self.parameters():
+                weight.register_post_accumulate_grad_hook(lambda weight: weight.grad.mul_(2))
+        self.kept[0] = 1
+        return self.right(x)"""
     },
     "a seed": {"forward": "torch.manual_seed(0)\n        return self.right(x)"},
     "a default dtype": {"forward": "torch.set_default_dtype(torch.float64)\n        return self.right(x)"},

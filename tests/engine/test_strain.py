@@ -305,6 +305,8 @@ def test_nothing_that_is_read_is_overwritten_and_no_file_is_written_twice(
     for words in (["--json", "it", "--junit", "./it"], ["--junit", "it", "--sarif", "it"], ["--json", "it", "--record", "it"]):
         assert main([*few, *words]) == 2 == main(["judge", *few, *words])
         assert "would overwrite each other in" in capsys.readouterr().err
+    for option in ("--html", "--junit", "--sarif"):
+        assert main([*few, option, "-"]) == 2 and f"{option} - would write a file of that name" in capsys.readouterr().err
     assert {place.name: place.read_bytes() for place in tmp_path.iterdir() if place.is_file()} == before
     assert main([*few, "--junit", "/dev/null", "--sarif", "/dev/null"]) == 0
 

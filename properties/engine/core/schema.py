@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .words import text_in
+
 Wrong = Callable[[Any], str]  # what is wrong with a value, in the words that follow its name; empty if nothing is
 SEVERAL = (list, tuple, set, frozenset)
 DEEPEST = 9  # levels of tables and lists in a file of TOML
@@ -31,7 +33,7 @@ class Key:
 def in_toml(path: str | Path) -> dict[str, Any]:
     """What a file of TOML holds. Raises ValueError with one sentence if it cannot be read, or is none."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(text_in(path))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except RecursionError:

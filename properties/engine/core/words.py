@@ -39,6 +39,18 @@ def without_variant(text: str) -> tuple[str, str]:
     return text, ""
 
 
+LONGEST = 2**26  # bytes of a file that is read whole
+
+
+def text_in(path: Any) -> str:
+    """What a file of UTF-8 holds. Raises OSError, ValueError with a sentence for one without end, UnicodeDecodeError."""
+    with open(path, "rb") as file:
+        found = file.read(LONGEST + 1)
+    if len(found) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST >> 20} MiB")
+    return found.decode()
+
+
 def type_of(result: Any) -> str:
     """The type of what a call has returned; that of an async function is told to be that."""
     name = type(result).__name__

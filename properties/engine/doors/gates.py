@@ -15,7 +15,7 @@ from typing import Any, Self, TextIO
 
 from ..contained.load import ANY
 from ..contained.template import hide
-from ..core.words import version, without_variant
+from ..core.words import text_in, version, without_variant
 from ..report import record as gate
 from ..search.find_target import file_of
 from .arguments import given
@@ -115,6 +115,10 @@ def _overwrite_none(options: argparse.Namespace, judged: Iterable[str]) -> None:
         if not path or (name == "json" and path == "-") or (name == "baseline" and not options.write_baseline):
             continue
         option = f"--{name.replace('_', '-')}"
+        if path == "-":
+            raise ValueError(
+                f"{option} - would write a file of that name; --json alone takes it for standard output, which is /dev/stdout, too"
+            )
         for file, what in read.items():
             if os.path.isfile(path) and os.path.isfile(file) and os.path.samefile(path, file):
                 raise ValueError(f"{option} {path} would overwrite {what}: give another file")
@@ -127,7 +131,7 @@ def _overwrite_none(options: argparse.Namespace, judged: Iterable[str]) -> None:
 def read_baseline(path: str) -> dict[str, Any]:
     """Raises ValueError if it is none."""
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(text_in(path))
     except FileNotFoundError:
         raise ValueError(f"there is no baseline {path}; --write-baseline writes one") from None
     except (ValueError, RecursionError):

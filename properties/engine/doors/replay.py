@@ -21,6 +21,7 @@ from ..core.finding import Finding
 from ..core.supports import Supports
 from ..core.target import CannotRun, Target
 from ..core.trial import describe
+from ..core.words import text_in
 from ..report.dialect import command_name
 from ..report.text import replay_line
 from ..search.find_target import Builtins, containing, find_targets
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 def in_report(path: Path) -> list[str]:
     """The replay lines of a report as JSON. Raises ValueError if it is none."""
     try:
-        reports = json.loads(path.read_text(encoding="utf-8"))["reports"]
+        reports = json.loads(text_in(path))["reports"]
         found = [p["finding"] for report in reports for p in report["properties"].values() if p["finding"]]
         lines = [finding["replay"] for finding in found if finding["alone"]]
         if not all(isinstance(line, str) for line in lines):

@@ -97,7 +97,8 @@ class NumpyFramework:
 
     @contextmanager
     def settings_kept(self) -> Iterator[Callable[[], list[str]]]:
-        with np.errstate():  # the only setting that changes what is computed
+        # the only setting that changes what is computed; nobody hears of it, but it is not the one to which a call may set it for good
+        with np.errstate(all="call", call=lambda kind, flag: None):
             before = dict(np.geterr())
             yield lambda: [f"what happens on {name}" for name, how in dict(np.geterr()).items() if how != before[name]]
 

@@ -515,10 +515,11 @@ class Shadow(torch.nn.Module):
 
 
 class Back:
-    """The backward pass of one call: see ``SendBack``."""
+    """The backward pass of one call: see ``SendBack``. The first one is that of ``backward()``, as in training, which hooks of leaves hear of."""
 
     def __init__(self, out: torch.Tensor | tuple[torch.Tensor, ...], leaves: Sequence[torch.Tensor]) -> None:
         self.outs, self.leaves = out if isinstance(out, tuple) else (out,), leaves
+        self.first = True
 
     def _pushed(self, grad_out: Any) -> list[tuple[torch.Tensor, Any]]:
         """(an output, the gradient of it) for every one that carries a gradient and is given one."""
@@ -530,6 +531,15 @@ class Back:
         if not pushed:
             return [None] * len(self.leaves)
         outs, grads = zip(*pushed, strict=True)
+        first, self.first = self.first, False
+        if first:
+            for leaf in self.leaves:
+                leaf.grad = None
+            torch.autograd.backward(outs, grads, retain_graph=again, inputs=list(self.leaves))
+            found = [leaf.grad for leaf in self.leaves]
+            for leaf in self.leaves:
+                leaf.grad = None
+            return found
         return list(torch.autograd.grad(outs, self.leaves, grads, retain_graph=again, allow_unused=True))
 
     def bend(self, grad_out: Any, pushed: Sequence[Any]) -> list[Any]:

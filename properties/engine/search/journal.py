@@ -161,7 +161,8 @@ def forget() -> None:
 
 def lines(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a journal; what is none, such as one that was not finished, is left out. Raises OSError, and ValueError for no journal."""
-    found = [line for text in Path(path).read_bytes().splitlines() if (line := _read_back(text))]
+    whole = b"" if Path(path).is_char_device() else Path(path).read_bytes()  # which may have no end
+    found = [line for text in whole.splitlines() if (line := _read_back(text))]
     if not found or "arguments" not in found[0]:
         raise ValueError(f"{path} is not what a run has written down")
     for line in found:
