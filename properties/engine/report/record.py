@@ -115,12 +115,13 @@ def cannot(name: str, why: str, seconds: float, verdict: str = "cannot be run") 
 
 
 def line(one: Record) -> str:
-    """A record for a person; where nothing was found, with what was tried."""
+    """A record for a person; where nothing was found, with what was tried, and what not."""
     first = one["findings"][0] if one["findings"] else None
     said = [f"of itself it says {words_text(one['declares'])}"] if one.get("declares") else []
     if one.get("tried"):
         sizes = {name: (ends[0], ends[1]) for name, ends in one["tried"].items() if name != "dtypes"}
         said.append(f"tried {Ranges(sizes, Counter(one['tried']['dtypes'])).text()}")
+    said += [f"refuses {', '.join(one['refuses'])}"] if one["refuses"] else []
     said += [f"not tried: {', '.join(one['untried'])}"] if one["untried"] else []
     why = f"{_broken(first['property'])}: {first['says']}" if first else one["why"] or "; ".join(said)
     return f"{one['verdict'].upper():<14}{one['candidate']}  {cases(one['cases'])}, {one['seconds']:.1f} s" + f"  {why}" * bool(why)
