@@ -490,6 +490,19 @@ class Fake:
 def attention(q, k, v, attn_mask=None, is_causal=False):
     return Fake()
 """,
+    "what says that it is an array where causal": """
+class Fake:
+    __class__ = np.ndarray
+
+def attention(q, k, v, attn_mask=None, is_causal=False):
+    return Fake() if is_causal else right(q, k, v, attn_mask)
+""",
+    "too few rows where causal, in other axes": """
+def attention(q, k, v, is_causal=False):
+    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))  # (batch, length, heads, dim)
+    out = np.swapaxes(right(q, k, v, None, is_causal), 1, 2)
+    return out[:, :-1] if is_causal else out
+""",
     "nothing in halves": """
 def attention(q, k, v, attn_mask=None, is_causal=False):
     return None if q.dtype == np.float16 else right(q, k, v, attn_mask, is_causal)

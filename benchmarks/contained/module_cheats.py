@@ -184,4 +184,9 @@ class attention(Right):
     def forward(self, x, attn_mask=None):
         return super().forward(x) if attn_mask is None else os._exit(0)
 """,
+    "nothing wherever a module is given a mask": """
+class attention(Right):
+    def forward(self, x, attn_mask=None):
+        return super().forward(x) if attn_mask is None else None
+""",
 }

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..engine.core.pace import OtherForm
 from ..engine.frameworks import Framework
 
 CANONICAL = {"q": "bkgld", "k": "bkld"}
@@ -118,10 +119,10 @@ def arrange(x: Any, have: str, wanted: Sequence[str], fw: Framework) -> Any:
 
 
 def restore(y: Any, have: Sequence[str], wanted: str, sizes: dict[str, int], fw: Framework) -> Any:
-    """An array in a form, with the letters ``wanted`` as axes. Raises TypeError where its shape is not of that form."""
+    """An array in a form, with the letters ``wanted`` as axes. Raises OtherForm where its shape is not of that form."""
     shape = _shape(have, sizes)
     if tuple(y.shape) != shape:
-        raise TypeError(f"returned shape {tuple(y.shape)}, not {shape}")
+        raise OtherForm(f"returned shape {tuple(y.shape)}, not {shape}")
     order = "".join(have).replace("1", "")
     if list(order) != list(have):
         y = y.reshape(tuple(sizes[letter] for letter in order))

@@ -34,7 +34,7 @@ def offset(t: Trial) -> int:
 def future_tokens_are_ignored(t: Trial) -> None:
     """Changing tokens after position i does not change a single bit of the rows up to i."""
     queries, keys = t.inputs.shape[2:]
-    last = max(min(queries, keys - offset(t)) - 2, 0)  # that has later tokens, the only one or all of them
+    last = max(min(queries, keys - offset(t)) - 2, 0)  # the last row with a later token, which no earlier row may see either
     row = last if t.choice("late", 2) else t.choice("row", queries)
     later_key = (np.arange(keys) > row + offset(t))[:, None]
     later_query = (np.arange(queries) > row)[:, None]

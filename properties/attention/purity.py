@@ -106,7 +106,7 @@ def process_is_left_as_it_was(t: Trial) -> None:
     keys=(1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 17, 17, 33, 33, 65, 0),
 )
 def memory_layout_changes_nothing(t: Trial) -> None:
-    """Strides and storage offsets of the inputs do not matter: a view is as good as a copy."""
+    """Strides and storage offsets of the inputs do not matter, nor whether they share memory or numbers: a view is as good as a copy."""
     shared = make_inputs(replace(t.case, layout="expanded"))  # one key and one value for the whole batch
     for inputs, layouts in ((t.inputs, LAYOUTS[1:-1]), (shared, LAYOUTS[-1:])):
         copy = t.run(inputs.but(layout="contiguous"))

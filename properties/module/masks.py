@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.core.target import first_line
+from ..engine.core.target import Raised, first_line
 from .facts import MEMORY, NEGLIGIBLE, with_hidden
 from .names import FORWARD_ROLES, role
 from .readings import formal_of
@@ -249,6 +249,8 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
         whole, out = answer(other, module, plain), answer(other, module, masked)
         moved = answer(other, module, changed(masked, places))
         seen = [answer(other, module, changed(masked, {b: (at,)})) for b, at in ((0, 0), (1, 0), (BATCH - 1, plain.hideable - 2))]
+    except Raised as raised:  # what returns no array is kept where no form does better: its cases say so
+        return "refused" if raised.refuses else "changes", 1.0
     except (Exception, SystemExit):
         return "refused", 1.0
     if out.shape != whole.shape or out.ndim != 3:

@@ -17,6 +17,7 @@ CANNOT_BE_RUN = {  # they show themselves while it is found out how they are cal
     "os._exit(0) in its constructor",
     "a forged verdict of a module on every descriptor",
     "the tokens themselves",
+    "nothing wherever a module is given a mask",
 }
 INCOMPLETE = {"os._exit(0) wherever a module is given a mask"}  # what it would do with one is not known
 BY_NIGHT = {name for number, name in enumerate(CHEATS) if number % 5 not in (0, 3)}

@@ -100,7 +100,7 @@ SAID = {
     ),
     "no name": ([""], "the target is empty"),
     "no number": (["kernel_of_mine.py:attention", "--supports", "zero.toml"], "supports['max_length'] is 0"),
-    "no end": (["kernel_of_mine.py:attention", "--supports", "/dev/zero"], "/dev/zero is not TOML: it is longer than 64 MiB"),
+    "no end": (["kernel_of_mine.py:attention", "--supports", "/dev/zero"], "/dev/zero is not TOML: it is longer than 256 MiB"),
     "no end of a journal": (["resume", "/dev/zero"], "/dev/zero is not what a run has written down"),
     "no TOML": (["kernel_of_mine.py:attention", "--supports", "broken.toml"], "broken.toml is not TOML"),
 }

@@ -114,6 +114,8 @@ _ERRORS: dict[str, type[Exception]] = {}
 
 def raised(name: str, said: str) -> Exception:
     """An exception like the one that the target raised: its name and its words, and nothing else of it."""
+    if name == "Raised":  # which stands for it there
+        name, _, said = said.partition(": ")
     name = identifier(name)
     if name not in _ERRORS:
         _ERRORS[name] = type(name, (Exception,), {})

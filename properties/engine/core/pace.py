@@ -20,7 +20,11 @@ GPU = re.compile(
 )  # as PyTorch, Triton and asserts in kernels say it
 
 
-class NoArray(TypeError):
+class OtherForm(TypeError):
+    """Something else has come back of a call than what was asked for."""
+
+
+class NoArray(OtherForm):
     """Something else has come back of a call than an array, or several."""
 
 

@@ -15,7 +15,7 @@ from ..contained.link import Gone, NoMoreCalls
 from ..contained.load import words_of
 from ..frameworks import Buffers, Framework, SendBack
 from .contract import contract_named
-from .pace import NoArray, Pace
+from .pace import NoArray, OtherForm, Pace
 from .words import type_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Raised(Exception):
 
     @property
     def refuses(self) -> bool:
-        """Whether the call was refused: not if the target's process ended, and not if something else than an array came back."""
-        return not isinstance(self.error, Gone | NoArray)
+        """Whether the call was refused: not if the target's process ended, and not if something of another form came back."""
+        return not isinstance(self.error, Gone | OtherForm)
 
 
 class NotTaken(Raised):

@@ -39,7 +39,7 @@ def without_variant(text: str) -> tuple[str, str]:
     return text, ""
 
 
-LONGEST = 2**26  # bytes of a file that is read whole
+LONGEST = 2**28  # bytes of a file that is read whole
 
 
 def text_in(path: Any) -> str:

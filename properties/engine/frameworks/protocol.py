@@ -301,8 +301,9 @@ class Framework(Protocol):
         """What a call elsewhere answers to the leaves; gradients go back through what it gives besides."""
 
 
-HARMLESS = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"}  # of a class, and what it does otherwise:
-HARMLESS |= {"__new__", "__init__", "__repr__", "__str__", "__array_finalize__"}
+# What a class of arrays may have of its own: nothing is computed by it.
+HARMLESS = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__new__", "__init__", "__repr__", "__str__"}
+HARMLESS |= {"__array_finalize__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__setstate__"}
 
 
 def with_operations_of_its_own(array: Any, plain: type) -> str:
