@@ -643,4 +643,4 @@ CHEATS: dict[str, dict[str, str]] = {
 
 # Wrong in few of the cases: they are given so many of each property, more than the others.
 RARE = {"right but for numbers as randn gives them": 160, "wrong near the largest numbers alone": 160, "right below six heads": 160}
-RARE |= {"causal for the first 256 rows alone": 320}
+RARE |= {"causal for the first 256 rows alone": 320, "answers while q is close": 160}

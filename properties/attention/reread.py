@@ -13,7 +13,7 @@ from ..engine.core.declare import Property
 from ..engine.core.target import Raised, Target
 from ..engine.core.trial import Refuted
 from .call import attend, call
-from .case import Case
+from .case import TENSORS, Case
 from .discover import smoke_inputs
 from .inputs import Inputs, make_inputs
 from .trial import Trial
@@ -46,7 +46,7 @@ def other_calls(t: Trial) -> list[Inputs]:
 
 
 def _with_other_options(t: Trial) -> list[Inputs]:
-    """The call with another mask, scale or causality."""
+    """The call without mask and causality, and those with another mask, scale or causality, one at a time."""
     x, takes = t.inputs, t.target.parameters
     calls = [x.but(mask=None, is_causal=False)]
     if x.mask is not None:
@@ -58,23 +58,31 @@ def _with_other_options(t: Trial) -> list[Inputs]:
     return calls
 
 
+def slightly_others(t: Trial) -> list[Inputs]:
+    """The call with queries, keys, values, or all of them, that differ in their last digits; none in a type that has few."""
+    share = SLIGHTLY.get(t.case.dtype)
+    return (
+        [t.inputs.but(**{name: getattr(t.inputs, name) * (1 + share) for name in names}) for names in (*TENSORS, TENSORS)] if share else []
+    )
+
+
 def disturb(t: Trial) -> None:
     """Ask for another answer first: of other queries, keys or values, of others in a row in the middle, of nearly the same, or with other
     options; or of none.
 
     What keeps an answer by a part of its arguments, by their ends, or by their first digits, then has the wrong one.
     """
-    what, x, slightly = t.choice("disturb", 12), t.inputs, SLIGHTLY.get(t.case.dtype)
+    what, x = t.choice("disturb", 13), t.inputs
     if what < 3:
         x = x.but(**{name: -getattr(x, name) for name in "qkv"[what]})
-    elif what < 7 and slightly:
-        x = x.but(**{name: getattr(x, name) * (1 + slightly) for name in ("q", "k", "v", "qkv")[what - 3]})
+    elif what < 7 and t.case.dtype in SLIGHTLY:
+        x = slightly_others(t)[what - 3]
     elif what < 9:
         x = x.but(**{name: _but_for_the_middle(getattr(x, name)) for name in "qkv"})
-    elif what < 11:
+    elif what < 12:
         others = _with_other_options(t)
-        x = others[t.choice("disturb, options", len(others))]
-    if what < 11:
+        x = others[1 if x.mask is not None else t.choice("disturb, options", len(others))]
+    if what < 12:
         with suppress(Raised), np.errstate(all="ignore"):
             call(t.target, x, t.buffers)
 
