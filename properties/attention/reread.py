@@ -35,17 +35,16 @@ def other_calls(t: Trial) -> list[Inputs]:
     """The call with one argument changed at a time, and at last a call of other shapes, which may have another place. Those before have other
     answers of the same shape: what is written where an earlier answer lies would hide behind a call that has the same.
     """
-    x, calls = t.inputs, _with_other_options(t)
+    x, calls = t.inputs, with_other_options(t)
     dim = t.supports.head_dims[0] if t.supports.head_dims else x.q.shape[3] or 1
     step = t.supports.length_multiple
     long = min(3, (t.supports.max_length or 3 * step) // step) * step
     other = Case(batch=2, kv_heads=2, queries=long, keys=long, dim=dim, seed=t.case.seed, dtype=t.case.dtype, device=t.case.device)
     nan = [x.but(**{name: np.full_like(getattr(x, name), np.nan)}) for name in "qv"] if t.supports.non_finite else []
-    every = [*calls, *nan, x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), make_inputs(other)]
-    return every if t.supports.rows_without_keys else [one for one in every if not one.hides_all(t.supports.causal)]
+    return [*calls, *nan, x.but(q=-x.q), x.but(k=-x.k), x.but(v=x.v * 0.5), make_inputs(other)]
 
 
-def _with_other_options(t: Trial) -> list[Inputs]:
+def with_other_options(t: Trial) -> list[Inputs]:
     """The call without mask and causality, and those with another mask, scale or causality, one at a time."""
     x, takes = t.inputs, t.target.parameters
     calls = [x.but(mask=None, is_causal=False)]
@@ -55,7 +54,7 @@ def _with_other_options(t: Trial) -> list[Inputs]:
         calls.append(x.but(scale=0.75))
     if "is_causal" in takes and (x.mask is None or t.supports.mask_and_causal):
         calls.append(x.but(is_causal=not x.is_causal))
-    return calls
+    return calls if t.supports.rows_without_keys else [one for one in calls if not one.hides_all(t.supports.causal)]
 
 
 def slightly_others(t: Trial) -> list[Inputs]:
@@ -80,8 +79,8 @@ def disturb(t: Trial) -> None:
     elif what < 9:
         x = x.but(**{name: _but_for_the_middle(getattr(x, name)) for name in "qkv"})
     elif what < 12:
-        others = _with_other_options(t)
-        x = others[1 if x.mask is not None else t.choice("disturb, options", len(others))]
+        others = with_other_options(t)
+        x = others[min(1, len(others) - 1) if x.mask is not None else t.choice("disturb, options", len(others))]
     if what < 12:
         with suppress(Raised), np.errstate(all="ignore"):
             call(t.target, x, t.buffers)
