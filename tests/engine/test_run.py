@@ -355,6 +355,7 @@ def test_a_worker_loads_the_target_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     assert not load({"text": "numpy_matmul.attention", "handshake": False}, "cpu").learned
     assert load({"text": "numpy_matmul.attention"}, "cpu").name == "numpy_matmul.attention"
     assert load({"text": "numpy_matmul.attention", "supports": {"max_length": 9}}, "cpu").supports.max_length == 9
+    assert load({"text": "numpy_matmul.attention", "dtypes": ("float32", "bfloat16")}, "cpu").dtypes == ("float32",)
 
 
 # ---------------------------------------------------------------- what a report says

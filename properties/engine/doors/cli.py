@@ -391,6 +391,7 @@ def check(
     source = {
         "text": target.name,
         "address": target.address,
+        "dtypes": target.dtypes,
         "supports": supports,
         "handshake": not builtins.has(target.name),
         "contained": which_contained(options),

@@ -345,11 +345,12 @@ def _slice(source: dict[str, Any], prop: Property, plan: Plan) -> Outcome:
 def load(source: Mapping[str, Any], device: str) -> Target:
     """The target anew: ``text`` names it, ``supports`` says what is declared of it, ``handshake`` whether its conventions are learned.
 
-    Replay lines find it at its ``address``.
+    Replay lines find it at its ``address``. Of ``dtypes`` alone cases are drawn: what was too slow once to be asked for a type may not be now.
     """
     target = find_targets(source["text"], Builtins(), source.get("supports"), device)[0]
     target = target.kind.handshake(target, device) if source.get("handshake") else target
-    return dataclasses.replace(target, address=source.get("address", target.address))
+    dtypes = tuple(dtype for dtype in target.dtypes if dtype in source.get("dtypes", target.dtypes))
+    return dataclasses.replace(target, address=source.get("address", target.address), dtypes=dtypes or target.dtypes)
 
 
 # ---------------------------------------------------------------- known deviations
