@@ -189,4 +189,9 @@ class attention(Right):
     def forward(self, x, attn_mask=None):
         return super().forward(x) if attn_mask is None else None
 """,
+    "an output of one axis wherever a module is given a mask": """
+class attention(Right):
+    def forward(self, x, attn_mask=None):
+        return super().forward(x) if attn_mask is None else super().forward(x).flatten()
+""",
 }

@@ -267,8 +267,16 @@ def _never_given(subject: Subject) -> dict[str, str]:
     left = [name for name, parameter in formal.items() if never_given(parameter, subject.placed or subject.speech)]
     left = [name for name in left if name != subject.facts.unheeded or name in subject.unused]
     whole = {"keys of fewer tokens": "a module that makes them could not be called"} if subject.facts.whole else {}
-    why = {name: "documented as not used" if name in subject.unused else "optional, and never given" for name in left}
-    return why | whole
+    return {name: _why_not(subject, name) for name in left} | whole
+
+
+def _why_not(subject: Subject, name: str) -> str:
+    """Why no call has this argument."""
+    if name in subject.unused:
+        return "documented as not used"
+    if name in subject.facts.reshapes:
+        return "with it the output has another form"
+    return "it raises for every form of a mask that is known" if name in subject.facts.refused else "optional, and never given"
 
 
 def _parameters(target: Target) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ SHAPES = {
 # Those that are tried where one is needed, in this order.
 FIRST = SHAPES | {"mask": ("b1ls", "ls", "bs", "bls")}
 ROWED = ("b1ls", "bls", "bhls", "ls", "lsb")  # those that can say of each row which tokens it sees
-RANKS = ("right", "changes", "other", "none")
+RANKS = ("right", "changes", "other", "none", "reshapes")
 # Words in the name of a mask that say of which tokens it is, in a module whose tokens see each other and a memory.
 OF_ITSELF = {"x", "xs", "q", "query", "tgt", "trg", "target", "self", "dec", "decoder", "look", "lookahead"}
 OF_MEMORY = {"src", "source", "memory", "cross", "enc", "encoder", "context"}
@@ -63,13 +63,17 @@ def with_masks(subject: Subject, module: Any) -> Subject:
         return replace(subject, speech=replace(subject.speech, flag=flag, by_mask=True))
     taken = [(name, meant) for wanted in SHAPES for name, meant in _named(subject, module) if meant == wanted]
     found = [saying for name, meant in taken if (saying := _of_name(subject, module, name, meant))]
+    refused = {name for name, _ in taken if _targets(subject, name)} - {saying.parameter for saying in found}
     found = [saying for saying in found if not (saying.parameter in subject.unused and saying.effect == "none")]  # as is documented
     if _switched_off(module):
         found = [saying for saying in found if saying.effect != "none"]
+    reshapes = tuple(saying.parameter for saying in found if saying.effect == "reshapes")
+    found = [saying for saying in found if saying.effect != "reshapes"]
     found.sort(key=lambda saying: RANKS.index(saying.effect))  # those that hide as they should come first
     told = {saying.parameter: saying for saying in found if saying.effect == "right"}
     needed = tuple(told.get(saying.parameter, saying) for saying in subject.speech.needed)
-    return _with(replace(subject, speech=replace(subject.speech, needed=needed)), *found)
+    facts = replace(subject.facts, refused=tuple(sorted(refused)), reshapes=reshapes)
+    return _with(replace(subject, speech=replace(subject.speech, needed=needed), facts=facts), *found)
 
 
 def _switched_off(module: Any) -> bool:
@@ -150,7 +154,8 @@ def _documents_memory(name: str) -> bool:
 
 
 def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | None:
-    """The first form that hides as it should; else the one that does most of it, else one that does nothing. None if none is taken.
+    """The first form that hides as it should; else the one that does most of it, one that does nothing, or one by which the output has
+    another form. None if none is taken.
 
     A mask of padding that is taken is meant as one: where it hides no padding, no other form makes up for it.
     """
@@ -171,7 +176,7 @@ def _best(subject: Subject, module: Any, sayings: Iterable[Saying]) -> Saying | 
             if _takes_many(subject, module, saying):
                 return settled
             partial = partial or settled
-        elif effect in ("changes", "none"):
+        elif effect != "refused":
             others.append((leaks, replace(saying, effect=effect)))
     return partial or min(others, key=lambda each: (RANKS.index(each[1].effect), each[0]), default=(0.0, None))[1]
 
@@ -239,7 +244,9 @@ def _hidden(subject: Subject, tokens: Tokens, saying: Saying) -> dict[int, tuple
 
 
 def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = None) -> tuple[str, float]:
-    """(right; changes: something, but not that; none: nothing; refused: it raises, or answers in another shape; the share of rows that leak)."""
+    """(right; changes: something, but not that; none: nothing; reshapes: the output has another form; refused: it raises; the share of rows
+    that leak).
+    """
     other = replace(subject, speech=replace(subject.speech, mask=saying))
     length = (subject.facts.lengths or (LENGTH,))[0]
     plain = replace(tokens_for(subject.speech, BATCH, length, memory if subject.facts.sees_itself else MEMORY, 5), by=saying)
@@ -254,7 +261,7 @@ def _effect(subject: Subject, module: Any, saying: Saying, memory: int | None = 
     except (Exception, SystemExit):
         return "refused", 1.0
     if out.shape != whole.shape or out.ndim != 3:
-        return "refused", 1.0
+        return "reshapes", 1.0
     own = np.zeros(out.shape[:2], dtype=bool)  # rows of tokens that were themselves changed
     if plain.about == "x" and not subject.speech.pooled:
         for batch, at in places.items():

@@ -38,6 +38,8 @@ class Facts:
     difference: str = ""  # what says that its weights are the difference of two softmaxes (Ye et al. 2024)
     asking: str = ""  # the parameter that may ask: of as many rows as come back for each sequence
     first: bool = False  # the one row of a sequence is what its first token sees
+    refused: tuple[str, ...] = ()  # masks of which no form that is known is taken
+    reshapes: tuple[str, ...] = ()  # masks by which the output has another form, in every form of them that is taken
     unheeded: str = ""  # the argument of a memory that can be given, and changes nothing
     hides_memory: bool = False  # a memory can be given, and causality hides tokens of it, too: what these are nothing says
     positions: str = ""  # what says that the order of tokens matters; empty: nothing does

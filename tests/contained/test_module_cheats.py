@@ -19,7 +19,10 @@ CANNOT_BE_RUN = {  # they show themselves while it is found out how they are cal
     "the tokens themselves",
     "nothing wherever a module is given a mask",
 }
-INCOMPLETE = {"os._exit(0) wherever a module is given a mask"}  # what it would do with one is not known
+INCOMPLETE = {  # what it would do with one is not known
+    "os._exit(0) wherever a module is given a mask",
+    "an output of one axis wherever a module is given a mask",
+}
 BY_NIGHT = {name for number, name in enumerate(CHEATS) if number % 5 not in (0, 3)}
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from properties.catalogue import PROPERTIES, select
 from properties.engine.core.target import Target
+from properties.engine.search.floor import too_little
 from properties.engine.search.probe import make_target
 from properties.engine.search.run import verify_target
 from properties.engine.search.search import Plan, search
@@ -203,6 +204,28 @@ def test_a_mask_that_hides_where_it_is_true_is_told_among_what_differs() -> None
 
 def test_an_argument_that_is_never_given_is_told() -> None:
     assert target_of(LengthFirst).untried == {"alpha": "optional, and never given"}
+
+
+class Refuses(Attention):
+    """It has a parameter for masks, and raises where one is given."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            raise NotImplementedError("no masks yet")
+        return self.attend(x, x)
+
+
+class Flattens(Attention):
+    """Its output has one axis where a mask is given, which no property looks at."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x) if mask is None else self.attend(x, x).flatten()
+
+
+def test_a_mask_that_is_never_taken_is_told_and_one_that_changes_the_form_of_the_output_leaves_too_much_untried() -> None:
+    assert target_of(Refuses).untried == {"mask": "it raises for every form of a mask that is known"} and not too_little(target_of(Refuses))
+    assert target_of(Flattens).untried == {"mask": "with it the output has another form"}
+    assert too_little(target_of(Flattens)).startswith("with mask its output has another form")
 
 
 class OfWhatIsNotGiven(Attention):

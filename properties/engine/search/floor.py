@@ -59,6 +59,8 @@ def too_little(target: Target, ends: Collection[str] = ()) -> str:
         return (
             f"it drew random numbers in eval mode ({drawn}) when it was asked what it is: its answers cannot be compared with one another"
         )
+    if reshapes := getattr(facts, "reshapes", ()):
+        return f"with {' and with '.join(reshapes)} its output has another form in every form of it that it takes: masks could not be tried"
     if getattr(facts, "lengths", ()) == (1,):
         return "it answers sequences of one token alone, of which nothing shows how tokens see each other"
     if away := declared_away(target):
