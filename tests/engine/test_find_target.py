@@ -35,6 +35,35 @@ class Elsewhere(Stub):
         vars(self).update(known)
 
 
+# ---------------------------------------------------------------- which one
+
+FILES = {
+    "def attention(q, k, v): ...\ndef helper(a, b, c): ...": "attention",
+    "class Model: ...\nclass ModelNew: ...\ndef attention(q, k, v): ...": "ModelNew",
+    "from functools import partial\nsdpa = partial(print, 1)": "sdpa",
+    "def softmax(x): ...\ndef _mine(q, k, v): ...\ndef mine(q, k, *, v): ...": "mine",
+    "def one(q, k, v): ...\ndef other(q, k, v): ...": "",
+    "class Attention: ...\ndef softmax(x): ...": "Attention",
+    "class Attention: ...\nclass Norm: ...": "",
+    "x = (": "",
+}
+
+
+@pytest.mark.parametrize("code", FILES)
+def test_a_file_alone_means_its_one_attention(code: str) -> None:
+    assert find_target.callable_in(code.encode()) == FILES[code]
+
+
+def test_a_file_alone_is_told_by_its_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def kernel(q, k, v, is_causal=False): return v\ndef other(q, k, v): return v\n")
+    Path("made.py").write_text("globals()['kernel'] = lambda q, k, v: v\n")
+    assert find_targets("mine.py", BUILTINS)[0].name == "mine.py:kernel"
+    for text, says in (("made.py", r"which callable of made.py\? Give made.py:kernel"), ("gone.py", "there is no file gone.py")):
+        with pytest.raises(CannotRun, match=says):
+            find_targets(text, BUILTINS)
+
+
 # ---------------------------------------------------------------- in a process of its own
 
 

@@ -193,7 +193,7 @@ def test_init_writes_what_passes(folder: Path, capsys: pytest.CaptureFixture[str
     "given, says",
     [
         ("gone.py", "there is no file gone.py"),
-        ("two.py", "one of one, two"),
+        ("two.py", "which callable of two.py? It has one, two"),
         ("kernel.toml", "is no FILE.py"),
         ("two.py:three", "has no attribute 'three'"),
         ("pipe.py", "pipe.py is no file, but a pipe or a device"),

@@ -15,9 +15,9 @@ from typing import Any
 
 from ... import catalogue  # makes the contracts known  # noqa: F401
 from ..core.supports import Supports
-from ..core.target import CannotRun, Target
+from ..core.target import Target
 from ..report.dialect import supports_text
-from ..search.find_target import NEVER, Builtins, containing, elsewhere, find_targets, users
+from ..search.find_target import Builtins, containing, find_targets, users
 from .asked import spoken_with
 
 BASE = __package__.removesuffix(".engine.doors")  # "properties" in a clone, "attncheck.properties" installed
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise ValueError(f"{given!r} is no FILE.py or FILE.py:NAME whose file can be imported")
     with contextlib.redirect_stdout(sys.stderr), containing(users()):  # what the file prints is no part of this
-        name = name or only_callable(path)
-        target = spoken_with(find_targets(f"{file}:{name}", Builtins())[0])
+        target = spoken_with(find_targets(given, Builtins())[0])
+        name = target.name.rpartition(":")[2]
     toml, test = path.with_name(f"{path.stem}.toml"), path.with_name(f"test_{path.stem}.py")
     for there in (toml, test):
         if there.exists():
@@ -64,17 +64,6 @@ def main(arguments: Sequence[str]) -> int:
     test.write_text(TEST.substitute(facts), encoding="utf-8")
     print(f"{toml}: what {name} was seen to do, and what else can be declared\n{test}: a test for every property\nthen:    pytest {test}")
     return 0
-
-
-def only_callable(path: Path) -> str:
-    """The one function of a file. Raises CannotRun if there are several, or none."""
-    code = path.read_text(encoding="utf-8") if path.is_file() else ""
-    names = re.findall(r"^def ([a-zA-Z]\w*)\(", code, re.MULTILINE)
-    if len(names) != 1:
-        if users() != NEVER:
-            elsewhere(f"{path}:{names[0] if names else '__name__'}", Builtins())  # says what is wrong with the file, if anything is
-        raise CannotRun(f"which callable of {path}? Give {path}:NAME, one of {', '.join(names)}")
-    return names[0]
 
 
 def commented(target: Target) -> str:

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "target",
         nargs="?",
-        help="package.module:attribute, file.py:attribute, or the name or glob of a "
+        help="package.module:attribute, file.py:attribute, a file.py with one attention, or the name or glob of a "
         "built-in; 'list' prints the properties, 'explain' why a case is drawn, 'show' draws attention weights, "
         "'replay' tries every finding again, 'resume' goes on with a run that was ended, 'judge' judges many, "
         "'init' and 'new' write skeletons, 'completion' what a shell completes; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import fnmatch
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..contained.link import Gone, template
-from ..contained.load import NotLoaded, catalogue, load_callable
+from ..contained.load import KNOWN, MODELS, NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
 from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target, innermost
@@ -51,11 +52,13 @@ class Builtins:
 
 
 def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str, Any] | None = None, device: str = "cpu") -> list[Target]:
-    """The targets that a text names; those of a glob that cannot run on the device are left out.
+    """The targets that a text names; those of a glob that cannot run on the device are left out. A file alone means ``callable_in`` it.
 
     Raises CannotRun with one sentence: a typo lists near matches, a target that cannot run says why.
     """
     text, variant = without_variant(text)
+    if text.endswith(".py") and ":" not in text and (name := callable_in(_written(text))):
+        text = f"{text}:{name}"
     if not text:
         raise CannotRun("the target is empty")
     if variant:
@@ -67,6 +70,25 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
             raise CannotRun(f"{text} cannot run on {device}: {builtins.unavailable(names[0], device)}")
         return [make_target(name, _loaded(name, builtins, device), supports, device) for name in able]
     return [make_target(text, _loaded(text, builtins, device), supports, device)]
+
+
+def callable_in(code: bytes) -> str:
+    """The callable that a file of Python is about: by a usual name, else its only function of three parameters, or its only class.
+
+    It is read, not imported. Empty if it has none, or several.
+    """
+    try:
+        body = ast.parse(code).body
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return ""
+    named = {x.id for node in body if isinstance(node, ast.Assign) for x in node.targets if isinstance(x, ast.Name)}
+    classes = [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    functions = {
+        node.name: list(ast.walk(node.args)) for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    usual = [name for name in (MODELS[0], "attention", *KNOWN, *MODELS) if name in named.union(classes, functions)]
+    able = [name for name, parts in functions.items() if sum(isinstance(part, ast.arg) for part in parts) >= 3] or classes
+    return usual[0] if usual else able[0] if len(able) == 1 else ""
 
 
 Found = TypeVar("Found")
