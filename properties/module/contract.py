@@ -329,7 +329,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "turned last": f"features of heads are weighed after they are turned ({facts.weighed})" if facts.weighed else "",
         "larger": "" if facts.larger else "its reference takes no inputs that are larger than those of other cases",
         "inputs": "" if facts.inputs else "nothing says what its reference is called with",
-        "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" if subject.unrecorded else "",
+        "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" * bool(subject.unrecorded) or facts.unrecordable,
         "named": "" if subject.headed else "no projections by these names have the features of its heads",
         "structure": "" if subject.structure else "its projections are not recognised, or no composition of them answers as it does",
     }
@@ -379,6 +379,8 @@ def _words(subject: Subject) -> dict[str, str]:
         words["distances"] = f"{speech.table}, sinusoids"
     if subject.unrecorded:
         words["gradients"] = f"none: its forward is under {subject.unrecorded}"
+    if facts.unrecordable:
+        words["gradients"] = f"refused: {facts.unrecordable}"
     tokens = "lines and columns" if facts.axial or (facts.local and speech.of_an_image) else "earlier tokens" if facts.causal else "tokens"
     words["positions"] = facts.positions or f"none: the order of {tokens} does not matter"
     words |= {mask.parameter: mask.words for mask in speech.masks}

@@ -143,7 +143,20 @@ def _known(spoken: Subject, device: str) -> Subject:
     spoken = taken_apart(with_masks(spoken, module), module)
     spoken = with_keeping(spoken, module)
     spoken = replace(spoken, unrecorded=module.unrecorded() if isinstance(module, Away) else hooks(spoken.framework).unrecorded(module))
+    spoken = replace(spoken, facts=replace(spoken.facts, unrecordable=_unrecordable(spoken, module)))
     return _with_sizes(spoken)
+
+
+def _unrecordable(subject: Subject, module: Any) -> str:
+    """What it raises where gradients are recorded, if that is NotImplementedError; empty if it answers, or raises anything else: a mistake."""
+    tokens = tokens_for(subject.speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], MEMORY if subject.speech.name("memory") else None)
+    try:
+        with np.errstate(all="ignore"), subject.framework.settings_kept(), subject.framework.chance(0):
+            call(module, subject.speech, tokens, subject.framework, Buffers(subject.framework), "float64", "cpu")
+    except (Exception, SystemExit) as error:
+        said = error.error if isinstance(error, Raised) else error
+        return f"{type(said).__name__}: {first_line(said)}" if type(said).__name__ == "NotImplementedError" else ""
+    return ""
 
 
 def _asking(subject: Subject, said: CannotRun) -> CannotRun:

@@ -48,6 +48,7 @@ class Facts:
     chance: str = ""  # with what it draws random numbers in eval mode, beside dropout
     keeps: bool = False  # a call leaves arrays in it, as a table of angles
     sinks: str = ""  # what says that weights of tokens need not sum to one
+    unrecordable: str = ""  # what it raises where gradients are recorded, which it says that it does not implement
     apart: str = ""  # what it raises where a mask and the flag of causality are given together
     asked_masked: bool = False  # it is called with a mask alone: without one it is causal, and what it is compared with is not
     local: bool = False  # some tokens do not see each other, and not because they are later

@@ -218,7 +218,8 @@ class ModuleTrial(Trial):
         tokens = self.inputs if tokens is None else tokens
         self._accepted(tokens)
         called = dataclasses.replace(self.target, function=lambda: self._call(tokens, module))
-        return called.apply()
+        with hooks(self.target.framework).still() if self.facts.unrecordable else nullcontext():
+            return called.apply()
 
     def _accepted(self, tokens: Tokens) -> None:
         """Raises NotTaken for a call that it is known to refuse."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,14 +32,54 @@ def each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 @contextmanager
 def stepwise() -> Iterator[None]:
-    """Attention in its steps: no fused kernel, no fast path of ``torch.nn.MultiheadAttention``."""
+    """Attention in its steps: no fused kernel, no fast path of ``torch.nn.MultiheadAttention``, no ``flex_attention`` that is compiled."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), flex_stepwise():
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def flex_stepwise(names: list[str] | None = None) -> Iterator[None]:
+    """``flex_attention`` computes by the function that it would compile, which modes see into.
+
+    ``names``: of the functions that are called, without those that would look like what chooses tokens, or, where neither a mask nor a change
+    of scores is given, like what tells positions.
+    """
+    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    stepwise_already = getattr(
+        flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", None
+    )  # None: not loaded, or of a PyTorch that has no such way
+    if stepwise_already is None or (names is None and stepwise_already):
+        yield
+        return
+    from torch._higher_order_ops.flex_attention import math_attention
+
+    def attention(query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, *others: Any) -> Any:
+        begun, plain = len(names or ()), score_mod is flex._identity and block_mask[-1] is flex.noop_mask
+        out = math_attention(query, key, value, score_mod, block_mask, *others)
+        if names is not None and plain:
+            names[begun:] = [name for name in names[begun:] if name != "arange"]
+        return out
+
+    def unseen(function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            with torch._C.DisableTorchFunction():
+                return function(*arguments)
+
+        return called
+
+    instead = {"_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True, "flex_attention_hop": attention}
+    instead |= {name: unseen(getattr(flex, name)) for name in ("_create_empty_block_mask", "_dense_to_ordered") if hasattr(flex, name)}
+    before = {name: getattr(flex, name) for name in instead}
+    vars(flex).update(instead)
+    try:
+        yield
+    finally:
+        vars(flex).update(before)
 
 
 def words(*lines: str) -> frozenset[str]:
@@ -433,7 +474,7 @@ class TorchModules:
     @contextmanager
     def watched(self, logits: bool = False) -> Iterator[list[str]]:
         names: list[str] = []
-        with Watched(names, logits):
+        with flex_stepwise(names), Watched(names, logits):
             yield names
 
     def widened(self, instead: str, narrows: bool = False) -> Any:
