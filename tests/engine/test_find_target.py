@@ -51,7 +51,7 @@ FILES = {
 
 @pytest.mark.parametrize("code", FILES)
 def test_a_file_alone_means_its_one_attention(code: str) -> None:
-    assert find_target.callable_in(code.encode()) == FILES[code]
+    assert find_target.callable_in(code.encode(), "attention") == FILES[code]
 
 
 def test_a_file_alone_is_told_by_its_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def load_callable(text: str, entries: Iterable[str]) -> tuple[Any, str]:
             f"{place if colon else text} is a notebook: verify(attention) checks a function in it, or a file.py that holds it here"
         )
     if not colon and text.endswith(".py"):
-        raise NotLoaded(f"which callable of {text}? Give {text}:{the_callable(_load_file(Path(text)), text, 'attention')}")
+        raise NotLoaded(f"which callable of {text}? Give {text}:{the_callable(_load_file(Path(text)), text, '')}")
     if colon and not place:
         raise NotLoaded(f"which module or file has {attribute or 'it'}? Nothing stands before the colon")
     if colon and not attribute:

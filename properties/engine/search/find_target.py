@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ..contained.link import Gone, template
 from ..contained.load import KNOWN, MODELS, NotLoaded, catalogue, load_callable
 from ..contained.stub import Stub, contain
+from ..core.contract import contracts
 from ..core.supports import Supports
 from ..core.target import CannotRun, Raised, Target, innermost
 from ..core.words import without_variant
@@ -57,8 +58,10 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
     Raises CannotRun with one sentence: a typo lists near matches, a target that cannot run says why.
     """
     text, variant = without_variant(text)
-    if text.endswith(".py") and ":" not in text and (name := callable_in(_written(text))):
-        text = f"{text}:{name}"
+    if text.endswith(".py") and ":" not in text:
+        usual = next((kind.name for kind in contracts().values() if kind.fallback), "")
+        name = callable_in(_written(text), usual)
+        text = f"{text}:{name}" if name else text
     if not text:
         raise CannotRun("the target is empty")
     if variant:
@@ -72,8 +75,9 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
     return [make_target(text, _loaded(text, builtins, device), supports, device)]
 
 
-def callable_in(code: bytes) -> str:
-    """The callable that a file of Python is about: by a usual name, else its only function of three parameters, or its only class.
+def callable_in(code: bytes, first: str) -> str:
+    """The callable that a file of Python is about: by a usual name, ``first`` before others, else its only function of three parameters, or its
+    only class.
 
     It is read, not imported. Empty if it has none, or several.
     """
@@ -86,7 +90,7 @@ def callable_in(code: bytes) -> str:
     functions = {
         node.name: list(ast.walk(node.args)) for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     }
-    usual = [name for name in (MODELS[0], "attention", *KNOWN, *MODELS) if name in named.union(classes, functions)]
+    usual = [name for name in (MODELS[0], first, *KNOWN, *MODELS) if name in named.union(classes, functions)]
     able = [name for name, parts in functions.items() if sum(isinstance(part, ast.arg) for part in parts) >= 3] or classes
     return usual[0] if usual else able[0] if len(able) == 1 else ""
 
