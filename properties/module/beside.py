@@ -21,8 +21,8 @@ from .cases import ALONE, CACHED, FAR_TYPES, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
 from .own_inputs import LARGEST, OwnInputs, own_inputs
 from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
-from .subject import duplicate, set_dropout
-from .trial import ModuleTrial
+from .subject import duplicate
+from .trial import ModuleTrial, or_undropped
 from .weights import noise
 
 OUTPUT, GIVEN = "the output", {"x": "the tokens", "memory": "the memory"}  # beside names of parameters
@@ -64,7 +64,13 @@ def answers_agree(t: ModuleTrial) -> None:
     if not (_alike(t) and _alike(beside)):
         right = _right(beside, lambda: beside.run(module=beside.trained))
         allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(module=one.trained, runs=runs)[1]))
-    _agree(t, trained, right, allowed, f"{SAYS} in train mode")
+
+    def undropped() -> None:
+        right = _right(beside, lambda: beside.run(module=beside.trained))
+        allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(module=one.trained, runs=runs)[1]))
+        _agree(t, t.run(module=t.trained), right, allowed, f"{SAYS} in train mode")
+
+    or_undropped((t, beside), lambda: _agree(t, trained, right, allowed, f"{SAYS} in train mode"), undropped)
     _other_values_agree(t, beside)
     _other_arrays_agree(t, beside)
     if not t.subject.elsewhere and (left := _left_changed(t)) and left != _left_changed(beside):  # elsewhere every call tells it
@@ -363,6 +369,14 @@ def _unless_answers_differ(t: ModuleTrial, gradients: Callable[[ModuleTrial], No
 def _gradients_agree(t: ModuleTrial) -> None:
     beside = _beside(t)
     training = t.choice("mode", 2) == 1
+
+    def agree() -> None:
+        _gradients_agree_in(training, t, beside)
+
+    or_undropped((t, beside), agree, agree) if training else agree()
+
+
+def _gradients_agree_in(training: bool, t: ModuleTrial, beside: ModuleTrial) -> None:
     mode = "in train mode" if training else "in eval mode"
     weights = dict(beside.module.named_parameters())
     learns = any(parameter.requires_grad for parameter in weights.values())
@@ -462,11 +476,7 @@ def _gradients_allowed(t: ModuleTrial, training: bool, asked: Collection[str], r
         return list(found.values())
 
     def anew() -> Any:
-        made = t.anew()
-        if training:
-            made.train()
-            set_dropout(made, 0.0)
-        return made
+        return t.training(t.anew()) if training else t.anew()
 
     try:
         found = bound.scattered(t.subject, t.trained if training else t.module, run, t.case.dtype, t.case.seed * 31 + 7, runs, anew)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from ..engine.contained.load import made_with
 from ..engine.contained.values import FLOATS
-from ..engine.frameworks import Framework, Lying, sets_the_seed
+from ..engine.frameworks import Framework, Lying, draws, sets_the_seed
 from .speech import first_array, hooks
 from .subject import duplicate, set_dropout
 
@@ -37,6 +38,7 @@ class Held:
         self.found, self.fw = found, fw
         self.earlier: tuple[Any, Any] | None = None  # the last answer, and what it was
         self.seeds: dict[tuple[bool, str], bool] = {}  # train mode, way → whether a call sets the seed of random numbers
+        self.looked: weakref.WeakSet[Any] = weakref.WeakSet()  # modules of which it is known whether they draw random numbers in train mode
         self.made: dict[tuple[str, bool, str], Any] = {}  # dtype (what is cast twice is not what it was), train mode, way → the module
 
     def weights(self, given: Any) -> list[tuple[str, Any]]:
@@ -64,6 +66,7 @@ class Held:
             among: Any = arguments if isinstance(at, int) else options
             _, dtype, device = self.fw.describe(among[at])
             among[at] = Lying(self.fw, "feature_major").array("", self.fw.read(among[at]), dtype, device, "")
+        self._undrop(module, arguments, options, how["training"], how["way"])
         self._leaves(arguments, options, how["asked"])
         arrays = {name: x for name, x in (*enumerate(arguments, 1), *options.items()) if self.fw.is_array(x)}
         before = {name: self.fw.read(x) for name, x in arrays.items()}
@@ -106,12 +109,23 @@ class Held:
         module = self._with(given, weights, how["training"], RECORDED)
         for parameter in module.parameters():
             parameter.grad = None
+        self._undrop(module, arguments, options, how["training"], RECORDED)
         leaves = self._leaves(arguments, options, how["asked"])
         out = first_array(module(*arguments, **options), self.fw)
         with suppress(Exception):  # what a backward pass needs belongs to its call, and not to the last one
             module(*map(self._other, arguments), **{name: self._other(x) for name, x in options.items()})
         hooks(self.fw).send_back(out, grad)
         return [held.grad for held in (*module.parameters(), *leaves)]
+
+    def _undrop(self, module: Any, arguments: list[Any], options: dict[str, Any], training: bool, way: str) -> None:
+        """Have functions of dropout drop nothing, where a call in train mode draws random numbers; that is asked once."""
+        if not training or module in self.looked:
+            return
+        self.looked.add(module)
+        given, named = list(map(self._other, arguments)), {name: self._other(x) for name, x in options.items()}
+        with suppress(Exception), self._told(way):
+            if draws(self.fw, lambda: module(*given, **named)):
+                hooks(self.fw).undropped(module)
 
     def _other(self, x: Any) -> Any:
         """Other numbers, where these are numbers."""

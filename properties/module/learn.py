@@ -225,6 +225,9 @@ def _called(subject: Subject, module: Any, device: str, doubled: str = "") -> Su
             said.append(f"said {type(error).__name__}: {first_line(error)}")
             continue
         form = _form(speech, tuple(tokens.x.shape), out)
+        if form and form.layout == "bld" and not form.pooled and out[1] == length:  # by chance, of so many rows for each sequence
+            asked = replace(form, pooled=length)
+            form = asked if _pools(replace(subject, speech=asked), module, memory) else form
         heard = replace(subject, speech=form or speech)
         if (
             form is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -14,17 +15,21 @@ from ..engine.cases.coordinates import Array, uniform
 from ..engine.cases.dtypes import round_to
 from ..engine.contained.link import Gone
 from ..engine.core.target import CannotRun, NotTaken, Raised
-from ..engine.core.trial import Trial
+from ..engine.core.trial import Refuted, Trial
 from ..engine.frameworks import Lying
 from . import bound
+from .away import Away
 from .cases import FAR, GAUSSIAN
 from .names import Sizes
 from .readings import formal_of
 from .speech import Saying, Tokens, arguments_of, call, first_array, hooks, read, unspoken
-from .subject import Facts, Subject, duplicate, set_dropout
+from .subject import Facts, Subject, dropouts, duplicate, set_dropout
 from .weights import UNIFORM
 
 LARGE = 8.0  # times as large are weights with which logits are large
+
+SEEDS = 32  # of calls in train mode that would show whether something is dropped
+_UNDROPPED: weakref.WeakSet[Subject] = weakref.WeakSet()  # those of whose dropouts names do not tell all
 
 
 class ModuleTrial(Trial):
@@ -54,10 +59,38 @@ class ModuleTrial(Trial):
     @cached_property
     def trained(self) -> Any:
         """A copy in train mode, without dropout."""
-        made = duplicate(self.module)
+        return self.training(duplicate(self.module))
+
+    def training(self, made: Any) -> Any:
+        """A module, from now on in train mode, without dropout."""
         made.train()
         set_dropout(made, 0.0)
+        if self.undropped and isinstance(made, Away):
+            made.change("undropped")
+        elif self.undropped:
+            hooks(self.target.framework).undropped(made)
         return made
+
+    def without_dropout(self) -> None:
+        """From now on what is in train mode drops nothing, whatever its probabilities are called, in later trials, too."""
+        _UNDROPPED.add(self.subject)
+        vars(self).pop("trained", None)
+
+    @property
+    def undropped(self) -> bool:
+        """Whether functions of dropout drop nothing in train mode."""
+        return self.subject in _UNDROPPED
+
+    def draws(self) -> bool:
+        """Whether what it answers in train mode hangs on random numbers; one token may be dropped by few of them."""
+        first = None
+        for seed in range(SEEDS):
+            with hooks(self.target.framework).still(), self.target.framework.chance(seed):
+                out = self.read(self.result(module=self.trained), self.inputs)
+            first = out if first is None else first
+            if not np.array_equal(first, out, equal_nan=True):
+                return True
+        return False
 
     def anew(self) -> Any:
         """Another one of the case; with the weights of the target, where it is the reference. Raises Raised, NotTaken."""
@@ -336,3 +369,24 @@ class ModuleTrial(Trial):
             self.notes.compared += actual.size
             return
         self.close(actual, expected, allowed(), says, where)
+
+
+def or_undropped(trials: Sequence[ModuleTrial], agree: Callable[[], None], undropped: Callable[[], None]) -> None:
+    """What has to agree in train mode without dropout; where it does not, and the last one drops something by a name that nobody knows, the same
+    while functions of dropout drop nothing. Raises NotTaken where random numbers are drawn even then.
+    """
+    *_, last = trials
+    if not last.undropped:
+        try:
+            return agree()
+        except Refuted:
+            if not (dropouts(last.trained) or last.draws()):
+                raise
+        for one in trials:
+            one.without_dropout()
+    try:
+        undropped()
+    except Refuted:
+        if any(one.draws() for one in trials):
+            raise NotTaken("train mode, in which random numbers are drawn by something else than functions of dropout") from None
+        raise

@@ -78,6 +78,10 @@ class Workshop:
         """Train mode, or eval mode."""
         self.made[number].train() if training else self.made[number].eval()  # either may be the module's own
 
+    def undropped(self, number: int) -> None:
+        """From now on functions of dropout drop nothing in its calls."""
+        hooks(self.fw).undropped(self.made[number])
+
     def reset(self, number: int, method: str) -> None:
         """Call one of its methods that empty it."""
         if method in RESETS:

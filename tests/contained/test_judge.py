@@ -484,7 +484,7 @@ def test_judging_goes_on_where_it_was_ended(folder: Path, capsys: pytest.Capture
     """The round, which is a secret until the end, is the same; who has a verdict is not asked again, unless the file is another."""
     assert main(["judge", "candidates", "--record", "run.jsonl", *FEW[:-2]]) == 1
     lines = journal.lines("run.jsonl")
-    first, judged, ended = lines[0], lines[1:-1], lines[-1]
+    first, judged, ended = lines[0], [line for line in lines if "judged" in line], lines[-1]
     assert len(judged) == len(CODE) and ended == {"ended": 1}
     text = "\n".join(map(journal.written, [first, *judged[:2]])) + "\n"
     (folder / "run.jsonl").write_text(text)
@@ -502,6 +502,26 @@ def test_judging_goes_on_where_it_was_ended(folder: Path, capsys: pytest.Capture
     place.write_text(place.read_text() + "\n")
     asked.clear()
     assert main(["resume", "run.jsonl"]) == 1 and asked == [str(place), *(line["judged"]["candidate"] for line in judged[2:])]
+
+
+def test_what_was_found_of_a_candidate_is_kept_where_its_judge_was_killed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right when the run is gone on with: what was found before still stands."""
+    there = "__import__('os').path.exists('/tmp/" + folder.name + "')"
+    right = (folder / "candidates" / "right.py").read_text()
+    (folder / "late.py").write_text(
+        right + f"\nfirst = attention\ndef attention(q, k, v): return first(q, k, v) * (1.0 if {there} else 1.01)\n"
+    )
+    assert main(["judge", "late.py", "--all", "--record", "run.jsonl", "--cases", "2", "-n", "1", "--round", "1"]) == 1
+    lines = [line for line in journal.lines("run.jsonl") if not line.keys() & {"judged", "ended"}]
+    (folder / "run.jsonl").write_text("\n".join(map(journal.written, lines[: len(lines) // 2])) + "\n")
+    (mark := Path("/tmp") / folder.name).touch()
+    capsys.readouterr()
+    try:
+        assert main(["resume", "run.jsonl"]) == 1
+    finally:
+        mark.unlink()
+    out = capsys.readouterr().out
+    assert "  found     late.py: " in out and "REFUTED       late.py" in out
 
 
 def test_another_reference_is_another_question(folder: Path) -> None:
@@ -736,7 +756,7 @@ def test_what_fails_in_the_checker_is_one_candidates_verdict(monkeypatch: pytest
     monkeypatch.setattr(door, "candidate", broken)
     how = {"seconds": None, "reference": None, "supports": None, "contract": "attention", "device": "cpu", "folder": "elsewhere/"}
     made = door.judged("mine", "mine.py:attention", how)
-    assert (made["verdict"], made["why"]) == ("cannot be run", "the checker failed: ZeroDivisionError: ours")
+    assert (made["verdict"], made["why"]) == ("cannot be run", f"the checker failed: ZeroDivisionError: ours: {door.OURS}")
     assert "ours" in capsys.readouterr().err
 
 

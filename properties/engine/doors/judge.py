@@ -59,6 +59,7 @@ DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
 SKIPPED = ("__pycache__", "node_modules")  # folders below a folder of candidates that are not looked into
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
+OURS = "this is a mistake of attncheck, not of the candidate; please report it with the lines above"
 NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}, whose values are texts'
 
 
@@ -162,7 +163,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         scores = Scores(out if options.json == "-" else files.opened(options.json))
         journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
         console = sys.stderr if options.json == "-" else out
-        how["folder"] = f"{folder}/"
+        how |= {"folder": f"{folder}/", "journal": journal}
         for place in (folder, *options.paths):  # a candidate would write into another one
             hold(re.sub(r"(?<=\.py):.*", "", place))
         if options.reference:  # or into what all are held to, and what that imports
@@ -351,7 +352,7 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         made = gate.cannot(name, f"time was over before the first case{slow}: give more time", 0.0, "incomplete")
     except Exception as error:  # ours: the others are judged all the same
         traceback.print_exception(error)
-        made = gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}", 0.0)
+        made = gate.cannot(name, f"the checker failed: {type(error).__name__}: {error}: {OURS}", 0.0)
     made["seconds"] = round(time.monotonic() - began, 3)
     return dict(_beside(how["folder"], made))
 
@@ -367,6 +368,7 @@ def _beside(folder: str, told: Any) -> Any:
 
 def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Record:
     link.WAITED.clear()
+    asked = name, text
     deadline = None if how["seconds"] is None else began + how["seconds"]
     until = math.inf if deadline is None else max(deadline, began + MEETING)
     with link.ending(until):
@@ -379,7 +381,15 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
     if not reference and how["contract"] not in ("any", target.contract):
         hint = f"--reference FILE:NAME says what it must answer like, --contract {target.contract} asks what is true of all"
         return gate.cannot(name, f"it is {target.contract}, not {how['contract']}: {hint}", 0.0, "incomplete")
-    plan = Plan(examples=how["cases"], round=how["round"], device="cpu" if held_to else device, strict=False, alike=True, deadline=deadline)
+    plan = Plan(
+        examples=how["cases"],
+        round=how["round"],
+        device="cpu" if held_to else device,
+        strict=False,
+        alike=True,
+        deadline=deadline,
+        journal=journal.of(digest(*asked, how)) if (journal := how.get("journal")) else None,
+    )
     away = ""
     if reference:
         with link.ending(until):

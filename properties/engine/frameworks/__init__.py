@@ -27,6 +27,7 @@ from .protocol import (
     SendBack,
     Unfollowed,
     Variant,
+    draws,
     has_layout,
     sets_the_seed,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Unfollowed",
     "Variant",
     "cache_variant",
+    "draws",
     "framework",
     "frameworks",
     "has_layout",

@@ -99,6 +99,9 @@ class Modules(Protocol):
     def unrecorded(self, module: Any) -> str:
         """The decorator of its ``forward`` under which nothing is recorded for a backward pass; empty if there is none."""
 
+    def undropped(self, module: Any) -> None:
+        """From now on functions of dropout return in its calls what they are given."""
+
     def adopted(self, module: Any, train: Callable[[Any], Callable[[], object]]) -> Any:
         """The module, which is called as a function from now on. ``train``: puts it into train mode, and gives what puts it back."""
 
@@ -311,6 +314,16 @@ def with_operations_of_its_own(array: Any, plain: type) -> str:
     kinds = type(array).__mro__
     own = any(vars(kind).keys() & set(dir(plain)) - HARMLESS for kind in kinds[: kinds.index(plain)])
     return f"{kinds[0].__name__}_with_operations_of_its_own" if own else ""
+
+
+def draws(fw: Framework, call: Callable[[], object]) -> bool:
+    """Whether random numbers of the CPU are drawn in a call."""
+    after = []
+    for called in (lambda: None, call):
+        with fw.chance(1):
+            called()
+            after.append(fw.drawn())
+    return after[0] != after[1]
 
 
 def sets_the_seed(fw: Framework, call: Callable[[], object]) -> bool:

@@ -326,6 +326,24 @@ class Watched(torch.overrides.TorchFunctionMode):
         return []
 
 
+DROPS = words(
+    "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_ feature_dropout feature_dropout_",
+    "feature_alpha_dropout feature_alpha_dropout_",
+)
+
+
+class Undropped(torch.overrides.TorchFunctionMode):
+    """Nothing is dropped: what a function of dropout is given comes back."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in DROPS:
+            return args[0] if args else kwargs["input"]
+        if name == "scaled_dot_product_attention":
+            args, kwargs = (*args[:4], *[0.0] * (len(args) > 4), *args[5:]), {**kwargs, **dict.fromkeys(kwargs.keys() & {"dropout_p"}, 0.0)}
+        return func(*args, **kwargs)
+
+
 TYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
@@ -455,6 +473,19 @@ class TorchModules:
                         return f"torch.{type(mode).__name__}"
             layer = getattr(layer, "__wrapped__", None)
         return ""
+
+    def undropped(self, module: Any) -> None:
+        entered: list[Undropped] = []
+
+        def enter(*_: Any) -> None:
+            entered.append(Undropped())
+            entered[-1].__enter__()
+
+        def leave(*_: Any) -> None:
+            entered.pop().__exit__(None, None, None)
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave, always_call=True)
 
     def adopted(self, module: Any, train: Callable[[Any], Callable[[], object]]) -> Any:
         ADOPTED[module] = train

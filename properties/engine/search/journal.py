@@ -65,10 +65,13 @@ FORMS: dict[str, Any] = {
 
 
 class Journal:
-    """The file of one run. ``before`` holds its lines from before the run was ended."""
+    """The file of one run. ``before`` holds its lines from before the run was ended.
 
-    def __init__(self, path: str | Path, before: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.path = os.path.abspath(path)
+    ``digest``: of the one candidate, of several, whose lines it reads and writes.
+    """
+
+    def __init__(self, path: str | Path, before: Iterable[Mapping[str, Any]] = (), digest: str = "") -> None:
+        self.path, self.digest = os.path.abspath(path), digest
         hide(Path(FOLDER).parts[0])  # whole: a folder in it could be put aside with it
         hide(self.path)
         self.before = list(before)
@@ -76,7 +79,14 @@ class Journal:
         self.file: int | None = None
 
     def __reduce__(self) -> Any:
-        return Journal, (self.path,)  # a worker writes to the same file
+        return Journal, (self.path, self.before, self.digest)  # a worker writes to the same file
+
+    def of(self, digest: str) -> Journal:
+        """The same of one candidate."""
+        return Journal(self.path, [line for line in self.before if line.get("digest") == digest], digest)
+
+    def _own(self, line: Mapping[str, Any], target: str) -> bool:
+        return line.get("target") == target and line.get("digest", "") == self.digest
 
     def write(self, **what: Any) -> None:
         """Add a line. Raises OSError."""
@@ -117,24 +127,27 @@ class Journal:
 
     def failing(self, target: str, prop: Property, case: Any, violation: Violation) -> None:
         """A first failing case, before it is made smaller."""
-        self.note(target=target, failing=prop.name, case=repr(case), line=describe(violation))
+        self.note(**self._place(target), failing=prop.name, case=repr(case), line=describe(violation))
+
+    def _place(self, target: str) -> dict[str, Any]:
+        return {"target": target} | ({"digest": self.digest} if self.digest else {})
 
     def tried(self, plan: Plan, outcome: Outcome, seconds: float) -> None:
         """One pass over one property; ``seconds`` since the target's search began."""
         if not outcome.cases:
             return
-        place = {"target": outcome.target, "property": outcome.prop.name, "round": plan.round, "part": plan.part}
+        place = {**self._place(outcome.target), "property": outcome.prop.name, "round": plan.round, "part": plan.part}
         self.note(**place, at=round(seconds, 3), outcome=_outcome(outcome))
 
     def seconds(self, target: str) -> float:
         """For how long the target had been searched."""
-        return max((float(line["at"]) for line in self.before if line.get("target") == target and "at" in line), default=0.0)
+        return max((float(line["at"]) for line in self.before if self._own(line, target) and "at" in line), default=0.0)
 
     def known(self, target: Target, properties: Sequence[Property], plan: Plan) -> dict[str, Outcome]:
         """What had been made of this pass."""
         named = {prop.name: prop for prop in properties}
-        place = (target.name, plan.round, plan.part)
-        lines = [line for line in self.before if "outcome" in line and (line["target"], line["round"], line["part"]) == place]
+        place = plan.round, plan.part
+        lines = [x for x in self.before if "outcome" in x and self._own(x, target.name) and (x["round"], x["part"]) == place]
         known = {}
         for line in lines:
             with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: it is tried again
