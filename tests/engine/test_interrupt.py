@@ -22,6 +22,7 @@ from nightly import some_by_night
 from impls import numpy_matmul
 from properties import catalogue
 from properties.__main__ import entry
+from properties.engine.doors import cli
 from properties.engine.search import interrupt, run, search
 from properties.engine.search.probe import make_target
 
@@ -81,6 +82,24 @@ def test_one_interruption_may_come_twice(usual: None, monkeypatch: pytest.Monkey
             signal.raise_signal(signal.SIGINT)
     with interrupt.listening(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_an_error_that_came_of_an_interruption_is_no_mistake(
+    usual: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(options: Any) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except KeyboardInterrupt:
+            raise RuntimeError("what was cleaned up was not there yet") from None
+        return 0
+
+    monkeypatch.setattr(cli, "run", lose)
+    assert cli.main(["numpy_matmul.attention", "--cases", "1"]) == 130
+    assert capsys.readouterr().err.startswith("attncheck: interrupted")
+    monkeypatch.setattr(cli, "run", lambda options: 1 // 0)
+    assert cli.main(["numpy_matmul.attention", "--cases", "1"]) == 2 and "this is a mistake of attncheck" in capsys.readouterr().err
 
 
 def test_in_the_background_sigterm_is_heard(usual: None) -> None:

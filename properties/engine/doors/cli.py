@@ -40,6 +40,7 @@ from ..frameworks.machine import machine, machine_text
 from ..report import dialect, text
 from ..search.deviations import Deviation, read_deviations
 from ..search.find_target import NEVER, Builtins, containing, find_targets, on_either
+from ..search.interrupt import asked as end_was_asked
 from ..search.interrupt import listening
 from ..search.interrupt import status as interrupted_status
 from ..search.journal import Journal, digests
@@ -114,8 +115,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
     except BrokenProcessPool:
         return killed("killed a worker", options.isolate) or main([*given, "--isolate"], resume.reopened(options.journal))
     except KeyboardInterrupt:
-        print(f"attncheck: interrupted{resume.hint(options.journal)}", file=sys.stderr)
-        return interrupted_status()
+        return interrupted(options.journal)
     except (CannotRun, ValueError, OSError) as error:
         print(f"attncheck: {sentence(error)}", file=sys.stderr)
         return 2
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None, journal: Journal | None = None)
         print(f"attncheck: a first call {gone}", file=sys.stderr)
         return 2
     except Exception as error:  # 1 would mean that something is refuted
-        return no_device_left(error) or mistaken(error)
+        return interrupted(options.journal) if end_was_asked() else no_device_left(error) or mistaken(error)
 
 
 def word(name: str, arguments: Sequence[str]) -> int:
@@ -157,6 +157,12 @@ def gone_on(given: list[str], own: Journal | None) -> int:
     if first in WORDS and first != "judge":
         raise ValueError(f"attncheck {first} is no run that can be gone on with")
     return judge.main(given[1:], own) if first == "judge" else main(given, own)
+
+
+def interrupted(journal: Journal | None) -> int:
+    """Say that the run was interrupted, and how to go on with it."""
+    print(f"attncheck: interrupted{resume.hint(journal)}", file=sys.stderr)
+    return interrupted_status()
 
 
 def no_memory(error: MemoryError) -> int:

@@ -163,6 +163,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
         scores = Scores(out if options.json == "-" else files.opened(options.json))
         journal = journal or resume.begin(["judge", *arguments], options.record, more=["--round", str(number)])
         console = sys.stderr if options.json == "-" else out
+        alone = options.json in (None, "-") and not any((options.junit, options.sarif, options.baseline, options.write_baseline))
         how |= {"folder": f"{folder}/", "journal": journal}
         for place in (folder, *options.paths):  # a candidate would write into another one
             hold(re.sub(r"(?<=\.py):.*", "", place))
@@ -181,7 +182,7 @@ def main(arguments: Sequence[str], journal: Journal | None = None) -> int:
                 if journal and (key := digest(name, text, how)) not in before:
                     journal.note(judged=one, digest=key)
                 records.append(one)
-                scores.lost |= not told(gate.line(one), console)
+                scores.lost |= not told(gate.line(one), console, alone)
                 scores.add(one)
                 check()
         except KeyboardInterrupt:

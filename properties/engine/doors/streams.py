@@ -31,13 +31,16 @@ def steady() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def told(line: str, stream: TextIO) -> bool:
-    """Print a line at once. Where its place takes no more, it goes to standard error, and so does all that follows: False. Raises BrokenPipeError."""
+def told(line: str, stream: TextIO, alone: bool = True) -> bool:
+    """Print a line at once. Where its place takes no more, it goes to standard error, and so does all that follows: False.
+
+    ``alone``: nothing else is written; then the run ends with who reads it. Raises BrokenPipeError.
+    """
     try:
         print(line, file=stream, flush=True)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if alone and isinstance(error, BrokenPipeError):
+            raise
         why = f"attncheck: standard output cannot be written: {sentence(error)}; the rest is told here"
         print(why, line, sep="\n", file=sys.stderr, flush=True)
         with open(os.devnull, "w") as nowhere:  # the stream still holds the line

@@ -69,6 +69,11 @@ def status() -> int:
     return 128 + (_asked or _ended or signal.SIGINT)
 
 
+def asked() -> bool:
+    """Whether an end was asked for in this run, or in the last one, if it is over: another error may be what became of that."""
+    return bool(_asked or _ended)
+
+
 def check() -> None:
     """Raises KeyboardInterrupt if one was asked for and lost."""
     if _asked:
