@@ -35,19 +35,26 @@ IMAGES = (484, 256, 121)  # the same of an image, which may have to be a square,
 PRODUCTS = 500  # multiplications that take as long as all that becomes of one number, where rounding is followed
 
 
-def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
+def held_to(reference: Target, contain: Callable[[str], Any], name: str) -> Target:
     """The module that a stub stands for, as a target that is called like the reference; its address is its attribute.
 
+    ``contain``: with a call in parentheses, or nothing. A function is called with what the reference is made with, and makes the module.
     Raises CannotRun, and NoMoreCalls where the time for calls is over.
     """
     other: Subject = reference.function  # type: ignore[assignment]
     fw = other.framework
     assert fw.modules is not None
-    stub = contain()
-    if not stub.is_module:
-        raise CannotRun(f"it is no module, and {reference.name} is one")
     prototype = other.module("float64", "cpu", 0)
     beside = getattr(type(prototype).forward, "__globals__", {})
+    stub = contain("")
+    if stub.type == "function" and callable(given := beside.get("get_init_inputs")):
+        stub = contain(_as_call(given()))
+    if not stub.is_module:
+        raise CannotRun(f"it is no module, and {reference.name} is one")
+    if "ScriptModule" in stub.type:
+        raise CannotRun(
+            "it is a scripted module, through whose copies no gradient reaches a weight: give a class that makes it in __init__"
+        )
     makes = beside.get("get_init_inputs") if stub.is_class else None
     given = makes() if callable(makes) else []
 
@@ -80,6 +87,18 @@ def held_to(reference: Target, contain: Callable[[], Any], name: str) -> Target:
     reference = replace(reference, untried={**reference.untried, **untried})
     target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=Pace())
     return _in_its_types(target, reference.kind)
+
+
+def _as_call(inputs: Any) -> str:
+    """What ``get_init_inputs()`` returns as the arguments of a call, in parentheses."""
+    match inputs:
+        case dict():
+            positional, named = [], inputs
+        case [list() | tuple() as first, dict() as second]:
+            positional, named = list(first), second
+        case _:
+            positional, named = list(inputs), {}
+    return f"({', '.join([*map(repr, positional), *(f'{key}={value!r}' for key, value in named.items())])})"
 
 
 def _asked(fw: Any, stub: Any, given: Any, module: Any, arguments: Any, options: dict[str, Any], liberties: dict[str, bool]) -> Any:

@@ -217,7 +217,7 @@ class Module(Contract):
     def paired(self, target: Target, reference: Target) -> Target:
         return paired(target, reference)
 
-    def held_to(self, reference: Target, contain: Callable[[], Any], name: str) -> Target:
+    def held_to(self, reference: Target, contain: Callable[[str], Any], name: str) -> Target:
         return held_to(reference, contain, name)
 
     def seen_through(self, target: Target, variant: str) -> Callable[..., Any]:

@@ -524,6 +524,72 @@ def test_what_was_found_of_a_candidate_is_kept_where_its_judge_was_killed(folder
     assert "  found     late.py: " in out and "REFUTED       late.py" in out
 
 
+MADE = """
+import torch
+from torch import nn
+
+class NAME(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(dim, heads, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x, x, x, need_weights=False)[0] * FACTOR
+"""
+MADE_BY = {  # what ModelNew is → the verdict
+    "def ModelNew(dim, heads): return Inner(dim, heads)": ("1.0", "nothing found"),
+    "def ModelNew(dim, heads): return Inner(dim, heads=heads)": ("1.001", "refuted"),
+    "def ModelNew(dim, heads): return torch.jit.script(Inner(dim, heads))": ("1.0", "cannot be run"),
+}
+
+
+@pytest.mark.parametrize("code", MADE_BY)
+def test_a_function_makes_the_module_of_what_the_reference_is_made_with(code: str, folder: Path) -> None:
+    pytest.importorskip("torch")
+    factor, verdict = MADE_BY[code]
+    (folder / "reference.py").write_text(
+        MADE.replace("NAME", "Model").replace("FACTOR", "1.0")
+        + "\ndef get_init_inputs(): return [16, 2]\ndef get_inputs(): return [torch.randn(2, 5, 16)]\n"
+    )
+    (folder / "made.py").write_text(f"{MADE.replace('NAME', 'Inner').replace('FACTOR', factor)}\n{code}\n")
+    main(["judge", "made.py", "--reference", "reference.py", "--cases", "3", "-n", "1", "--round", "1", "--json", "scores.jsonl"])
+    score = json.loads((folder / "scores.jsonl").read_text())
+    assert score["verdict"] == verdict, score
+
+
+CACHING = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class NAME(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, past=None):
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], PAST], 2)
+        rows, keys = q.shape[2], k.shape[2]
+        seen = torch.ones(rows, keys, dtype=torch.bool, device=x.device).tril(keys - rows)
+        return self.proj(F.scaled_dot_product_attention(q, k, v, seen).transpose(1, 2).flatten(2)), (k, v)
+
+def get_init_inputs(): return [16, 2]
+def get_inputs(): return [torch.randn(2, 5, 16)]
+"""
+
+
+@pytest.mark.parametrize(("past", "verdict"), [("v", "nothing found"), ("v * 1.001", "refuted")])
+def test_a_cache_that_is_handed_back_is_compared(past: str, verdict: str, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "reference.py").write_text(CACHING.replace("NAME", "Model").replace("PAST", "v"))
+    (folder / "caching.py").write_text(CACHING.replace("NAME", "ModelNew").replace("PAST", past))
+    main(["judge", "caching.py", "--reference", "reference.py", "--cases", "4", "-n", "1", "--round", "1", "--json", "scores.jsonl"])
+    score = json.loads((folder / "scores.jsonl").read_text())
+    assert score["verdict"] == verdict, score
+
+
 def test_another_reference_is_another_question(folder: Path) -> None:
     (folder / "reference.py").write_text("one = 1\n")
     how = {"reference": "reference.py:one"}

@@ -272,9 +272,10 @@ class Contract(ABC):
         """The target beside a reference, where there is more to it than what both take. Raises CannotRun if they are no pair."""
         return target
 
-    def held_to(self, reference: Target, contain: Callable[[], Any], name: str) -> Target | None:
+    def held_to(self, reference: Target, contain: Callable[[str], Any], name: str) -> Target | None:
         """What lies in another process, to be called as the reference is; None where it can be asked how it is called.
 
+        ``contain``: gives what lies there; called with arguments in parentheses, what it returns for them.
         Raises CannotRun, and NoMoreCalls where the time for calls is over.
         """
         return None

@@ -478,7 +478,7 @@ def met(name: str, text: str, how: Mapping[str, Any], device: str) -> tuple[Targ
 
 def candidate(name: str, text: str, reference: Target | None, supports: Any, device: str) -> Target:
     """The target, as it is spoken with, or as it is called beside the reference. Raises CannotRun."""
-    held_to = reference and reference.kind.held_to(reference, lambda: elsewhere(text, Builtins(), device), name)
+    held_to = reference and reference.kind.held_to(reference, lambda call: elsewhere(text + call, Builtins(), device), name)
     if held_to is not None and supports:
         raise CannotRun("it is held to a reference, weights and all, of which --supports says nothing")
     if held_to is not None:
