@@ -17,7 +17,7 @@ from ..engine.core.target import NotTaken, Raised, blame, first_line
 from ..engine.core.trial import Refuted
 from ..engine.frameworks import TRAINING, Buffers, Given, sets_the_seed
 from . import bound
-from .cases import ALONE, CACHED, FAR_TYPES, FIRST, LEARNING, MODULE
+from .cases import ALONE, CACHED, FAR, FAR_TYPES, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
 from .own_inputs import LARGEST, OwnInputs, own_inputs
 from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
@@ -59,8 +59,9 @@ def answers_agree(t: ModuleTrial) -> None:
     trained = _without_a_change_of_weights(t, beside)
     right = _right(beside, lambda: beside.run())
     allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(runs=runs)[1]))
+    defined = _defined(beside, right)
     for how, out in outs.items():
-        _agree(t, out, right, allowed, f"{SAYS}{how}")
+        _agree(t, out, right, allowed, f"{SAYS}{how}", defined)
     if not (_alike(t) and _alike(beside)):
         right = _right(beside, lambda: beside.run(module=beside.trained))
         allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(module=one.trained, runs=runs)[1]))
@@ -70,11 +71,19 @@ def answers_agree(t: ModuleTrial) -> None:
         allowed = cache(lambda runs: _apart(t, beside, lambda one: one.exact(module=one.trained, runs=runs)[1]))
         _agree(t, t.run(module=t.trained), right, allowed, f"{SAYS} in train mode")
 
-    or_undropped((t, beside), lambda: _agree(t, trained, right, allowed, f"{SAYS} in train mode"), undropped)
+    or_undropped((t, beside), lambda: _agree(t, trained, right, allowed, f"{SAYS} in train mode", defined), undropped)
     _other_values_agree(t, beside)
     _other_arrays_agree(t, beside)
     if not t.subject.elsewhere and (left := _left_changed(t)) and left != _left_changed(beside):  # elsewhere every call tells it
         t.fail(f"the call {left}")
+
+
+def _defined(beside: ModuleTrial, right: Array) -> Any:
+    """Where an answer of the reference says something: it is a number, or is none of tokens of usual size, either.
+
+    Of large ones, whose exponentials are 0 or ∞ in any type, another way to compute may have the number that the reference has not.
+    """
+    return np.isfinite(right) if beside.case.magnitude in FAR else True
 
 
 def _disturbed(t: ModuleTrial) -> Tokens:

@@ -12,9 +12,11 @@ import time
 from itertools import product
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from nightly import more_by_night, one_in, some_by_night
 
@@ -588,6 +590,26 @@ def test_a_cache_that_is_handed_back_is_compared(past: str, verdict: str, folder
     main(["judge", "caching.py", "--reference", "reference.py", "--cases", "4", "-n", "1", "--round", "1", "--json", "scores.jsonl"])
     score = json.loads((folder / "scores.jsonl").read_text())
     assert score["verdict"] == verdict, score
+
+
+def test_where_large_tokens_leave_the_reference_no_number_a_candidate_may_have_one() -> None:
+    """As of linear attention by elu(x) + 1, which is 0 where exp(x) is not."""
+    pytest.importorskip("torch")
+    from properties.module.beside import _defined
+
+    right = np.array([np.nan, np.inf, 1.0])
+    usual, large = (cast(Any, SimpleNamespace(case=SimpleNamespace(magnitude=size))) for size in (0, 8))
+    assert _defined(usual, right) is True and _defined(large, right).tolist() == [False, False, True]
+
+
+def test_without_a_reader_the_scores_are_written_all_the_same(folder: Path) -> None:
+    command = [sys.executable, "-m", "properties", "judge", "candidates/right.py", "candidates/wrong.py", *FEW, "--json", "scores.jsonl"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as nobody:
+        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2 and done.stderr.count("standard output cannot be written") == 1
+    assert len((folder / "scores.jsonl").read_text().splitlines()) == 2
 
 
 def test_another_reference_is_another_question(folder: Path) -> None:
