@@ -177,7 +177,7 @@ def test_a_line_that_is_none_is_one_candidate_s_verdict(
     out, err = capsys.readouterr()
     scores = {one["candidate"]: one for one in map(json.loads, out.splitlines())}
     assert {name: one["verdict"] for name, one in scores.items()} == {
-        **{f"line {number}": "cannot be run" for number in (1, 2, 3, 4, 5, 7, 8, 9)},
+        **{f"line {number}": "cannot be run" for number in (1, 2, 3, 4, 5, 8, 9, 10)},
         "no text": "cannot be run",
         "a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}b": "nothing found",
     }

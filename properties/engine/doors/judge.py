@@ -59,6 +59,10 @@ DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
 SKIPPED = ("__pycache__", "node_modules")  # folders below a folder of candidates that are not looked into
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
+OF_TOKENS = (
+    ": a reference is a module of tokens (batch, length, features), or of images with as many features as its layers take; one of token ids, of "
+    "pixels behind a first layer of patches, or of caches that must be given is not understood, whatever get_inputs() gives"
+)
 OURS = "this is a mistake of attncheck, not of the candidate; please report it with the lines above"
 NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}, whose values are texts'
 
@@ -236,14 +240,18 @@ def _files_in(folder: str) -> Iterator[Path]:
 
 
 def _streamed(stream: int, folder: str) -> Iterator[Asked]:
-    for number, text in enumerate(filter(bytes.strip, _lines(stream)), 1):
+    number = 0
+    for at, text in enumerate(_lines(stream), 1):
+        if not text.strip():
+            continue
+        number += 1
         try:
             content = json.loads(text)
             name, code, attribute = content.get("name", f"candidate {number}"), content["code"], content.get("attribute", ANY)
             if not all(isinstance(value, str) for value in (name, code, attribute)):
                 raise TypeError
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            yield f"line {number}", ""
+            yield f"line {at}", ""
             continue
         file = Path(folder) / f"candidate_{number}.py"
         file.write_bytes(code.encode("utf-8", "surrogatepass"))  # what is no text cannot be read as a candidate, and says so
@@ -498,8 +506,11 @@ def referee(text: str, device: str) -> Target:
     key = (os.getcwd(), text, *digests([text]).values())
     if key in _MET:
         return _MET[key]
-    with containing(OWN):
-        found = find_targets(text, Builtins(), None, device)
+    try:
+        with containing(OWN):
+            found = find_targets(text, Builtins(), None, device)
+    except CannotRun as error:
+        raise CannotRun(f"{error}{OF_TOKENS * text.endswith(MODELS)}") from None
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
     if isinstance(innermost(found[0].function), Stub):
