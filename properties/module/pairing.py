@@ -23,10 +23,11 @@ from .candidates import candidates
 from .facts import NEGLIGIBLE, SHORT, influences
 from .speech import call, hooks, returned
 from .structure import Structure, parameters
-from .subject import Subject, tokens_for
+from .subject import Subject, answer, tokens_for
 
 THROUGH = "through "
 MERGING = "heads, their merging and scale"
+SMALL, NEAR, LOST = 2.0**-36, 2.0**-16, 2.0**-6  # of tokens; of answers; of what they move by
 Give = Callable[[Any, Any], None]  # (the reference's module, the target's)
 
 
@@ -69,9 +70,39 @@ def paired(target: Target, reference: Target) -> Target:
         own = replace(own, facts=replace(own.facts, inputs=inputs_of(without_variant(reference.name)[0])))
     if (forms := [_returned(subject) for subject in (own, other)])[0] != forms[1]:
         untried["what comes back beside the output"] = f"it answers with {forms[0]}, the reference with {forms[1]}"
+    dtypes = target.dtypes
+    if own.elsewhere and {"float64", "float32"} <= set(dtypes) and _in_single(own, other, give):
+        dtypes = tuple(dtype for dtype in dtypes if dtype != "float64")
+        untried["float64"] = "it is computed in float32: a change of tokens by 2⁻³⁶ is lost in it"
     return dataclasses.replace(
-        target, function=own, learned=learned, parameters=tuple(able), differs=differs, wrong=wrong, untried=untried, like=like
+        target,
+        function=own,
+        dtypes=dtypes,
+        learned=learned,
+        parameters=tuple(able),
+        differs=differs,
+        wrong=wrong,
+        untried=untried,
+        like=like,
     )
+
+
+def _in_single(own: Subject, other: Subject, give: Give) -> bool:
+    """Whether what is called float64 is computed in float32, at least in part.
+
+    It is near the reference then, but does not move with it when tokens do by less than what float32 can hold. A mistake moves, too.
+    """
+    tokens = tokens_for(own.speech, 2, (own.facts.lengths or (6,))[0], None if own.facts.sees_itself else 5)
+    memory = None if tokens.memory is None else tokens.memory + SMALL * tokens.memory[..., ::-1]
+    moved = replace(tokens, x=tokens.x + SMALL * tokens.x[..., ::-1], memory=memory)
+    try:
+        module, right = own.module("float64", "cpu", 1), other.module("float64", "cpu", 1)
+        give(right, module)
+        (out, after), (expected, later) = ([answer(s, m, x) for x in (tokens, moved)] for s, m in ((own, module), (other, right)))
+        off, apart = np.abs(out - expected).max(), np.abs((after - out) - (later - expected)).max()
+    except (Exception, SystemExit):
+        return False
+    return bool(off <= NEAR * np.abs(expected).max() and apart > LOST * np.abs(later - expected).max())
 
 
 def _returned(subject: Subject) -> str:

@@ -592,6 +592,46 @@ def test_a_cache_that_is_handed_back_is_compared(past: str, verdict: str, folder
     assert score["verdict"] == verdict, score
 
 
+SINGLE = """
+import torch
+from torch import nn
+
+class NAME(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.norm, self.qkv, self.proj = heads, nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = (CAST for y in self.qkv(self.norm(x)).chunk(3, -1))
+        weights = (q @ k.mT * FACTOR * q.shape[-1] ** -0.5).softmax(-1)
+        return x + self.proj((weights @ v).to(x.dtype).transpose(1, 2).flatten(2))
+
+def get_init_inputs(): return [16, 2]
+def get_inputs(): return [torch.randn(2, 5, 16)]
+"""
+PARTS = "y.unflatten(-1, (self.heads, -1)).transpose(1, 2)"
+
+
+@pytest.mark.parametrize(
+    ("cast", "factor", "verdict", "single"),
+    [
+        (PARTS, "1.0", "nothing found", False),
+        (f"{PARTS}.float()", "1.0", "nothing found", True),
+        (f"{PARTS}.float()", "1.0001", "refuted", False),
+        (PARTS, "1.0000001", "refuted", False),
+    ],
+)
+def test_what_computes_in_float32_alone_is_not_held_to_float64(cast: str, factor: str, verdict: str, single: bool, folder: Path) -> None:
+    """A mistake of its size in float64 is one, all the same."""
+    pytest.importorskip("torch")
+    (folder / "reference.py").write_text(SINGLE.replace("NAME", "Model").replace("CAST", PARTS).replace("FACTOR", "1.0"))
+    (folder / "single.py").write_text(SINGLE.replace("NAME", "ModelNew").replace("CAST", cast).replace("FACTOR", factor))
+    main(["judge", "single.py", "--reference", "reference.py", "--cases", "8", "-n", "1", "--round", "1", "--json", "scores.jsonl"])
+    score = json.loads((folder / "scores.jsonl").read_text())
+    assert score["verdict"] == verdict, score
+    assert ("float64" in score.get("untried", {})) == single or verdict == "refuted"
+
+
 def test_where_large_tokens_leave_the_reference_no_number_a_candidate_may_have_one() -> None:
     """As of linear attention by elu(x) + 1, which is 0 where exp(x) is not."""
     pytest.importorskip("torch")
