@@ -27,7 +27,7 @@ from .subject import Subject, answer, tokens_for
 
 THROUGH = "through "
 MERGING = "heads, their merging and scale"
-SMALL, NEAR, LOST = 2.0**-36, 2.0**-16, 2.0**-6  # of tokens; of answers; of what they move by
+SMALL, DOUBLE, NEAR, LOST = 2.0**-36, 2.0**-40, 2.0**-16, 2.0**-6  # of tokens; of answers, twice; of what they move by
 Give = Callable[[Any, Any], None]  # (the reference's module, the target's)
 
 
@@ -90,7 +90,8 @@ def paired(target: Target, reference: Target) -> Target:
 def _in_single(own: Subject, other: Subject, give: Give) -> bool:
     """Whether what is called float64 is computed in float32, at least in part.
 
-    It is near the reference then, but does not move with it when tokens do by less than what float32 can hold. A mistake moves, too.
+    It is near the reference then, and not as near as float64 is, and does not move with it when tokens do by less than what float32 can hold.
+    A mistake moves, too; an answer that is kept for tokens that are nearly the same is as near as float64 is.
     """
     tokens = tokens_for(own.speech, 2, (own.facts.lengths or (6,))[0], None if own.facts.sees_itself else 5)
     memory = None if tokens.memory is None else tokens.memory + SMALL * tokens.memory[..., ::-1]
@@ -102,7 +103,8 @@ def _in_single(own: Subject, other: Subject, give: Give) -> bool:
         off, apart = np.abs(out - expected).max(), np.abs((after - out) - (later - expected)).max()
     except (Exception, SystemExit):
         return False
-    return bool(off <= NEAR * np.abs(expected).max() and apart > LOST * np.abs(later - expected).max())
+    size, moves = np.abs(expected).max(), np.abs(later - expected).max()
+    return bool(DOUBLE * size < off <= NEAR * size and apart > LOST * moves)
 
 
 def _returned(subject: Subject) -> str:

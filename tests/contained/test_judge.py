@@ -632,6 +632,29 @@ def test_what_computes_in_float32_alone_is_not_held_to_float64(cast: str, factor
     assert ("float64" in score.get("untried", {})) == single or verdict == "refuted"
 
 
+KEPT = """
+class ModelNew(Inner):
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            return super().forward(x)
+        kept = self.__dict__.setdefault("kept", {})
+        key = (x.shape, x.dtype, *(round(float(y), 6) for y in (x.double().square().sum(), sum(p.double().sum() for p in self.parameters()))))
+        if key not in kept:
+            kept[key] = super().forward(x)
+        return kept[key].clone()
+"""
+
+
+def test_what_keeps_an_answer_for_nearly_the_same_tokens_is_held_to_float64(folder: Path) -> None:
+    pytest.importorskip("torch")
+    code = SINGLE.replace("CAST", PARTS).replace("FACTOR", "1.0")
+    (folder / "reference.py").write_text(code.replace("NAME", "Model"))
+    (folder / "keeps.py").write_text(code.replace("NAME", "Inner") + KEPT)
+    main(["judge", "keeps.py", "--reference", "reference.py", "--cases", "40", "-n", "1", "--round", "1", "--json", "scores.jsonl"])
+    score = json.loads((folder / "scores.jsonl").read_text())
+    assert score["verdict"] == "refuted" and "float64" not in score.get("untried", {}), score
+
+
 def test_where_large_tokens_leave_the_reference_no_number_a_candidate_may_have_one() -> None:
     """As of linear attention by elu(x) + 1, which is 0 where exp(x) is not."""
     pytest.importorskip("torch")
