@@ -21,13 +21,14 @@ from ..engine.frameworks import Buffers
 from . import bound
 from .candidates import candidates
 from .facts import NEGLIGIBLE, SHORT, influences
-from .speech import call, hooks, returned
+from .speech import Tokens, call, hooks, returned
 from .structure import Structure, parameters
 from .subject import Subject, answer, tokens_for
 
 THROUGH = "through "
 MERGING = "heads, their merging and scale"
-SMALL, DOUBLE, NEAR, LOST = 2.0**-36, 2.0**-40, 2.0**-16, 2.0**-6  # of tokens; of answers, twice; of what they move by
+MOVES, LOST = (2.0**-36, 2.0**-16), 2.0**-4  # of tokens; of what answers move by
+DOUBLE, NEAR = 2.0**-40, 2.0**-16  # of answers: two of float64 are nearer, of float32 as near
 Give = Callable[[Any, Any], None]  # (the reference's module, the target's)
 
 
@@ -88,23 +89,31 @@ def paired(target: Target, reference: Target) -> Target:
 
 
 def _in_single(own: Subject, other: Subject, give: Give) -> bool:
-    """Whether what is called float64 is computed in float32, at least in part.
+    """Whether what is called float64 is computed in float32, at least in part, and by the reference, whose rounding is followed, is not.
 
-    It is near the reference then, and not as near as float64 is, and does not move with it when tokens do by less than what float32 can hold.
-    A mistake moves, too; an answer that is kept for tokens that are nearly the same is as near as float64 is.
+    It is near the reference then, and not as near as float64 is, and does not move as far as it should where tokens move by less than float32 can
+    hold. A mistake moves; an answer that is kept for tokens that are nearly the same is as near as float64 is.
     """
     tokens = tokens_for(own.speech, 2, (own.facts.lengths or (6,))[0], None if own.facts.sees_itself else 5)
-    memory = None if tokens.memory is None else tokens.memory + SMALL * tokens.memory[..., ::-1]
-    moved = replace(tokens, x=tokens.x + SMALL * tokens.x[..., ::-1], memory=memory)
+
+    def moved(by: float) -> Tokens:
+        memory = None if tokens.memory is None else tokens.memory + by * tokens.memory[..., ::-1]
+        return replace(tokens, x=tokens.x + by * tokens.x[..., ::-1], memory=memory)
+
+    def slopes(subject: Subject, module: Any) -> tuple[Any, bool]:
+        """The answer, and whether it moves by little as it does by more."""
+        out, less, more = (answer(subject, module, moved(by)) for by in (0.0, *MOVES))
+        little, much = (less - out) / MOVES[0], (more - out) / MOVES[1]
+        return out, bool(np.abs(little - much).max() <= LOST * np.abs(much).max())
+
     try:
         module, right = own.module("float64", "cpu", 1), other.module("float64", "cpu", 1)
         give(right, module)
-        (out, after), (expected, later) = ([answer(s, m, x) for x in (tokens, moved)] for s, m in ((own, module), (other, right)))
-        off, apart = np.abs(out - expected).max(), np.abs((after - out) - (later - expected)).max()
+        (out, follows), (expected, follows_too) = slopes(own, module), slopes(other, right)
+        off, size = np.abs(out - expected).max(), np.abs(expected).max()
     except (Exception, SystemExit):
         return False
-    size, moves = np.abs(expected).max(), np.abs(later - expected).max()
-    return bool(DOUBLE * size < off <= NEAR * size and apart > LOST * moves)
+    return bool(follows_too and not follows and DOUBLE * size < off <= NEAR * size)
 
 
 def _returned(subject: Subject) -> str:
