@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Write the two files beside the kernel. Raises ValueError if one is there already, CannotRun for what is no attention."""
     given = parser().parse_args(arguments).target
-    file, _, name = given.partition(":")
+    file = given.partition(":")[0]
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise ValueError(f"{given!r} is no FILE.py or FILE.py:NAME whose file can be imported")
