@@ -85,7 +85,7 @@ def held_to(reference: Target, contain: Callable[[str], Any], name: str) -> Targ
         untried |= dict.fromkeys(without, "the candidate does not take it, and get_inputs() does not give it")
     subject = replace(other, name=name, maker=of_instance(shadow), structure=None, elsewhere=True, facts=facts, speech=speech)
     reference = replace(reference, untried={**reference.untried, **untried})
-    target = replace(reference, name=name, function=subject, address=str(stub.link.known.get("attribute") or "module"), pace=Pace())
+    target = replace(reference, name=name, function=subject, address=stub.attribute or "module", pace=Pace())
     return _in_its_types(target, reference.kind)
 
 

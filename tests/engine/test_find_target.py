@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
 from properties.engine.contained.link import Gone
-from properties.engine.contained.load import NotLoaded
+from properties.engine.contained.load import NotLoaded, load
 from properties.engine.contained.stub import Stub
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.search import find_target
@@ -30,7 +31,7 @@ class Elsewhere(Stub):
     """A stub of a target in no process at all."""
 
     def __init__(self, **known: Any) -> None:
-        self.type, self.callable = "function", True
+        self.type, self.callable, self.attribute = "function", True, "f"
         self.supports, self.modules, self.likely = None, (), ()
         vars(self).update(known)
 
@@ -45,21 +46,27 @@ FILES = {
     "def one(q, k, v): ...\ndef other(q, k, v): ...": "",
     "class Attention: ...\ndef softmax(x): ...": "Attention",
     "class Attention: ...\nclass Norm: ...": "",
-    "x = (": "",
 }
 
 
 @pytest.mark.parametrize("code", FILES)
-def test_a_file_alone_means_its_one_attention(code: str) -> None:
-    assert find_target.callable_in(code.encode(), "attention") == FILES[code]
+def test_a_file_alone_means_its_one_attention(code: str, tmp_path: Path) -> None:
+    (file := tmp_path / "mine.py").write_text(code)
+    with nullcontext() if FILES[code] else pytest.raises(NotLoaded, match=r"which callable of .*mine\.py"):
+        assert load(f"{file}:?attention")[1] == FILES[code]
 
 
 def test_a_file_alone_is_told_by_its_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def kernel(q, k, v, is_causal=False): return v\ndef other(q, k, v): return v\n")
-    Path("made.py").write_text("globals()['kernel'] = lambda q, k, v: v\n")
-    assert find_targets("mine.py", BUILTINS)[0].name == "mine.py:kernel"
-    for text, says in (("made.py", r"which callable of made.py\? Give made.py:kernel"), ("gone.py", "there is no file gone.py")):
+    Path("two.py").write_text("def one(q, k, v): ...\ndef other(q, k, v): ...\n")
+    for where in (find_target.NEVER, find_target.OWN):
+        with containing(where):
+            assert find_targets("mine.py", BUILTINS)[0].name == "mine.py:kernel"
+    for text, says in (
+        ("two.py", r"which callable of two.py\? It has one, other; give two.py:attribute"),
+        ("gone.py", "there is no file gone.py"),
+    ):
         with pytest.raises(CannotRun, match=says):
             find_targets(text, BUILTINS)
 
@@ -151,16 +158,16 @@ def test_a_target_whose_arrays_cannot_be_shared_is_loaded_here(known: dict[str, 
     stub = Elsewhere(**known)
     monkeypatch.setattr(find_target, "framework", framework)
     monkeypatch.setattr(find_target, "contain", lambda *_: stub)
-    monkeypatch.setattr(find_target, "_here", lambda text, builtins: attention)
+    monkeypatch.setattr(find_target, "load", lambda text: (attention, "f"))
     with containing(find_target.OWN):
-        assert find_target._loaded("a.py:f", BUILTINS) is (attention if here else stub)
-        assert find_target._loaded("torch_manual.attention", BUILTINS) is attention  # a built-in is one of ours
+        assert find_target._loaded("a.py:f", BUILTINS)[0] is (attention if here else stub)
+        assert find_target._loaded("torch_manual.attention", BUILTINS)[0] is attention  # a built-in is one of ours
     with containing():
-        assert find_target._loaded("a.py:f", BUILTINS) is stub is find_target._loaded("torch_manual.attention", BUILTINS)
+        assert find_target._loaded("a.py:f", BUILTINS)[0] is stub is find_target._loaded("torch_manual.attention", BUILTINS)[0]
         vars(stub).update(callable=False, type="dict")
         with pytest.raises(CannotRun, match=r"a.py:f is not callable, but of type dict"):
             find_target._loaded("a.py:f", BUILTINS)
-    assert find_target._loaded("a.py:f", BUILTINS) is attention
+    assert find_target._loaded("a.py:f", BUILTINS)[0] is attention
 
 
 # ---------------------------------------------------------------- variants

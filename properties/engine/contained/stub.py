@@ -32,6 +32,8 @@ class Stub:
         self.callable = bool(known.get("callable"))
         self.is_class = bool(known.get("is_class"))
         self.library = str(known.get("library", ""))
+        parts = str(known.get("attribute", "")).split(".")
+        self.attribute = ".".join(parts) if all(part.isidentifier() for part in parts) else ""  # by which it was found in its file
         self.words = str(known.get("words", ""))[:LONGEST]  # what is written about it
         modules = known.get("modules") if link.shop >= 0 else None
         self.modules = tuple(filter(_is_here, modules)) if isinstance(modules, list) else ()  # of which it is one
@@ -236,7 +238,6 @@ class Shared:
         self._base, self._link = base, link
         self.gradients, self.name = base.gradients, base.name  # asked often
         self.is_array, self.describe, self.lies, self.over = base.is_array, base.describe, base.lies, base.over
-        self.attribute = str(link.known.get("attribute", ""))  # by which the target was found in its file
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)

@@ -355,7 +355,8 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
         with containing(), redirect_stdout(sys.stderr), link.allowing(how["seconds"]):
             made = _judged(name, text, how, began)
     except (CannotRun, link.Gone, ValueError, OSError) as error:
-        made = gate.cannot(name, " ".join(sentence(error).split()).replace(text, name), 0.0)
+        told = re.sub(rf"{re.escape(text.rpartition(':')[0])}:[\w?.]+", lambda _: name, " ".join(sentence(error).split()))
+        made = gate.cannot(name, told, 0.0)
     except NoMoreCalls as over:
         slow = f": {over}" if str(over) else ""
         made = gate.cannot(name, f"time was over before the first case{slow}: give more time", 0.0, "incomplete")
@@ -384,7 +385,7 @@ def _judged(name: str, text: str, how: dict[str, Any], began: float) -> gate.Rec
         (target, reference), device = on_either(text, partial(met, name, text, how), how["device"] or "cpu", bool(how["device"]))
     place, _, attribute = text.rpartition(":")
     if attribute.startswith(ANY):
-        text = f"{place}:{target.address or getattr(target.framework, 'attribute', '')}"
+        text = f"{place}:{target.address}" if target.address else target.name
     held_to = bool(target.address)
     target = dataclasses.replace(target, name=name, address=_address(text, held_to, how, device))
     if not reference and how["contract"] not in ("any", target.contract):

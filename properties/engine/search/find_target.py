@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import fnmatch
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..contained.link import Gone, template
-from ..contained.load import KNOWN, MODELS, NotLoaded, catalogue, load_callable
+from ..contained.load import ANY, NotLoaded, catalogue, load
 from ..contained.stub import Stub, contain
 from ..core.contract import contracts
 from ..core.supports import Supports
@@ -53,15 +52,13 @@ class Builtins:
 
 
 def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str, Any] | None = None, device: str = "cpu") -> list[Target]:
-    """The targets that a text names; those of a glob that cannot run on the device are left out. A file alone means ``callable_in`` it.
+    """The targets that a text names; those of a glob that cannot run on the device are left out. A file alone means its attention.
 
     Raises CannotRun with one sentence: a typo lists near matches, a target that cannot run says why.
     """
     text, variant = without_variant(text)
     if text.endswith(".py") and ":" not in text:
-        usual = next((kind.name for kind in contracts().values() if kind.fallback), "")
-        name = callable_in(_written(text), usual)
-        text = f"{text}:{name}" if name else text
+        text += f":{ANY}" + next((kind.name for kind in contracts().values() if kind.fallback), "")
     if not text:
         raise CannotRun("the target is empty")
     if variant:
@@ -71,28 +68,10 @@ def find_targets(text: str, builtins: Builtins, supports: Supports | Mapping[str
         able = [name for name in names if builtins.unavailable(name, device) is None]
         if not able:
             raise CannotRun(f"{text} cannot run on {device}: {builtins.unavailable(names[0], device)}")
-        return [make_target(name, _loaded(name, builtins, device), supports, device) for name in able]
-    return [make_target(text, _loaded(text, builtins, device), supports, device)]
-
-
-def callable_in(code: bytes, first: str) -> str:
-    """The callable that a file of Python is about: by a usual name, ``first`` before others, else its only function of three parameters, or its
-    only class.
-
-    It is read, not imported. Empty if it has none, or several.
-    """
-    try:
-        body = ast.parse(code).body
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return ""
-    named = {x.id for node in body if isinstance(node, ast.Assign) for x in node.targets if isinstance(x, ast.Name)}
-    classes = [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    functions = {
-        node.name: list(ast.walk(node.args)) for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    }
-    usual = [name for name in (MODELS[0], first, *KNOWN, *MODELS) if name in named.union(classes, functions)]
-    able = [name for name, parts in functions.items() if sum(isinstance(part, ast.arg) for part in parts) >= 3] or classes
-    return usual[0] if usual else able[0] if len(able) == 1 else ""
+        return [make_target(name, _loaded(name, builtins, device)[0], supports, device) for name in able]
+    function, attribute = _loaded(text, builtins, device)
+    place, _, asked = text.rpartition(":")
+    return [make_target(f"{place}:{attribute}" if asked.startswith(ANY) else text, function, supports, device)]
 
 
 Found = TypeVar("Found")
@@ -136,22 +115,22 @@ def containing(which: str = ALWAYS) -> Iterator[None]:
         _contained = before
 
 
-def _loaded(text: str, builtins: Builtins, device: str = "cpu") -> Callable[..., Any]:
-    """The callable itself, or what stands for it. Raises CannotRun."""
+def _loaded(text: str, builtins: Builtins, device: str = "cpu") -> tuple[Callable[..., Any], str]:
+    """The callable itself, or what stands for it, and the attribute by which it was found. Raises CannotRun."""
     try:
         ours = text in builtins.entries and device == "cpu"  # an error of a kernel may end all work of a process on a GPU
         if _contained == NEVER or (_contained == OWN and ours):
             if _contained != NEVER:
                 template(device)  # before this process uses a library whose threads are lost in a fork
-            return _here(text, builtins)
+            return load(text)
         stub = elsewhere(text, builtins, device)
         if _contained == OWN and not _can_be_asked(stub, device):
-            return _here(text, builtins)
+            return load(text)
     except NotLoaded as error:
         raise CannotRun(str(error)) from None
     if not stub.callable:
         raise CannotRun(f"{text} is not callable, but of type {stub.type}")
-    return stub
+    return stub, stub.attribute
 
 
 def elsewhere(text: str, builtins: Builtins, device: str = "cpu") -> Stub:
@@ -163,14 +142,6 @@ def elsewhere(text: str, builtins: Builtins, device: str = "cpu") -> Stub:
         raise CannotRun(str(error)) from None
     except Gone as gone:
         raise CannotRun(f"{text} cannot be imported: it {gone}") from None
-
-
-def _here(text: str, builtins: Builtins) -> Callable[..., Any]:
-    """The callable itself, imported into this process. Raises NotLoaded."""
-    made: Callable[..., Any] = (
-        builtins.module.load(builtins.entries[text]) if text in builtins.entries else load_callable(text, builtins.entries)[0]
-    )
-    return made
 
 
 def _can_be_asked(stub: Stub, device: str) -> bool:
