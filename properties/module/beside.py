@@ -19,6 +19,7 @@ from ..engine.frameworks import TRAINING, Buffers, Given, sets_the_seed
 from . import bound
 from .cases import ALONE, CACHED, FAR, FAR_TYPES, FIRST, LEARNING, MODULE
 from .feeding import last_of_chunks, whole_of
+from .forms import Form, changed_within
 from .own_inputs import LARGEST, OwnInputs, own_inputs
 from .speech import Tokens, arguments_of, arrays, call, changed, first_array, hooks, laid_out, read, returned, under
 from .subject import duplicate
@@ -36,10 +37,14 @@ def answers_agree(t: ModuleTrial) -> None:
     """In eval mode, also where the framework is told otherwise than by default that no gradients are asked for; in train mode without dropout."""
     beside = _beside(t)
     fw = t.target.framework
+    if t.speech.forms:
+        _right(beside, lambda: beside.run(_disturbed(t)))
     with hooks(fw).still(), t.other_memory():
         first = first_array(t.result(_disturbed(t)), fw)
-        own, others = t.form(first)[1], beside.form(_right(beside, beside.result))[1]
+        (shape, own, _), (right_shape, others, _) = t.form(first), beside.form(_right(beside, beside.result))
     before = fw.read(first)
+    if t.speech.forms and shape != right_shape:
+        t.fail(f"it answers with shape {shape}, the reference with {right_shape}")
     if own != others == t.case.dtype:
         t.fail(f"it answers in {own}, the reference in {others}")
     outs = {"": t.run()}
@@ -280,12 +285,11 @@ def _as_type(inputs: Sequence[Any], dtype: str, fw: Any) -> list[Any]:
     """Copies, numbers in that type."""
 
     def one(x: Any) -> Any:
-        if not fw.is_array(x):
-            return x
         shape, own, device = fw.describe(x)
         return fw.assign(fw.full(shape, 0, dtype if own in bound.UNITS else own, device), fw.read(x))
 
-    return [one(x) for x in inputs]
+    made: list[Any] = changed_within(list(inputs), one, fw.is_array)
+    return made
 
 
 def _called_with(t: ModuleTrial, module: Any, inputs: Sequence[Any]) -> Any:
@@ -320,6 +324,8 @@ def _right(beside: ModuleTrial, answer: Callable[[], Any]) -> Any:
     except NotTaken:
         raise
     except Raised as raised:
+        if beside.speech.forms:  # of which nobody has said which numbers they may hold
+            raise NotTaken(f"numbers at which the reference {blame(raised)}") from None
         beside.fail(f"it answers, and the reference {blame(raised)}")
         raise
 
@@ -390,7 +396,8 @@ def _gradients_agree_in(training: bool, t: ModuleTrial, beside: ModuleTrial) -> 
     weights = dict(beside.module.named_parameters())
     learns = any(parameter.requires_grad for parameter in weights.values())
     first = learns and t.given is None and t.choice("first layer", 3) == 0  # of which no gradient of tokens is asked
-    asked = () if first or t.speech.layout == "ld" else tuple(GIVEN)
+    given = [form.name for form in t.speech.forms if isinstance(form, Form) and form.dtype in bound.UNITS]
+    asked = () if first or t.speech.layout == "ld" else tuple(given or GIVEN)
     try:
         right = _sent_back(beside, beside.trained if training else beside.module, asked)
     except Raised as raised:
@@ -532,7 +539,7 @@ def _recorded(
         if leaf.grad is None:
             continue
         gradient = fw.read(leaf.grad)
-        tokens = getattr(t.inputs, name) if t.given is None else None
+        tokens = getattr(t.inputs, name) if name in GIVEN and t.given is None else None
         if tokens is not None:
             at = laid_out(np.arange(tokens.size).reshape(tokens.shape), speech, name)
             rows = np.zeros(tokens.size)

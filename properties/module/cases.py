@@ -229,6 +229,8 @@ def module_cases(target: Target, prop: Property, device: str, dtypes: tuple[str,
     for name in (name for name in target.kind.fields(target) if name in FIELDS):
         value = prop.domain.get(name, FIELDS[name])
         table = value if isinstance(value, tuple) else (value,)
+        if name == "batch" and facts.most:
+            table = tuple(n for n in table if n <= facts.most) or (1,)
         if name == "length":
             table = facts.lengths or tuple(n for n in table if facts.shortest <= n <= facts.longest) or (1,)
         if name == "is_causal" and "causal" in prop.domain.get("about", ()):

@@ -22,6 +22,7 @@ from ..engine.core.pace import Pace
 from ..engine.core.target import CannotRun, Raised, Target, blame
 from ..engine.frameworks import Answered, Buffers, sets_the_seed
 from .cases import USUAL
+from .forms import forms_of
 from .held import RECORDED, ArgumentChanged, ProcessChanged
 from .own_inputs import LARGEST, fewer_tokens, own_inputs
 from .speech import Speech, call, changed, hooks
@@ -198,6 +199,9 @@ def _given(makes: Any, subject: Subject) -> tuple[tuple[int, int] | None, dict[s
     """
     if not callable(makes):
         return None, {}
+    if subject.speech.forms:
+        sequences = forms_of(makes, subject.framework, True)[1]
+        return (min(sequences, subject.facts.most or sequences), 1), {}
     try:
         own = own_inputs(makes, subject.speech, subject.framework)
         shape = tuple(int(size) for size in own.inputs[0].shape)

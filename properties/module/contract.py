@@ -37,11 +37,13 @@ from ..engine.frameworks import Framework, make_variant
 from . import cases
 from .away import Away
 from .beside import BESIDE
+from .by_inputs import by_inputs
 from .candidates import headed
 from .cases import MODULE, Case
 from .confirm import recognised, with_places
 from .contained import held_to
 from .facts import CHOSEN
+from .forms import all_forms
 from .learn import learned
 from .measure import measured
 from .pairing import MERGING, paired
@@ -100,7 +102,14 @@ class Module(Contract):
     def followed(self, name: str, thing: Any, fw: Framework) -> Target | None:
         if fw.modules is None or not fw.modules.is_module(thing):
             return None
-        found = self.adopt(name, Subject(name, of_instance(thing), fw), Supports(), fw, "cpu")
+        subject, given = Subject(name, of_instance(thing), fw), getattr(type(thing).forward, "__globals__", {}).get("get_inputs")
+        try:
+            found = self.adopt(name, subject, Supports(), fw, "cpu")
+        except CannotRun:
+            if not callable(given):
+                raise
+            subject = by_inputs(subject, given)
+            found = self._with_words(self._with_dtypes(Target(name, subject, self.name, Supports(), fw, (), fw.dtypes), "cpu"))
         return found if isinstance(found, Target) else None
 
     def _with_words(self, target: Target) -> Target:
@@ -162,6 +171,9 @@ class Module(Contract):
                 if case.memory == plain.memory:  # a property says it of those with a memory
                     return refuted.violation.says
         return ""
+
+    def fields(self, target: Target) -> tuple[str, ...]:
+        return tuple(name for name in super().fields(target) if name != "length" or not _of(target).speech.forms)
 
     def trial(self, prop: Property) -> type[Trial]:
         return ModuleTrial
@@ -267,7 +279,8 @@ def _never_given(subject: Subject) -> dict[str, str]:
     left = [name for name, parameter in formal.items() if never_given(parameter, subject.placed or subject.speech)]
     left = [name for name in left if name != subject.facts.unheeded or name in subject.unused]
     whole = {"keys of fewer tokens": "a module that makes them could not be called"} if subject.facts.whole else {}
-    return {name: _why_not(subject, name) for name in left} | whole
+    forms = {"arrays of other sizes": "how it is called get_inputs() alone says, for these"} if subject.speech.forms else {}
+    return {name: _why_not(subject, name) for name in left} | whole | forms
 
 
 def _why_not(subject: Subject, name: str) -> str:
@@ -349,6 +362,9 @@ def _goes_on(speech: Speech) -> bool:
 def _words(subject: Subject) -> dict[str, str]:
     """What was found out, for the lines ``speaks`` of a report."""
     speech, facts = subject.speech, subject.facts
+    if speech.forms:
+        forms = "; ".join(form.words for form in all_forms(speech.forms))
+        return {"arguments": f"by position, as get_inputs() gives them: {forms}", "weights": "drawn anew for every case"}
     roles = ", ".join(f"{name} = {meant}" for name, meant in speech.roles.items() if name != meant)
     classed = ", the first token is that of a class" * speech.classed
     layout = LAYOUTS[speech.layout] + ", tokens in one row" * speech.flat

@@ -111,7 +111,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
     )
     facts = replace(
         facts,
-        keeps=_keeps(subject),
+        keeps=keeps(subject),
         axial=_axial(subject, module),
         grouped=facts.local and subject.speech.of_an_image and _grouped(subject, module),
     )
@@ -127,7 +127,7 @@ def _pooling(subject: Subject, module: Any) -> str:
     return next((name for name in names if "GroupNorm" in name or "InstanceNorm" in name), "")
 
 
-def _keeps(subject: Subject) -> bool:
+def keeps(subject: Subject) -> bool:
     """Whether the first call of a module leaves arrays in it."""
     module = subject.module("float64", "cpu", 1)
     before = constants(module, subject.framework)

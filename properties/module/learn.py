@@ -134,7 +134,7 @@ def _known(spoken: Subject, device: str) -> Subject:
     """With all that calls can show of it."""
     module = spoken.module("float64", device, 1)
     spoken = _with_layout(spoken, module)
-    spoken = _by_chance(spoken, module, _refuse_others(spoken, module))
+    spoken = by_chance(spoken, module, _refuse_others(spoken, module))
     spoken = _with_memory(spoken, module)
     spoken = _with_table(spoken, module)
     spoken = found_out(spoken, module)
@@ -143,11 +143,11 @@ def _known(spoken: Subject, device: str) -> Subject:
     spoken = taken_apart(with_masks(spoken, module), module)
     spoken = with_keeping(spoken, module)
     spoken = replace(spoken, unrecorded=module.unrecorded() if isinstance(module, Away) else hooks(spoken.framework).unrecorded(module))
-    spoken = replace(spoken, facts=replace(spoken.facts, unrecordable=_unrecordable(spoken, module)))
+    spoken = replace(spoken, facts=replace(spoken.facts, unrecordable=unrecordable(spoken, module)))
     return _with_sizes(spoken)
 
 
-def _unrecordable(subject: Subject, module: Any) -> str:
+def unrecordable(subject: Subject, module: Any) -> str:
     """What it raises where gradients are recorded, if that is NotImplementedError; empty if it answers, or raises anything else: a mistake."""
     tokens = tokens_for(subject.speech, BATCH, (subject.facts.lengths or (LENGTH,))[0], MEMORY if subject.speech.name("memory") else None)
     try:
@@ -395,7 +395,7 @@ def _weighs_features_alone(subject: Subject, followed: list[str], lengths: tuple
     return bool(over) and not others and over <= {subject.speech.width, subject.speech.head_dim} - {*lengths}
 
 
-def _by_chance(subject: Subject, module: Any, names: list[str]) -> Subject:
+def by_chance(subject: Subject, module: Any, names: list[str]) -> Subject:
     """The subject with the function that draws what it begins with in eval mode, as slots are; dropout is another matter."""
     drawn = [name for name in names if name in DRAWN]
     if not drawn:

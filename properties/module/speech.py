@@ -17,7 +17,7 @@ import numpy as np
 
 from ..engine.cases import coordinates
 from ..engine.cases.coordinates import Array
-from ..engine.cases.dtypes import round_to
+from ..engine.cases.dtypes import FLOAT_TYPES, round_to
 from ..engine.contained import link
 from ..engine.contained.watch import in_time
 from ..engine.core.pace import NoArray
@@ -25,6 +25,7 @@ from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers, Framework, Modules
 from .away import Away, Varied
+from .forms import Form, all_forms, filled
 from .names import FORWARD_ROLES, role
 
 LAYOUTS = {
@@ -46,6 +47,7 @@ LAYOUTS = {
     "b11ld": "(batch, one, one, length, features), places and frames of a video in one row",
     "1lbd": "(one, length, batch, features): frames of a video, each place of which is a sequence",
     "1bld": "(one, batch, length, features), each row of which is a sequence",
+    "as given": "one of each form that get_inputs() gives",
 }
 # Videos: frames are sequences, or places are, or all is one sequence; from (B, L, D), and back.
 VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
@@ -58,6 +60,7 @@ VIDEOS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "1lbd": (lambda x: x.transpose(1, 0, 2)[None], lambda out: out[0].transpose(1, 0, 2)),
     "1bld": (lambda x: x[None], lambda out: out[0]),
 }
+AS_GIVEN = "as given"  # by what says no more: ``Speech.forms``
 FRAMES = ("1lbd", "1bld")  # of these those whose places stand in one row
 PACKED = ("(bl)d", "1(bl)d")
 PIXELS = ("bdhw", "bhwd")  # an image, of which any number of tokens is taken
@@ -216,6 +219,7 @@ class Speech:
     flat: bool = False  # images are of one row of pixels
     doubled: str = ""  # how calls in float64 are made of what cannot do them as it is: DOUBLED
     aside: bool = False  # the memory of an image is none: (batch, length, features), as of text
+    forms: tuple[Any, ...] = ()  # of all arguments, by position, where nothing else is known of them (``forms.py``)
 
     @property
     def masks(self) -> tuple[Saying, ...]:
@@ -309,6 +313,7 @@ def never_given(parameter: inspect.Parameter, speech: Speech) -> bool:
     keeping = speech.keeping or Keeping("")
     spoken = {*speech.roles, *speech.extra, speech.flag, speech.hinted, keeping.parameter, keeping.values, keeping.flag, keeping.where}
     spoken |= {mask.parameter for mask in speech.masks}
+    spoken |= {*(speech.positional if speech.forms else ())}
     nothing = parameter.default is None or parameter.default is False
     return nothing and parameter.name not in spoken and role(parameter.name, FORWARD_ROLES) not in ("weights", "use cache")
 
@@ -375,7 +380,13 @@ def arguments_of(
     speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str, mark: str = ""
 ) -> dict[str, Any]:
     """The arguments under their names."""
+    if speech.forms:
 
+        def made_of(form: Form, numbers: Array) -> Any:
+            carrier = round_to(dtype, numbers) if form.dtype in FLOAT_TYPES else numbers
+            return buffers.array(form.name, carrier, dtype, device, "contiguous")
+
+        return dict(zip(speech.positional, filled(speech.forms, tokens.x, made_of), strict=True))
     past = tokens.past
     start = tokens.shift if past is None else past.start
     mark += f" after {past.start}" if past else ""  # a cache may hold on to the tokens themselves
@@ -438,6 +449,10 @@ def arguments_of(
 def changed(tokens: Tokens, speech: Speech, buffers: Buffers) -> str:
     """The name of the tokens that a call has changed; empty if it has changed none. ``buffers``: those that it was made with."""
     held = dict(buffers.contents())
+    if speech.forms:
+        whole: list[tuple[str, Array]] = []
+        filled(speech.forms, tokens.x, lambda form, numbers: whole.append((form.name, numbers)))
+        return next((name for name, before in whole if not np.array_equal(held.get(name, before), before, equal_nan=True)), "")
     given = {name: before for name in ("x", "memory") if (before := getattr(tokens, name)) is not None and name in held}
     return next((name for name, before in given.items() if not np.array_equal(held[name], laid_out(before, speech, name))), "")
 
@@ -596,6 +611,10 @@ def returned(result: Any, fw: Framework) -> str:
 def read(result: Any, speech: Speech, fw: Framework) -> Array:
     """The output as a carrier (B, L, D'), or (B, rows, D') where it is pooled. Raises Raised."""
     out = fw.read(first_array(result, fw))
+    if speech.forms:
+        out = out if any(form.batched for form in all_forms(speech.forms)) and out.ndim else out[None]
+        rows = out.shape[1:-1] if out.ndim > 2 else ()
+        return out.reshape(len(out), int(np.prod(rows)), int(np.prod(out.shape[1:])) // int(np.prod(rows) or 1))
     if speech.pooled:
         return out[:, None] if out.ndim == 2 else out
     if speech.layout == "lbd" and out.ndim == 3:

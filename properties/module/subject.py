@@ -57,6 +57,7 @@ class Facts:
     grouped: bool = False  # tokens see those of their own group alone, as in windows that do not overlap
     sparse: str = ""  # why a token may not be seen at all, by no mistake
     lengths: tuple[int, ...] = ()  # the only ones that are taken; (): any up to the longest
+    most: int | None = None  # sequences that are worth a call, where ``get_inputs`` alone says what one is (``by_inputs.py``)
     longest: int = 65
     shortest: int = 1  # that is taken of one sequence alone
     by_type: str = ""  # by how much it is another function in a narrower type

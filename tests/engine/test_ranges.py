@@ -17,12 +17,13 @@ def test_sizes_are_whole_numbers_from_0_or_1_on() -> None:
 def test_the_least_and_the_largest_of_every_size() -> None:
     ranges = Ranges()
     for keys, dtype in ((5, "float64"), (3, "float32"), (4, "float64"), (3, "float64"), (7, "float64"), (7, "float64")):
-        ranges.note(Case(keys=keys, dtype=dtype))
+        ranges.note(Case(keys=keys, dtype=dtype), ("batch", "keys", "value_dim"))
         assert ranges.sizes["batch"] == (1, 1) and "value_dim" not in ranges.sizes
+    assert not {"group", "dim"} & {*ranges.sizes}  # which decide nothing
     assert ranges.sizes["keys"] == (3, 7) and ranges.dtypes == Counter(float64=5, float32=1)
     one = Ranges()
     for keys in (4, 3):
-        one.note(Case(keys=keys))
+        one.note(Case(keys=keys), ("keys",))
     assert one.sizes["keys"] == (3, 4)
 
 

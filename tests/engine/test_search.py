@@ -101,8 +101,8 @@ def test_outcomes_add_up() -> None:
     one.features.update(a=1, b=2)
     other.features.update(a=10)
     one.notes.compared, other.notes.compared = 1, 10
-    one.ranges.note(Case(keys=3))
-    other.ranges.note(Case(keys=9))
+    one.ranges.note(Case(keys=3), ("keys",))
+    other.ranges.note(Case(keys=9), ("keys",))
     one.right, other.right = [Case(seed=i) for i in range(5)], [Case(seed=i) for i in range(5, 15)]
     one.edges, other.edges = {"nan": Edge(Case(keys=1), WRONG)}, {"nan": Edge(Case(keys=2), WRONG), "inf": Edge(Case(keys=3), WRONG)}
     other.finding = finding(4)

@@ -59,10 +59,6 @@ DEFAULT_CASES, PAIR_CASES = 40, 300
 MEETING = 10.0  # seconds in which a module is to show how it is called, whatever its budget
 SKIPPED = ("__pycache__", "node_modules")  # folders below a folder of candidates that are not looked into
 Asked = tuple[str, str]  # a candidate's name, and what names the callable; nothing where there is none
-OF_TOKENS = (
-    ": a reference is a module of tokens (batch, length, features), or of images with as many features as its layers take; one of token ids, of "
-    "pixels behind a first layer of patches, or of caches that must be given is not understood, whatever get_inputs() gives"
-)
 OURS = "this is a mistake of attncheck, not of the candidate; please report it with the lines above"
 NO_CANDIDATE = 'it is no JSON such as {"name": "a", "code": "def attention…"}, whose values are texts'
 
@@ -511,7 +507,10 @@ def referee(text: str, device: str) -> Target:
         with containing(OWN):
             found = find_targets(text, Builtins(), None, device)
     except CannotRun as error:
-        raise CannotRun(f"{error}{OF_TOKENS * text.endswith(MODELS)}") from None
+        if not text.endswith(MODELS) or (known := _followed(text)) is None:
+            raise CannotRun(f"{error}") from None
+        _MET[key] = known
+        return known
     if len(found) != 1:
         raise CannotRun(f"--reference needs one reference, {text} names {len(found)}")
     if isinstance(innermost(found[0].function), Stub):

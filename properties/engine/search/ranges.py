@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,12 +30,12 @@ class Ranges:
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     dtypes: Counter[str] = field(default_factory=Counter)
 
-    def note(self, case: Any) -> None:
-        """One more case."""
+    def note(self, case: Any, deciding: Collection[str]) -> None:
+        """One more case of a target whose calls these fields decide."""
         self.dtypes[case.dtype] += 1
         for name in size_fields(type(case)):
             value = getattr(case, name)
-            if value is not None:
+            if value is not None and name in deciding:
                 self._extend(name, value, value)
 
     def merge(self, other: Ranges) -> None:

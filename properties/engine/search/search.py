@@ -285,7 +285,7 @@ def search_pass(target: Target, prop: Property, plan: Plan, tick: Callable[[int]
         if not first:
             outcome.cases += 1
             outcome.features.update(view.kind.features(view, case))
-            outcome.ranges.note(case)
+            outcome.ranges.note(case, target.kind.fields(target))
         if violation and not violation.killed and not plan.strict and (edge := view.kind.edge(prop, case, violation, trial)):
             outcome.edges.setdefault(edge, Edge(case, violation))
             return False
