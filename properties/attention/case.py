@@ -17,7 +17,8 @@ from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 
 TENSORS = ("q", "k", "v")
 TILES = (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
-LONG = (130, 200, 257, 300, 513, 520, 600)
+LONG_BETWEEN = tuple(n for n in range(134, 600, 7) if n not in (200, 257, 512, 513, 520))
+LONG = (130, 200, 257, 300, 512, 513, 520, 600)
 MODELS = "as models have them"
 
 
@@ -80,6 +81,8 @@ class Case(BaseCase):
             0: "no query is legal",
             (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129): "a tile ends here",
             (200, 257, 513, 520, 600): "several tiles, the last one partial",
+            512: "several tiles, the last one whole",
+            LONG_BETWEEN: "several tiles: any length between those above",
             9: "one more than a tile of eight",
             (130, 300): "long on both sides: several tiles each way",
             between(*TILES): "any length: one that is special to a kernel may be none of those above",
@@ -101,6 +104,8 @@ class Case(BaseCase):
             0: "no key at all: every row is empty",
             (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129): "a tile ends here",
             (200, 257, 513, 520, 600): "several tiles: a missing rescale, a last partial tile dropped, 256 in bfloat16",
+            512: "several tiles, the last one whole, and dropped",
+            LONG_BETWEEN: "several tiles: any length between those above",
             (9, 18): "a few more than a tile, or two, of eight",
             (40, 48, 80): "keys enough that the errors of a row add up",
             (130, 300): "long on both sides: several tiles each way",

@@ -65,13 +65,18 @@ def slightly_others(t: Trial) -> list[Inputs]:
     )
 
 
-def disturb(t: Trial) -> None:
-    """Ask for another answer first: of other queries, keys or values, of others in a row in the middle, of nearly the same, or with other
-    options; or of none.
+def in_another_order(t: Trial) -> list[Inputs]:
+    """The call with rows of queries, keys or values in the opposite order, whose sums are the same."""
+    return [t.inputs.but(**{name: getattr(t.inputs, name)[:, :, ::-1].copy()}) for name in TENSORS]
 
-    What keeps an answer by a part of its arguments, by their ends, or by their first digits, then has the wrong one.
+
+def disturb(t: Trial) -> None:
+    """Ask for another answer first: of other queries, keys or values, of others in a row in the middle, of nearly the same, with other
+    options, or in another order; or of none.
+
+    What keeps an answer by a part of its arguments, by their ends, by their first digits, or by sums, then has the wrong one.
     """
-    what, x = t.choice("disturb", 13), t.inputs
+    what, x = t.choice("disturb", 14), t.inputs
     if what < 3:
         x = x.but(**{name: -getattr(x, name) for name in "qkv"[what]})
     elif what < 7 and t.case.dtype in SLIGHTLY:
@@ -81,7 +86,9 @@ def disturb(t: Trial) -> None:
     elif what < 12:
         others = with_other_options(t)
         x = others[min(1, len(others) - 1) if x.mask is not None else t.choice("disturb, options", len(others))]
-    if what < 12:
+    elif what == 12:
+        x = in_another_order(t)[t.choice("disturb, order", len(TENSORS))]
+    if what < 13:
         with suppress(Raised), np.errstate(all="ignore"):
             call(t.target, x, t.buffers)
 

@@ -15,7 +15,7 @@ from ..engine.cases.draws import Strategy, either, natural, pick
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
 EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
 TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile shrinks to a small one
-LONG = (200, 257, 513, 520, 600)
+LONG = (*(200, 257, 512, 513, 520, 600) * 60, *range(134, 600, 7))
 BETWEEN = tuple(range(10, 131))  # each length, that none is special unseen; most draws are of those above
 FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
 MOST_DIMS = (1, 2, 3, 4, 5, 6, 8, 7, 12, 16, 17, 20, 32, 33, 40, 64, 65, 80, 96, 128)
@@ -59,7 +59,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
         2,
         {
             "queries": (1, 2, 3, 5, 65),
-            "keys": (*TINY, *LONG * 6),
+            "keys": (*TINY * 85, *LONG * 6),
             "batch": ONE_OR_TWO,
             "kv_heads": (1,),
             "dim": (1, 2, 4, 8),
@@ -69,7 +69,7 @@ PROFILES: tuple[tuple[int, dict[str, tuple[int, ...]]], ...] = (
     (
         2,
         {
-            "queries": (*TINY, *LONG * 6),
+            "queries": (*TINY * 85, *LONG * 6),
             "keys": (1, 2, 3, 5),
             "batch": ONE_OR_TWO,
             "kv_heads": (1,),

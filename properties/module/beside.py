@@ -38,9 +38,9 @@ def answers_agree(t: ModuleTrial) -> None:
     beside = _beside(t)
     fw = t.target.framework
     if t.speech.forms:
-        _right(beside, lambda: beside.run(_disturbed(t)))
+        _right(beside, lambda: beside.run(_disturbed(t)[0]))
     with hooks(fw).still(), t.other_memory():
-        first = first_array(t.result(_disturbed(t)), fw)
+        first = first_array(t.result(*_disturbed(t)), fw)
         (shape, own, _), (right_shape, others, _) = t.form(first), beside.form(_right(beside, beside.result))
     before = fw.read(first)
     if t.speech.forms and shape != right_shape:
@@ -90,22 +90,26 @@ def _defined(t: ModuleTrial, right: Array) -> Any:
     return np.isfinite(right) if t.case.magnitude in FAR else True
 
 
-def _disturbed(t: ModuleTrial) -> Tokens:
-    """Other tokens, all, all but the first, one in the middle, or each by a little; or another memory.
+def _disturbed(t: ModuleTrial) -> tuple[Tokens, Any]:
+    """Other tokens, all, all but the first, one in the middle, each by a little, or in another order; another memory; or other weights.
 
-    An answer that is remembered by what is the same, by its ends, or by its first digits, is a wrong one.
+    An answer that is remembered by what is the same, by its ends, by its first digits, or by sums, is a wrong one.
     """
-    x, places = t.inputs, np.arange(t.case.length)[None]
-    match t.choice("disturbed", 5):
+    x, places, module = t.inputs, np.arange(t.case.length)[None], t.module
+    match t.choice("disturbed", 7):
         case 0 if x.memory is not None:
-            return dataclasses.replace(x, memory=1.5 - 2 * x.memory)
+            return dataclasses.replace(x, memory=1.5 - 2 * x.memory), module
         case 1 if t.case.length > 1:
-            return dataclasses.replace(x, x=t.other(x.x, places > 0))
+            return dataclasses.replace(x, x=t.other(x.x, places > 0)), module
         case 2 if t.case.length > 2:
-            return dataclasses.replace(x, x=t.other(x.x, places == t.case.length // 2))
+            return dataclasses.replace(x, x=t.other(x.x, places == t.case.length // 2)), module
         case 3 if t.case.dtype in FAR_TYPES:
-            return dataclasses.replace(x, x=x.x * (1 + SLIGHTLY[t.case.dtype == "float64"]))
-    return dataclasses.replace(x, x=1.5 - 2 * x.x)
+            return dataclasses.replace(x, x=x.x * (1 + SLIGHTLY[t.case.dtype == "float64"])), module
+        case 4:
+            return dataclasses.replace(x, x=x.x[:, ::-1] if t.case.length > 1 else x.x[..., ::-1]), module
+        case 5:
+            return x, t.made(other=1)
+    return dataclasses.replace(x, x=1.5 - 2 * x.x), module
 
 
 def _without_a_change_of_weights(t: ModuleTrial, beside: ModuleTrial) -> Array:

@@ -22,16 +22,17 @@ from .weights import NORMAL, SMALL, UNIFORM
 
 USUAL = "float32"  # the type of what ``get_inputs`` gives
 PLAIN, GAUSSIAN = "normal", "gaussian"
-LENGTHS = (1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65)
+LENGTHS = (*(1, *(2, 3, 4, 5, 6, 7, 8) * 3, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65) * 12, *range(10, 65))
 EDGES = {
     (15, 16, 17, 31, 32, 33, 64, 65): "a tile, a window or a table ends here",
     (9, 10, 11, 12, 13, 14): "more than eight: a second tile or ring that is not full",
+    tuple(n for n in range(18, 64) if n not in (31, 32, 33)): "any length: one that is special to a kernel may be none of those above",
 }
 
 
 WEIGHTS = {
     (2, 3, 4, 5, 6, 7, 8): SHORT,
-    (17, 31, 33, 65): "beside an edge, where the property is about every token; the other sizes of the table are there to shrink to",
+    (1, 9, 12, 15, 16, 17, 31, 32, 33, 64, 65): "one token, and both sides of an edge; the other sizes of the table are there to shrink to",
 }
 
 
@@ -42,11 +43,14 @@ class Case(BaseCase):
     batch: int = field(
         1,
         least=1,
-        drawn=(*(1, 1, 2, 3, 4) * 4, 9, 17),
+        drawn=(*(1, 1, 2, 3, 4) * 8, *(9, 17) * 2, *range(5, 9)),
         varied=(1, 2, 3),
         why="sequences are answered each by itself; 4 is the number of heads, too (D03, D05)",
-        unusual={(9, 17): "more than a kernel was tried with, or has warps: those beyond are left out"},
-        often={1: FEW, (2, 3, 4): "more of them cost more"},
+        unusual={
+            (9, 17): "more than a kernel was tried with, or has warps: those beyond are left out",
+            (5, 6, 7, 8): "none is special unseen",
+        },
+        often={(1, 9, 17): FEW, (2, 3, 4): "more of them cost more"},
     )
     length: int = field(
         1,
