@@ -230,6 +230,8 @@ class Search:
         module = made()
         tokens = tokens_for(subject.speech, 2, length, memory or self._keys(1 if length == 1 else MEMORY), seed)
         exact, allowed = bound.spread(subject, module, subject.speech, tokens, "float64", "cpu", seed, anew=made)
+        if subject.facts.keeps:  # others were called: it is to have the tables of this call
+            answer(subject, module, tokens)
         return Observed(module, called(subject, module, tokens), exact, allowed)
 
     def _pattern(self) -> Array | None:
@@ -290,7 +292,7 @@ class Search:
             try:
                 with np.errstate(all="ignore"):
                     parts = looked(turned, seen.call, self.steps)
-            except (ValueError, IndexError):
+            except (ValueError, IndexError, KeyError):
                 continue
             for scale, cap, (learned, slopes, table, mixing, sinks) in product(scales, (0.0, *caps, *(-cap for cap in caps)), logits):
                 if (rotation and slopes) or not (right or rotation or slopes):
@@ -303,7 +305,7 @@ class Search:
         try:
             with np.errstate(all="ignore"):
                 return seen.agrees(compose(s, seen.call, self.steps))
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, KeyError):
             return False
 
     def _near(self, s: Structure, out: Array | None, seen: Observed) -> bool:
@@ -364,7 +366,7 @@ def attended_quietly(s: Structure, call: Call, parts: Any, steps: Steps = RIGHT)
     try:
         with np.errstate(all="ignore"):
             return attended(s, call, parts, steps)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, KeyError):
         return None
 
 

@@ -46,6 +46,7 @@ ORDERED = (
 CHOOSING = ("topk", "sort", "argsort", "kthvalue", "quantile")  # with which the tokens that are seen may be chosen
 CHOSEN = "tokens may be chosen"
 RECTIFYING = ("relu", "relu_", "clamp", "clamp_min", "threshold")  # of features without a softmax: a token of which all are 0 is unseen
+OF_BATCHES = ("running_mean", "running_var")  # statistics
 VANISHING = 1e-12  # of the answer: an influence that fades away, and is below the rounding a few tokens on
 COUNTING = ("nonzero", "argwhere", "masked_select", "unique", "bincount", "histc")  # of which the numbers decide about shapes
 SOFTMAXES = ("softmax", "scaled_dot_product_attention", "multi_head_attention_forward")
@@ -95,7 +96,7 @@ def found_out(subject: Subject, module: Any) -> Subject:
         window=_window(subject, module, facts) if local else "",
         learned=_learned(subject, module),
         asking=(asking := _asking(subject, module)),
-        positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework),
+        positions=_positions(subject, module) or _has_a_row_a_token(module, facts.longest, subject.framework) or _table(subject),
         sinks=_sinks(module, subject.speech.heads, asking)
         or subject.said_one_more
         or _no_softmax(subject, module)
@@ -575,6 +576,7 @@ def _positions_elsewhere(subject: Subject, module: Any) -> str:
     """What else may tell tokens apart than what is called after positions. A table that is looked up does not, where it is 0."""
     if turning := [name for name in constants(module, subject.framework) if name.endswith(COSINES)]:
         return f"it has {turning[0].removesuffix(COSINES)}, cosines and sines"
+    module = subject.module("float64", "cpu", 1)  # which has no table yet, but for those with which it is made
     sizes = {m: getattr(m, "kernel_size", None) for m in module.modules()}
     wide = [m for m, size in sizes.items() if (size if isinstance(size, int) else max(size) if isinstance(size, tuple) and size else 1) > 1]
     if wide:
@@ -587,6 +589,19 @@ def _positions_elsewhere(subject: Subject, module: Any) -> str:
     if found:
         return f"it computes with {found}"
     return f"its documentation says {subject.said_shifted}" if subject.said_shifted else _taken_together(subject, module)
+
+
+def _table(subject: Subject) -> str:
+    """An array of several numbers that is made with a module, or by any first call, whatever its tokens: of distances, angles or places."""
+    made: list[dict[str, Array]] = []
+    for seed in (1, 2):
+        each = subject.module("float64", "cpu", 1)
+        parameters = {name for name, _ in each.named_parameters()}
+        answer(subject, each, tokens_for(subject.speech, 2, _length(subject, SHORT), _memory(subject), seed))
+        made.append({name: x for name, x in constants(each, subject.framework).items() if name not in parameters})
+    alike = [name for name, x in made[0].items() if name in made[1] and np.array_equal(x, made[1][name], equal_nan=True)]
+    varied = [name for name in alike if len(np.unique(made[0][name][np.isfinite(made[0][name])])) > 2]  # a mask has two
+    return next((f"it has {name}, numbers that are no parameter" for name in varied if not name.endswith(OF_BATCHES)), "")
 
 
 def _order_matters(subject: Subject, module: Any) -> bool:
@@ -632,7 +647,7 @@ def _learned(subject: Subject, module: Any) -> tuple[str, ...]:
     if not learned or others or set(subject.speech.roles.values()) & set(PLACED):
         return ()
     silent = replace(subject, silent=learned)
-    return () if _positions_elsewhere(silent, silent.module("float64", "cpu", 1)) else learned
+    return () if _positions_elsewhere(silent, silent.module("float64", "cpu", 1)) or _table(silent) else learned
 
 
 def biases_of_positions(subject: Subject, module: Any) -> tuple[str, ...]:

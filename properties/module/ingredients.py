@@ -30,6 +30,8 @@ OF_ANGLES = {"freq", "freqs", "theta", "thetas", "frequencies"}
 OF_SLOPES = {"slope", "slopes", "alibi"}
 LENGTHS = {"normalize", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}  # computed where queries are divided by their length
 BASE = 10000.0
+OF_MODULES = ("_parameters", "_buffers", "_modules")  # which are asked for otherwise
+MOST_HELD = 16  # arrays, and other things, of a tuple, a list or a dictionary that is looked into
 FEW_BASES = 3  # of those that are tried, where the code says some
 COSINES, SINES = ".cos", ".sin"  # behind the name of a table that holds both
 ON_A_CIRCLE = 1e-2  # as near as bfloat16 holds cosines and sines
@@ -104,12 +106,23 @@ def _parted(table: Array) -> dict[str, Array]:
 
 
 def arrays_of(module: Any, fw: Framework) -> dict[str, Any]:
-    """Arrays of floating-point numbers that are buffers or attributes of a module or of one within, and tables of whole numbers."""
+    """Arrays of floating-point numbers that are buffers or attributes of a module or of one within, or lie in these, and tables of whole numbers."""
     found = dict(module.named_buffers())
     for path, part in module.named_modules():
-        found |= {f"{path}.{name}".lstrip("."): value for name, value in vars(part).items()}
+        for name, value in vars(part).items():
+            found |= _within(f"{path}.{name}".lstrip("."), value, fw) if name not in OF_MODULES else {}
     numbers = {name: value for name, value in found.items() if fw.is_array(value) and fw.describe(value)[1].startswith(("float", "bfloat"))}
     return numbers | {name: found[name] for name in tables_of(module, fw)}
+
+
+def _within(name: str, value: Any, fw: Framework, depth: int = 2) -> dict[str, Any]:
+    """An array by its name; those in a tuple, a list or a dictionary by that and their places in it."""
+    if fw.is_array(value):
+        return {name: value}
+    if not depth or not isinstance(value, tuple | list | dict) or len(value) > MOST_HELD:
+        return {}
+    parts = value.values() if isinstance(value, dict) else value
+    return {key: array for at, part in enumerate(parts) for key, array in _within(f"{name}.{at}", part, fw, depth - 1).items()}
 
 
 def tables_of(module: Any, fw: Framework) -> list[str]:

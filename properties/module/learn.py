@@ -381,7 +381,12 @@ def _refuse_others(subject: Subject, module: Any) -> list[str]:
                 f"{subject.name} computes by the {hidden[0]}, whose steps and rounding cannot be followed; if that is its attention, "
                 "give a function (q, k, v) that calls it"
             )
-        raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
+        if rivals:
+            raise CannotRun(f"{subject.name} is no attention: it weighs no token by another{what}")
+        raise CannotRun(
+            f"{subject.name} is no attention: it weighs no token by another, as far as PyTorch's own functions show; what NumPy, or a thread of its "
+            "own, computes cannot be followed: if that is its attention, give a function (q, k, v) that calls it"
+        )
     if _weighs_features_alone(subject, followed, (length, memory)):
         raise CannotRun(f"{subject.name} is no attention: its softmax is over features, by which it weighs no token")
     _refuse_weights(subject, module)

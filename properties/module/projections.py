@@ -24,11 +24,12 @@ def module_is_the_attention_of_its_projections(t: ModuleTrial) -> None:
     if structure.alone and t.inputs.memory is not None:
         raise NotTaken("what is made of tokens and a memory by other projections")
     module = t.made(silent=structure.silent) if structure.silent else t.module
+    out = t.run(module=module)  # which may make its tables
     right = compose(structure.mended or structure, called(subject, module, t.inputs, t.case.dtype))
     allowed = t.allowed(module=module)
     said = ": " + "; ".join(structure.mistakes) if structure.mistakes else ""
     t.close(
-        t.run(module=module),
+        out,
         right,
         2 * allowed,
         f"row {{row}} of sequence {{head}} is not the attention of the projections{said}",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..engine.core.target import NotTaken, Raised
 from ..engine.core.words import type_of
 from ..engine.frameworks import Buffers, Framework, Modules
 from .away import Away, Varied
+from .forgetting import forgetting
 from .forms import Form, all_forms, filled
 from .names import FORWARD_ROLES, role
 
@@ -328,8 +329,13 @@ def under(module: Any, fw: Framework, mode: str, *arguments: Any) -> AbstractCon
     """A mode of ``Modules``, for calls of the module, wherever it is."""
     if isinstance(module, Away | Varied):
         return module.under(mode, *arguments)
-    opened: AbstractContextManager[Any] = getattr(hooks(fw), mode)(*arguments)
-    return opened
+    return _under(module, fw, mode, *arguments)
+
+
+@contextmanager
+def _under(module: Any, fw: Framework, mode: str, *arguments: Any) -> Iterator[Any]:
+    with forgetting(module, fw.is_array) if hasattr(module, "modules") else nullcontext(), getattr(hooks(fw), mode)(*arguments) as opened:
+        yield opened
 
 
 def call(module: Any, speech: Speech, tokens: Tokens, fw: Framework, buffers: Buffers, dtype: str, device: str) -> Any:

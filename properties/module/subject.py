@@ -22,6 +22,7 @@ from ..engine.frameworks import Buffers, Framework
 from . import weights
 from .away import Away, Shop
 from .construct import SIZED, Maker, flags_of, make, question, recipes
+from .forgetting import begun
 from .names import CONSTRUCTOR_ROLES, Sizes, role
 from .speech import Speech, Tokens, call, hooks, read
 
@@ -132,6 +133,8 @@ class Subject:
         sizes = replace(sizes, ungrouped=self.facts.ungrouped, whole=self.facts.whole, usual=self.facts.usual)
         with fw.chance(luck):
             made = self.maker(sizes) if self.away else make(self.name, self.maker, sizes, fw)
+        if not self.away:
+            begun(made)
         set_dropout(made, sizes.dropout)
         made.eval()  # one of its own may return nothing
         made = as_type(made, fw, "float64")

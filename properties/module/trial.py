@@ -61,6 +61,9 @@ class ModuleTrial(Trial):
         """A copy in train mode, without dropout."""
         return self.training(duplicate(self.module))
 
+    def _trained_anew(self) -> Any:
+        return self.training(self.anew())
+
     def training(self, made: Any) -> Any:
         """A module, from now on in train mode, without dropout."""
         made.train()
@@ -313,7 +316,11 @@ class ModuleTrial(Trial):
         """
         tokens, case = self.inputs if tokens is None else tokens, self.case
         self._accepted(tokens)
-        anew = self.made if module in (None, self.module) else None
+        anew: Callable[[], Any] | None = None
+        if module in (None, self.module):
+            anew = self.anew
+        elif module is vars(self).get("trained"):
+            anew = self._trained_anew
         module = self.module if module is None else module
         seed, runs = case.seed * 31 + 7, self._runs if runs is None else runs
         try:

@@ -19,11 +19,12 @@ from ..engine.frameworks import Framework, SendBack, make_variant
 from .caching import RESETS
 from .construct import make
 from .empties import SETUPS, empties, empty, set_up, setups
+from .forgetting import begun
 from .held import Held
 from .ingredients import arrays_of, asks_for_window, configured, tables_of, written_bases, written_unscaled
 from .names import Sizes
 from .sharing import shared
-from .speech import DOUBLED, first_array, hooks
+from .speech import DOUBLED, first_array, hooks, under
 from .subject import Subject, duplicate, subject_of
 
 BACK = 1 << 20  # to the seed of a call, for the signs of its backward pass
@@ -144,8 +145,8 @@ class Workshop:
         with ExitStack() as stack:
             stack.enter_context(hooks(self.fw).still())
             if how.get("watch"):
-                names = stack.enter_context(hooks(self.fw).watched(how.get("logits") is True))
-            stack.enter_context(self._mode(how))
+                names = stack.enter_context(under(module, self.fw, "watched", how.get("logits") is True))
+            stack.enter_context(self._mode(module, how))
             stack.enter_context(self._doubled(how))
             result = self._function(number, how)(*map(self._own, given), **{name: self._own(value) for name, value in named.items()})
         self.fw.show(module.parameters())
@@ -175,7 +176,7 @@ class Workshop:
             return self._own(value)
 
         function = self._function(number, how)
-        with self._mode(how), self._doubled(how):
+        with self._mode(module, how), self._doubled(how):
             result = _told(function(*map(swapped, arguments), **{name: swapped(value) for name, value in named.items()}))
         out = first_array(result, self.fw)
         if isinstance(result, Mapping):  # the first array of an answer is the one whose gradient is sent back
@@ -183,7 +184,7 @@ class Workshop:
         elif not isinstance(result, tuple | list):
             result = out
         send_back = hooks(self.fw).sends_back(out, [asking[id(leaf)] for leaf in leaves])
-        return {"result": result, "names": []}, UnderMode(send_back, lambda: self._mode(how, BACK)) if send_back and how.get(
+        return {"result": result, "names": []}, UnderMode(send_back, lambda: self._mode(module, how, BACK)) if send_back and how.get(
             "mode"
         ) else send_back
 
@@ -196,13 +197,13 @@ class Workshop:
             self.varied[number, variant] = make_variant(self.fw, variant, module)
         return self.varied[number, variant]
 
-    def _mode(self, how: dict[str, Any], more: int = 0) -> AbstractContextManager[Any]:
+    def _mode(self, module: Any, how: dict[str, Any], more: int = 0) -> AbstractContextManager[Any]:
         """The mode in which a call, or its backward pass, is made; ``more``: is added to the seed."""
         match how.get("mode"):
             case ["perturbed", int(seed), *arguments]:
-                return hooks(self.fw).perturbed(seed + more, *arguments)
+                return under(module, self.fw, "perturbed", seed + more, *arguments)
             case ["widened", *arguments]:
-                return hooks(self.fw).widened(*arguments)
+                return under(module, self.fw, "widened", *arguments)
         return nullcontext()
 
     def _doubled(self, how: dict[str, Any]) -> AbstractContextManager[Any]:
@@ -223,6 +224,7 @@ class Workshop:
     def _keep(self, module: Any) -> dict[str, Any]:
         number = next(self.numbers)
         self.made[number] = module
+        begun(module)
         return self._described(number)
 
     def _described(self, number: int) -> dict[str, Any]:

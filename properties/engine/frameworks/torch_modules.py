@@ -347,6 +347,9 @@ class Undropped(torch.overrides.TorchFunctionMode):
 TYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
+FROM_NUMBERS = ("tensor", "as_tensor", "asarray")
+
+
 class StandingFor(torch.overrides.TorchFunctionMode):
     """What asks a tensor of float64 for its type is told another one: an epsilon, the lowest number of a type, or a way to compute may depend on it.
 
@@ -362,6 +365,8 @@ class StandingFor(torch.overrides.TorchFunctionMode):
         if func == TYPE:
             found = func(*args)
             return self.dtype if found == torch.float64 else found
+        if getattr(func, "__name__", "") in FROM_NUMBERS and kwargs.get("dtype") == self.dtype:  # of which no operation is told
+            kwargs = {**kwargs, "dtype": torch.float64}
         if getattr(func, "__name__", "") == "rms_norm" and (args[3] if len(args) > 3 else kwargs.get("eps")) is None:
             args, kwargs = args[:3], {**kwargs, "eps": torch.finfo(torch.float32).eps}
         return func(*args, **kwargs)
