@@ -78,6 +78,7 @@ def answers_agree(t: ModuleTrial) -> None:
     or_undropped((t, beside), lambda: _agree(t, trained, right, allowed, f"{SAYS} in train mode"), undropped)
     _other_values_agree(t, beside)
     _other_arrays_agree(t, beside)
+    _nan_is_not_hidden(t, beside)
     if not t.subject.elsewhere and (left := _left_changed(t)) and left != _left_changed(beside):  # elsewhere every call tells it
         t.fail(f"the call {left}")
 
@@ -167,6 +168,25 @@ def _other_values_agree(t: ModuleTrial, beside: ModuleTrial) -> None:
         lambda runs: _apart(t, beside, lambda one: one.exact(tokens, runs=runs)[1]),
         f"{SAYS} where values are of other tokens than keys",
     )
+
+
+def _nan_is_not_hidden(t: ModuleTrial, beside: ModuleTrial) -> None:
+    """A token with a NaN in it is answered with NaN, where the reference does so: an error upstream must not vanish.
+
+    Asked where weights are those of a softmax: of max(x, 0) a kernel may have 0.
+    """
+    if t.facts.sinks or t.speech.pooled or t.speech.forms or t.choice("nan", 4):
+        return
+    at = t.choice("nan in", t.case.batch), t.choice("nan at", t.case.length)
+    x = t.inputs.x.copy()
+    x[at][t.choice("nan of", x.shape[2])] = np.nan
+    tokens = dataclasses.replace(t.inputs, x=x)
+    try:
+        right = beside.run(tokens)
+    except Raised:
+        return
+    if np.isnan(right[at]).all() and np.broadcast_to(t.own_rows(tokens), right.shape)[at].all() and not np.isnan(t.run(tokens)[at]).all():
+        t.fail(f"a NaN in token {at[1]} is hidden: its row has numbers, the reference's has none")
 
 
 def _other_arrays_agree(t: ModuleTrial, beside: ModuleTrial) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from ..core.target import Target
 from ..core.trial import Violation, describe
 from ..core.words import cases, without_measured
 from ..search.own_words import words_text
 from ..search.ranges import Ranges
 from ..search.run import Report
+from ..search.search import Outcome
 from .dialect import replay_of_conventions
 from .text import replay_line
 
@@ -95,11 +97,19 @@ def record(name: str, report: Report, round_number: int = 0) -> Record:
         "all_asked": not (report.ends or report.target.pace.unasked),
         "refuses": dict(report.target.refuses),
         "declares": dict(report.own_words),
-        "untried": dict(report.target.untried) | {o.prop.name: o.why for o in outcomes if o.prop.theme == "pair" and not o.cases},
+        "untried": dict(report.target.untried)
+        | _without(report.target, outcomes)
+        | {o.prop.name: o.why for o in outcomes if o.prop.theme == "pair" and not o.cases},
         "kept": report.kept,
         "tried": {name: list(ends) for name, ends in ranges.sizes.items()} | {"dtypes": dict(ranges.dtypes)},
         "round": round_number,
     }
+
+
+def _without(target: Target, outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """What a first call showed that it cannot do, as send a gradient to a mask: why."""
+    words = [name.replace("_", " ") for name in target.kind.capabilities]
+    return {word: o.why.removeprefix(f"{word}: ") for o in outcomes for word in words if not o.cases and o.why.startswith(f"{word}: ")}
 
 
 def _share(held: Sequence[bool]) -> float | None:
