@@ -43,7 +43,7 @@ class Case(BaseCase):
         unusual={
             0: "an empty batch is legal",
             (2, 3): "may equal another size: one axis taken for another",
-            (12, 20, 33): "more sequences than a grid has blocks: an index that wraps",
+            (12, 20, 24, 33, 40): "more sequences than a grid has blocks: an index that wraps",
             (6, 7, 9, 10, 11, 13, 14, 15, 16, 32): EACH,
         },
         often={(0, 1, 2, 3, 4, 5): FEW, 8: MODELS},
@@ -56,6 +56,7 @@ class Case(BaseCase):
         unusual={
             0: "no head is legal (torch 2.11 died of it)",
             (12, 16, 24, 32, 40): "numbers of heads that models have",
+            33: "one more than a warp has threads",
             (6, 7, 9, 10, 11, 13, 14, 15): EACH,
         },
         often={(0, 1, 2, 3, 4, 5): FEW, (8, 12): MODELS},

@@ -45,7 +45,9 @@ FILES = {
     "def softmax(x): ...\ndef _mine(q, k, v): ...\ndef mine(q, k, *, v): ...": "mine",
     "def one(q, k, v): ...\ndef other(q, k, v): ...": "",
     "class Attention: ...\ndef softmax(x): ...": "Attention",
-    "class Attention: ...\nclass Norm: ...": "",
+    "class Attention: ...\nclass Norm: ...": "Attention",
+    "class SelfAttention: ...\nclass CrossAttention: ...": "",
+    "def rotate(x, cos, sin): ...\ndef my_attn(q, k, v): ...": "my_attn",
 }
 
 
@@ -54,6 +56,11 @@ def test_a_file_alone_means_its_one_attention(code: str, tmp_path: Path) -> None
     (file := tmp_path / "mine.py").write_text(code)
     with nullcontext() if FILES[code] else pytest.raises(NotLoaded, match=r"which callable of .*mine\.py"):
         assert load(f"{file}:?attention")[1] == FILES[code]
+
+
+def test_of_modules_a_class_is_meant(tmp_path: Path) -> None:
+    (file := tmp_path / "mine.py").write_text("def setup(ctx, inputs, output): ...\nclass Layer: ...\n")
+    assert [load(f"{file}:?{first}")[1] for first in ("attention", "module")] == ["setup", "Layer"]
 
 
 def test_a_file_alone_is_told_by_its_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,10 +118,11 @@ MASKS: dict[str, Pattern] = {
     "empty_rows": _empty_rows,
     "nothing": _nothing,
 }
+LARGE, OFTEN = 64, 8  # numbers of a bias that is far larger than logits; of so many cases one has it
 KIND_REASONS = {
     "bool": "True is visible: inverted (A01), or added as a number (A23)",
     "minus_infinity": "0 and -inf: cast to bool (A02), or filled by a finite number (A35)",
-    "bias": "nothing hidden, the numbers are added: scaled as logits are (A24), cast to bool (A02, A03)",
+    "bias": "nothing hidden, the numbers are added: scaled as logits are (A24), cast to bool (A02, A03); some are large: cut off at a number",
     "bias_and_minus_infinity": "numbers and hidden keys in one array: one of the two is read",
     "lowest": "finfo.min instead of -inf: two of them overflow (A31, E20)",
 }
@@ -210,5 +211,5 @@ def _say(case: Any, visible: Array) -> Array:
         return visible.copy()
     bias = np.zeros(visible.shape)
     if case.mask_kind.startswith("bias"):
-        bias = round_to(case.dtype, 2 * normal(case.seed, "bias", visible.shape))
+        bias = round_to(case.dtype, (LARGE if case.seed % OFTEN == 1 else 2) * normal(case.seed, "bias", visible.shape))
     return bias if case.mask_kind == "bias" else np.where(visible, bias, _hidden(case))

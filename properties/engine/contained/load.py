@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -21,6 +22,8 @@ from typing import Any
 ANY = "?"  # in the place of an attribute: the one that there is; a name after it is the first to be looked for
 KNOWN = ("kernel", "forward", "solution", "sdpa", "scaled_dot_product_attention", "flash_attention")
 MODELS = ("ModelNew", "Model")
+OF_MODULES = "module"  # the contract of those that are classes
+ATTENTION = re.compile("attention|attn|sdpa|mha", re.IGNORECASE)
 
 
 class NotLoaded(Exception):
@@ -186,16 +189,21 @@ def library_of(thing: Any) -> str:
 
 
 def the_callable(module: Any, place: str, first: str) -> str:
-    """The callable of a file of which nobody has said which: by name, its only function of three arguments, or its only class. Raises NotLoaded."""
+    """The callable of a file of which nobody has said which: by name, its only function of three arguments, its only class, or the only one that
+    is called after attention. ``first``: is looked for before others; ``module``: a class. Raises NotLoaded.
+    """
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
     for name in (MODELS[0], first, *KNOWN, *MODELS):  # a file with a ModelNew is about that, whatever else it defines
         if name in own:
             return name
     here = {name: value for name, value in own.items() if getattr(value, "__module__", None) == module.__name__}
     classes = [name for name, value in here.items() if inspect.isclass(value)]
-    able = [name for name, value in here.items() if name not in classes and len(_formal(value)) >= 3] or classes
-    if len(able) == 1:
-        return able[0]
+    functions = [name for name, value in here.items() if name not in classes and len(_formal(value)) >= 3]
+    able = classes if first == OF_MODULES or not functions else functions
+    called = [name for name in able if ATTENTION.search(name)]
+    for one in (able, called):
+        if len(one) == 1:
+            return one[0]
     raise NotLoaded(f"which callable of {place}? It has {', '.join(own) or 'none'}; give {place}:attribute")
 
 
