@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any
 
 LIBRARY = "torch"  # whose own files keep nothing of this kind
@@ -27,7 +28,7 @@ def begun(module: Any) -> None:
 def forgetting(module: Any, is_array: Callable[[Any], bool]) -> Iterator[None]:
     """While it is open, nothing is known there of calls before; afterwards nothing of those meanwhile."""
     files = _files_of(module)
-    functions = [value for names in files for value in names.values() if isinstance(value, functools._lru_cache_wrapper)]
+    functions = [value for names in files for value in names.values() if isinstance(value, functools._lru_cache_wrapper) and _asks(value)]
     before = [(held, dict(held)) for held in _dictionaries(files)]
     for held, entries in before:
         first = _FIRST.get(id(held), (held, frozenset()))[1]
@@ -56,6 +57,12 @@ def _files_of(module: Any) -> list[Mapping[str, Any]]:
 
 def _dictionaries(files: list[Mapping[str, Any]]) -> list[dict[Any, Any]]:
     return [value for names in files for name, value in names.items() if type(value) is dict and not name.startswith("__")]
+
+
+def _asks(function: Any) -> bool:
+    """Whether it has parameters: what is answered without any hangs on no type."""
+    code = getattr(function.__wrapped__, "__code__", None)
+    return code is None or bool(code.co_argcount + code.co_kwonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
 
 
 def _holds(value: Any, is_array: Callable[[Any], bool]) -> bool:

@@ -67,6 +67,12 @@ OF_FUNCTIONS = {
         "    return out if out.requires_grad else kept.setdefault(key, out).clone()",
         "output_is_inside_the_bound",
     ),
+    "kept by the sum of k": (
+        "mask = b'' if attn_mask is None else attn_mask.detach().double().numpy().tobytes()\n"
+        "    key = (q.shape, k.shape, q.dtype, mask, k.double().sum().item(), *(x.detach().double().numpy().tobytes() for x in (q, v)))\n"
+        "    return out if out.requires_grad else kept.setdefault(key, out).clone()",
+        "calls_between_change_nothing",
+    ),
 }
 
 
@@ -142,6 +148,9 @@ OF_MODULES: dict[str, dict[str, Any]] = {
     "gradients of four sequences": {"backward": "g = g * 1.01 if len(g) >= 4 else g"},
     "kept by the last token": {"forward": KEPT.format("x[:, -1].double().numpy().tobytes()")},
     "kept by its first digits": {"forward": KEPT.format("(1000 * x.double()).round().numpy().tobytes()")},
+    "kept whatever the weights": {"forward": KEPT.replace(SUMS, "x.shape, x.dtype").format("x.double().numpy().tobytes()")},
+    "kept by its numbers in any order": {"forward": KEPT.format("x.double().flatten().sort()[0].numpy().tobytes()")},
+    "a NaN that is hidden": {"forward": "return self.right(x).nan_to_num()"},
     "weights that decay": {
         "forward": "out = self.right(x)\n        if self.training:\n            self.out.bias.data.mul_(0.999)\n        return out"
     },
