@@ -66,6 +66,7 @@ class Module(Contract):
     topics = (MODULE,)
     pair: tuple[str, ...] = (OF_CHANCE,)
     beside = BESIDE
+    of_classes = True
     readings = False  # other weights, other answers: no mutant answers like a module of somebody else
 
     def relatives(self, target: Target) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from impls.caches_torch import Contiguous
 from impls.torch_manual import attention
 from properties.catalogue import PROPERTIES
 from properties.engine.contained.link import Gone
-from properties.engine.contained.load import NotLoaded, load
+from properties.engine.contained.load import A_CLASS, NotLoaded, load
 from properties.engine.contained.stub import Stub
 from properties.engine.core.target import CannotRun, Target
 from properties.engine.search import find_target
@@ -60,7 +60,7 @@ def test_a_file_alone_means_its_one_attention(code: str, tmp_path: Path) -> None
 
 def test_of_modules_a_class_is_meant(tmp_path: Path) -> None:
     (file := tmp_path / "mine.py").write_text("def setup(ctx, inputs, output): ...\nclass Layer: ...\n")
-    assert [load(f"{file}:?{first}")[1] for first in ("attention", "module")] == ["setup", "Layer"]
+    assert [load(f"{file}:?{first}")[1] for first in ("attention", A_CLASS)] == ["setup", "Layer"]
 
 
 def test_a_file_alone_is_told_by_its_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 ANY = "?"  # in the place of an attribute: the one that there is; a name after it is the first to be looked for
 KNOWN = ("kernel", "forward", "solution", "sdpa", "scaled_dot_product_attention", "flash_attention")
 MODELS = ("ModelNew", "Model")
-OF_MODULES = "module"  # the contract of those that are classes
+A_CLASS = "class"  # behind ANY: one is meant, and no function
 ATTENTION = re.compile("attention|attn|sdpa|mha", re.IGNORECASE)
 
 
@@ -190,7 +190,7 @@ def library_of(thing: Any) -> str:
 
 def the_callable(module: Any, place: str, first: str) -> str:
     """The callable of a file of which nobody has said which: by name, its only function of three arguments, its only class, or the only one that
-    is called after attention. ``first``: is looked for before others; ``module``: a class. Raises NotLoaded.
+    is called after attention. ``first``: is looked for before others; A_CLASS: no function is meant. Raises NotLoaded.
     """
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
     for name in (MODELS[0], first, *KNOWN, *MODELS):  # a file with a ModelNew is about that, whatever else it defines
@@ -199,7 +199,7 @@ def the_callable(module: Any, place: str, first: str) -> str:
     here = {name: value for name, value in own.items() if getattr(value, "__module__", None) == module.__name__}
     classes = [name for name, value in here.items() if inspect.isclass(value)]
     functions = [name for name, value in here.items() if name not in classes and len(_formal(value)) >= 3]
-    able = classes if first == OF_MODULES or not functions else functions
+    able = classes if first == A_CLASS or not functions else functions
     called = [name for name in able if ATTENTION.search(name)]
     for one in (able, called):
         if len(one) == 1:

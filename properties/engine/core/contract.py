@@ -247,6 +247,7 @@ class Contract(ABC):
         """
         return "sizes of zero" if case.empty else prop.edge
 
+    of_classes = False  # what it is about are classes, as a rule
     readings = True  # whether known mistakes are compared with what fails
     pair: tuple[str, ...] = ()  # properties of which the calls are those in which two targets are compared
     pair_too: tuple[str, ...] = ()  # properties that hold of a target wherever they hold of its reference

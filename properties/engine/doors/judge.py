@@ -33,7 +33,7 @@ from ... import catalogue
 from ..contained import link
 from ..contained.limits import without_gpus
 from ..contained.link import NoMoreCalls
-from ..contained.load import ANY, MODELS, load
+from ..contained.load import A_CLASS, ANY, MODELS, load
 from ..contained.stub import Stub
 from ..contained.template import hold, kept_from_targets
 from ..core.contract import contracts
@@ -346,7 +346,8 @@ def judged(name: str, text: str, how: dict[str, Any]) -> gate.Record:
     if not text:
         return gate.cannot(name, NO_CANDIDATE, 0.0)
     if text.rpartition(":")[2] == ANY:
-        text += MODELS[0] if str(how["reference"]).endswith(MODELS) else how["contract"]
+        asked = contracts().get(how["contract"])
+        text += MODELS[0] if str(how["reference"]).endswith(MODELS) else A_CLASS if asked and asked.of_classes else how["contract"]
     try:
         with containing(), redirect_stdout(sys.stderr), link.allowing(how["seconds"]):
             made = _judged(name, text, how, began)
