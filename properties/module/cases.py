@@ -190,7 +190,7 @@ ABOUT = (
         "one at a time",
     ),
     *("memory alone", "alike", "together", "no mask", "of one mode", "dropout", "cache", "begins anew", "handed back"),
-    *("angles", "turned last", "gradients", "named", "structure", "larger", "inputs"),
+    *("angles", "turned last", "gradients", "named", "structure", "larger", "inputs", "tokens"),
 )
 # Powers of 2 with which tokens give logits that a mask of a finite number does not hide, where in narrower types rounding alone takes another token,
 # and with which a norm's eps counts.

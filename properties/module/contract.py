@@ -342,6 +342,7 @@ def _without(facts: Facts, subject: Subject, word: str) -> str:
         "angles": "" if set(speech.roles.values()) & {"angles", "complex angles", "cosine"} else "it is given no angles",
         "turned last": f"features of heads are weighed after they are turned ({facts.weighed})" if facts.weighed else "",
         "larger": "" if facts.larger else "its reference takes no inputs that are larger than those of other cases",
+        "tokens": "its arguments are those of get_inputs, whatever they hold" if speech.forms else "",
         "inputs": "" if facts.inputs else "nothing says what its reference is called with",
         "gradients": f"no gradient reaches its parameters through {subject.unrecorded}" * bool(subject.unrecorded) or facts.unrecordable,
         "named": "" if subject.headed else "no projections by these names have the features of its heads",

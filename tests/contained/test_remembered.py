@@ -150,7 +150,6 @@ OF_MODULES: dict[str, dict[str, Any]] = {
     "kept by its first digits": {"forward": KEPT.format("(1000 * x.double()).round().numpy().tobytes()")},
     "kept whatever the weights": {"forward": KEPT.replace(SUMS, "x.shape, x.dtype").format("x.double().numpy().tobytes()")},
     "kept by its numbers in any order": {"forward": KEPT.format("x.double().flatten().sort()[0].numpy().tobytes()")},
-    "a NaN that is hidden": {"forward": "return self.right(x).nan_to_num()"},
     "weights that decay": {
         "forward": "out = self.right(x)\n        if self.training:\n            self.out.bias.data.mul_(0.999)\n        return out"
     },
@@ -172,6 +171,16 @@ def test_what_the_reference_does_to_the_process_a_candidate_may_do(tmp_path: Pat
     for file, name in (("ref.py", "Model"), ("mine.py", "ModelNew")):
         Path(file).write_text(MODULE.format(name=name, **seeds))
     assert main(["judge", "mine.py", "--reference", "ref.py", "--cases", "10", "-n", "1"]) == 0
+
+
+def test_a_nan_that_is_hidden_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And refutes nothing, as fused kernels may hide it, too."""
+    monkeypatch.chdir(tmp_path)
+    for file, name, forward in (("ref.py", "Model", "return self.right(x)"), ("mine.py", "ModelNew", "return self.right(x).nan_to_num()")):
+        Path(file).write_text(MODULE.format(name=name, backward="pass", forward=forward))
+    assert main(["judge", "mine.py", "--reference", "ref.py", "--cases", "10", "-n", "1", "--json", "scores.jsonl"]) == 0
+    (told,) = map(json.loads, Path("scores.jsonl").read_text().splitlines())
+    assert told["wrong_at_edges"]["NaN"].startswith("nan_of_a_token_is_that_of_the_reference: a NaN in token")
 
 
 @pytest.mark.nightly(but=3)

@@ -131,6 +131,7 @@ def line(one: Record) -> str:
     if one.get("tried"):
         sizes = {name: (ends[0], ends[1]) for name, ends in one["tried"].items() if name != "dtypes"}
         said.append(f"tried {Ranges(sizes, Counter(one['tried']['dtypes'])).text()}")
+    said += [f"wrong at edges alone: {', '.join(one['wrong_at_edges'])}"] if one["wrong_at_edges"] else []
     said += [f"refuses {', '.join(one['refuses'])}"] if one["refuses"] else []
     said += [f"not tried: {', '.join(one['untried'])}"] if one["untried"] else []
     why = f"{_broken(first['property'])}: {first['says']}" if first else one["why"] or "; ".join(said)
