@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from nightly import one_in
+from rewritten import judged, said
 
-from properties.engine.doors.cli import main
 from properties.engine.frameworks import framework
 from properties.module.forms import Form, drawn_numbers, filled, forms_of
 
 FW = framework("torch")
-HEAD = "import torch\nfrom torch import nn\n\nclass NAME(nn.Module):\n"
 OF_IDS = """
     def __init__(self):
         super().__init__()
@@ -98,16 +96,8 @@ WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the v
 def test_a_module_is_called_as_get_inputs_says(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict, says, reference, changes = WHICH[which]
     monkeypatch.chdir(tmp_path)
-    made = "\ndef get_init_inputs():\n    return []\n"
-    (tmp_path / "ref.py").write_text(HEAD.replace("NAME", "Model") + reference + made)
-    changed = reference
-    for one in changes:
-        assert one[0] in changed
-        changed = changed.replace(*one)
-    (tmp_path / "one.py").write_text(HEAD.replace("NAME", "ModelNew") + changed)
-    main(["judge", "one.py", "--reference", "ref.py", "--cases", "12", "--round", "4", "--json", "scores.jsonl"])
-    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
-    assert told["verdict"] == verdict and says in (told.get("why") or json.dumps(told["findings"])), told
+    told = judged(reference, changes, cases=12, after="\ndef get_init_inputs():\n    return []\n")
+    assert told["verdict"] == verdict and says in said(told), told
     if verdict == "nothing found":
         assert "arrays of other sizes" in told["untried"] and "length" not in told["tried"]
         assert ("batch" in told["tried"]) and told["speaks"]["arguments"].startswith("by position, as get_inputs() gives them")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from nightly import one_in
+from rewritten import HEAD, judged, said
 
 from properties.engine.core.pace import late_from
 from properties.engine.core.target import NotTaken
@@ -19,7 +20,6 @@ from properties.module.own_inputs import LARGEST, fewer_tokens, own_inputs
 from properties.module.speech import Speech
 from properties.module.subject import Subject, tokens_for
 
-HEAD = "import torch\nfrom torch import nn\n\nclass NAME(nn.Module):\n"
 OF_THREE = """
     def __init__(self):
         super().__init__()
@@ -109,15 +109,8 @@ WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the v
 def test_a_module_does_what_its_reference_does(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict, says, reference, changes = WHICH[which]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ref.py").write_text(HEAD.replace("NAME", "Model") + reference)
-    changed = reference
-    for one in changes:
-        assert one[0] in changed
-        changed = changed.replace(*one)
-    (tmp_path / "one.py").write_text(HEAD.replace("NAME", "ModelNew") + changed)
-    main(["judge", "one.py", "--reference", "ref.py", "--cases", "8", "--round", "4", "--json", "scores.jsonl"])
-    (told,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
-    assert told["verdict"] == verdict and says in (told.get("why") or json.dumps(told["findings"]))
+    told = judged(reference, changes, cases=8)
+    assert told["verdict"] == verdict and says in said(told)
 
 
 def test_long_inputs_are_cut_and_that_is_told() -> None:
