@@ -87,9 +87,16 @@ def calls_between_change_nothing(t: Trial) -> None:
         *with_other_options(t),
     ):  # each at once before it: what is kept may be the last answer
         run = t.run(other)
-        if np.array_equal(run.out, first, equal_nan=True) and _is_right(t, t.run()):
+        if not _same(other, t.inputs) and np.array_equal(run.out, first, equal_nan=True) and _is_right(t, t.run()):
             t.inside(run, run.bound, "row {row} of nearly the same call has the answer of the call before")
         t.same_bits(t.run().out, first, "row {row} differs after nearly the same call")
+
+
+def _same(x: Inputs, y: Inputs) -> bool:
+    """Whether two calls have the same arguments."""
+    arrays = [(getattr(x, name), getattr(y, name)) for name in ("q", "k", "v", "mask")]
+    alike = all(a is b or (a is not None and b is not None and np.array_equal(a, b, equal_nan=True)) for a, b in arrays)
+    return alike and (x.scale, x.is_causal) == (y.scale, y.is_causal)
 
 
 def _is_right(t: Trial, run: Run) -> bool:
