@@ -17,7 +17,8 @@ from ..engine.frameworks import LAYOUT_REASONS, LAYOUTS
 
 TENSORS = ("q", "k", "v")
 TILES = (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
-LONG_BETWEEN = tuple(n for n in range(134, 600, 7) if n not in (200, 257, 512, 513, 520))
+BEYOND = range(134, 600, 7)  # lengths of several tiles
+LONG_BETWEEN = tuple(n for n in BEYOND if n != 512)
 LONG = (130, 200, 257, 300, 512, 513, 520, 600)
 MODELS = "as models have them"
 

@@ -11,11 +11,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ..engine.cases.draws import Strategy, either, natural, pick
+from .case import BEYOND
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 8.0, -100.0, 2.0**-24, -(2.0**-126))
 EDGES = (8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)  # both sides of every tile edge
 TINY = (1, 2, 3, 4, 5)  # first in every table, so that a case of any profile shrinks to a small one
-LONG = (*(200, 257, 512, 513, 520, 600) * 60, *range(134, 600, 7))
+LONG = (*(200, 257, 512, 513, 520, 600) * 60, *BEYOND)
 BETWEEN = tuple(range(10, 131))  # each length, that none is special unseen; most draws are of those above
 FEW = (1, *(2, 3, 4, 5, 6, 7) * 4, 8, 9, 15, 16, 17, 33, 0)
 MOST_DIMS = (1, 2, 3, 4, 5, 6, 8, 7, 12, 16, 17, 20, 32, 33, 40, 64, 65, 80, 96, 128)

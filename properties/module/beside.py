@@ -37,10 +37,11 @@ def answers_agree(t: ModuleTrial) -> None:
     """In eval mode, also where the framework is told otherwise than by default that no gradients are asked for; in train mode without dropout."""
     beside = _beside(t)
     fw = t.target.framework
+    other, module = _disturbed(t)
     if t.speech.forms:
-        _right(beside, lambda: beside.run(_disturbed(t)[0]))
+        _right(beside, lambda: beside.run(other))
     with hooks(fw).still(), t.other_memory():
-        first = first_array(t.result(*_disturbed(t)), fw)
+        first = first_array(t.result(other, module), fw)
         (shape, own, _), (right_shape, others, _) = t.form(first), beside.form(_right(beside, beside.result))
     before = fw.read(first)
     if t.speech.forms and shape != right_shape:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from nightly import one_in
-from rewritten import judged, said
+from rewritten import Row, judged
 
 from properties.engine.frameworks import framework
 from properties.module.forms import Form, drawn_numbers, filled, forms_of
@@ -74,7 +74,7 @@ REMEMBERED = (
     "kept = self.__dict__.setdefault('kept', {})\n        return kept.setdefault((image.shape, image.dtype, self.training), self.out(",
 )
 ANSWERS, GRADIENTS = "answers_are_those_of_the_reference", "gradients_are_those_of_the_reference"
-WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the verdict, what is told, the reference, what is changed in it
+WHICH: dict[str, Row] = {
     "ids": ("nothing found", "", OF_IDS, (("attn_mask=hidden", "attn_mask=hidden, is_causal=True"),)),
     "ids, one token too far": ("refuted", ANSWERS, OF_IDS, (("triu(1)", "triu(2)"),)),
     "ids, the last one for all": ("refuted", ANSWERS, OF_IDS, (("self.tokens(ids)", "self.tokens(ids.clamp(max=9))"),)),
@@ -94,11 +94,9 @@ WHICH: dict[str, tuple[str, str, str, tuple[tuple[str, str], ...]]] = {  # the v
 @pytest.mark.nightly(but=5)
 @pytest.mark.parametrize("which", one_in(3, WHICH))
 def test_a_module_is_called_as_get_inputs_says(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict, says, reference, changes = WHICH[which]
     monkeypatch.chdir(tmp_path)
-    told = judged(reference, changes, cases=12, after="\ndef get_init_inputs():\n    return []\n")
-    assert told["verdict"] == verdict and says in said(told), told
-    if verdict == "nothing found":
+    told = judged(WHICH[which], cases=12, after="\ndef get_init_inputs():\n    return []\n")
+    if told["verdict"] == "nothing found":
         assert "arrays of other sizes" in told["untried"] and "length" not in told["tried"]
         assert ("batch" in told["tried"]) and told["speaks"]["arguments"].startswith("by position, as get_inputs() gives them")
 

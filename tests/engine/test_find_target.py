@@ -59,8 +59,8 @@ def test_a_file_alone_means_its_one_attention(code: str, tmp_path: Path) -> None
 
 
 def test_of_modules_a_class_is_meant(tmp_path: Path) -> None:
-    (file := tmp_path / "mine.py").write_text("def setup(ctx, inputs, output): ...\nclass Layer: ...\n")
-    assert [load(f"{file}:?{first}")[1] for first in ("attention", A_CLASS)] == ["setup", "Layer"]
+    (file := tmp_path / "mine.py").write_text("def sdpa(q, k, v): ...\nclass Layer: ...\n")
+    assert [load(f"{file}:?{first}")[1] for first in ("attention", A_CLASS)] == ["sdpa", "Layer"]
 
 
 def test_a_file_alone_is_told_by_its_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,12 @@ HEAD = "import torch\nfrom torch import nn\n\nclass NAME(nn.Module):\n"
 Changes = Iterable[tuple[str, str]]
 
 
-def judged(reference: str, changes: Changes, cases: int, after: str = "") -> dict[str, Any]:
-    """The record of ``ModelNew``, the body of a class in which each change is made, beside that body as ``Model``; ``after``: of REF's file."""
+Row = tuple[str, str, str, Changes]  # the verdict, what is told, the body of a class, what is changed in it
+
+
+def judged(row: Row, cases: int, after: str = "") -> dict[str, Any]:
+    """The record of ``ModelNew``, the changed body, beside that body as ``Model``, of which the row is true; ``after``: of the reference's file."""
+    verdict, says, reference, changes = row
     Path("ref.py").write_text(HEAD.replace("NAME", "Model") + reference + after)
     changed = reference
     for one in changes:
@@ -23,10 +27,5 @@ def judged(reference: str, changes: Changes, cases: int, after: str = "") -> dic
     Path("one.py").write_text(HEAD.replace("NAME", "ModelNew") + changed)
     main(["judge", "one.py", "--reference", "ref.py", "--cases", str(cases), "--round", "4", "--json", "scores.jsonl"])
     (told,) = map(json.loads, Path("scores.jsonl").read_text().splitlines())
-    assert isinstance(told, dict)
-    return told
-
-
-def said(told: dict[str, Any]) -> str:
-    """Why nobody knows, or what was found."""
-    return str(told.get("why") or json.dumps(told["findings"]))
+    assert told["verdict"] == verdict and says in (told.get("why") or json.dumps(told["findings"])), told
+    return dict(told)

@@ -193,13 +193,13 @@ def the_callable(module: Any, place: str, first: str) -> str:
     is called after attention. ``first``: is looked for before others; A_CLASS: no function is meant. Raises NotLoaded.
     """
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+    own = {name: value for name, value in own.items() if not (first == A_CLASS and inspect.isfunction(value))}
     for name in (MODELS[0], first, *KNOWN, *MODELS):  # a file with a ModelNew is about that, whatever else it defines
         if name in own:
             return name
     here = {name: value for name, value in own.items() if getattr(value, "__module__", None) == module.__name__}
     classes = [name for name, value in here.items() if inspect.isclass(value)]
-    functions = [name for name, value in here.items() if name not in classes and len(_formal(value)) >= 3]
-    able = classes if first == A_CLASS or not functions else functions
+    able = [name for name, value in here.items() if name not in classes and len(_formal(value)) >= 3] or classes
     called = [name for name in able if ATTENTION.search(name)]
     for one in (able, called):
         if len(one) == 1:

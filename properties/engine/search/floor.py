@@ -61,7 +61,7 @@ def too_little(target: Target, ends: Collection[str] = ()) -> str:
         )
     if reshapes := getattr(facts, "reshapes", ()):
         return f"with {' and with '.join(reshapes)} its output has another form in every form of it that it takes: masks could not be tried"
-    if getattr(facts, "lengths", ()) == (1,) and not getattr(facts, "most", None):
+    if getattr(facts, "lengths", ()) == (1,) and "length" in target.kind.fields(target):
         return "it answers sequences of one token alone, of which nothing shows how tokens see each other"
     if away := declared_away(target):
         return f"the target says that it takes no {', '.join(away)}, which its signature has: {MEANT}"
