@@ -91,6 +91,7 @@ def calls_between_change_nothing(t: Trial) -> None:
         run, again = t.run(other), t.run()
         t.same_bits(again.out, first, "row {row} differs after nearly the same call")
         if np.array_equal(run.out, first, equal_nan=True) and not _same(other, t.inputs) and _is_right(t, again):
+            run = _apart(t, run)
             t.inside(run, run.bound, "row {row} of nearly the same call has the answer of the call before")
 
 
@@ -101,8 +102,14 @@ def _same(x: Inputs, y: Inputs) -> bool:
     return alike and (x.scale, x.is_causal) == (y.scale, y.is_causal)
 
 
+def _apart(t: Trial, run: Run) -> Run:
+    """The same answer, in a trial of its own: a bound that was asked of a call once is computed ahead in all later cases, which hardly ask for it."""
+    return Run(type(t)(t.target, t.case), run.inputs, run.out)
+
+
 def _is_right(t: Trial, run: Run) -> bool:
     """Whether an answer is as near to the exact one as it should be."""
+    run = _apart(t, run)
     try:
         t.inside(run, run.bound, "row {row} is off")
     except Refuted:
